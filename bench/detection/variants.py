@@ -37,6 +37,7 @@ PRIOR: Final[Mapping[str, float]] = {
     "inference_seconds": 1.6e10,
     "finished_prompts": 3e9,
     "finished_prompt_tokens": 3e12,
+    "finished_output_tokens": 1e12,
     "computed_prompt_tokens": 2e12,
     "timed_evictions": 0.0,
     "external_queries": 0.0,

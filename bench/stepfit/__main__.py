@@ -1,5 +1,7 @@
 """`python -m bench.stepfit FOLDER`: estimators of step times from pages, on recordings whose step times are known.
 
+The package has that of any model (conserved, bunched).
+
 Of each estimator: tokens a second at half, one and a half, two and three times the batch that was seen, over those at
 the batch that was seen, against the same of the true step times; and both at the batch itself. `in range`: how often
 the truth at other batches lies where the fit says nine of ten do.
@@ -20,9 +22,7 @@ from typing import Final
 from bench.stepfit.fit import Coefficients, Fit, Prior, bunched, fitted
 from bench.stepfit.priors import of_any, of_card, of_geometry
 from bench.stepfit.rows import Engine, engine, rows, written
-from bench.stepfit.truth import BATCHES, Steps, steps_of, true_steps
-from kvpressure.model.view import Interval
-from kvpressure.simulation.steps import UnknownError, step_seconds
+from bench.stepfit.truth import BATCHES, steps_of, true_steps
 from tests.lab.fetch import CACHE
 from tests.lab.regime import Regime, regimes
 from tests.lab.worker import found as regime_of
@@ -52,30 +52,7 @@ class Judged:
     """Shares by which tokens a second were wrong, by batch; at how many others the truth was within what is told."""
 
     off: Mapping[float, float]
-    within: int | None
-
-
-def shipped(one: Engine, _: Regime) -> Steps:
-    """What steps.py does today."""
-    intervals = [
-        Interval(
-            seconds=poll.seconds,
-            running=poll.running,
-            waiting=poll.waiting,
-            steps=poll.steps,
-            generated=poll.generated,
-            prompted=poll.prompted,
-            computed=poll.computed,
-            started=poll.started,
-            preempted=poll.preempted,
-        )
-        for poll in one.polls
-    ]
-    found = step_seconds(intervals, (one.prefill_seconds, one.prompt * (1 - one.cached_ratio)))
-    return Steps(
-        lambda batch, _context: found.fixed + batch * found.sequence,
-        lambda _batch, _context, tokens, _before: found.prompt_token * tokens,
-    )
+    within: int
 
 
 def by(prior: Callable[[str], Prior], *, conserved: bool = True, seconds: float = 0.0, noise: float = NOISE) -> Fitter:
@@ -140,7 +117,7 @@ def main() -> int:
     parser.add_argument("--each", action="store_true", help="tell of each recording too")
     options = parser.parse_args()
     read: dict[str, Engine] = {}
-    found: dict[str, list[Judged]] = {name: [] for name in ("shipped", *FITTERS)}
+    found: dict[str, list[Judged]] = {name: [] for name in FITTERS}
     for path in sorted(options.folder.glob("*.jsonl.xz")):
         name = path.name.removesuffix(".jsonl.xz")
         if options.names and not any(map(name.startswith, options.names)):
@@ -172,22 +149,17 @@ def _compare(name: str, one: Engine, regime: Regime, found: dict[str, list[Judge
             f"{one.output:.0f}, cached {one.cached_ratio:.2f}; true {told}"
         )
     for label, rows_of in found.items():
-        try:
-            judged = _judged(label, one, regime, right)
-        except UnknownError:
-            continue
+        judged = _judged(label, one, regime, right)
         rows_of.append(judged)
         if each:
             print(f"    {label:30} {' '.join(f'{value:+8.1%}' for value in judged.off.values())}  {judged.within}")
 
 
 def _judged(label: str, one: Engine, regime: Regime, right: Mapping[float, float]) -> Judged:
-    fit = None if label == "shipped" else FITTERS[label](one, regime)
-    steps = shipped(one, regime) if fit is None else steps_of(fit.coefficients)
+    fit = FITTERS[label](one, regime)
+    steps = steps_of(fit.coefficients)
     told = {batch: steps.tokens_per_second(batch * one.running, one) for batch in BATCHES}
     off = {batch: _relative(told, batch) / _relative(right, batch) - 1 for batch in BATCHES}
-    if fit is None:
-        return Judged(off, None)
     within = 0
     for batch in MOVED:
 
@@ -210,7 +182,7 @@ def _tell(found: Mapping[str, Sequence[Judged]]) -> None:
     for label, judged in found.items():
         groups = [[one.off[batch] for one in judged] for batch in BATCHES]
         groups.append([one.off[batch] for one in judged for batch in BATCHES if batch > 1])
-        within, count = sum(one.within or 0 for one in judged), len(MOVED) * len(judged)
+        within, count = sum(one.within for one in judged), len(MOVED) * len(judged)
         print(f"{label:32} {' '.join(map(_spread, groups))}  {within / count if judged else 0:.0%}")
 
 

@@ -278,16 +278,16 @@ async def test_beside_ten_hostile_targets_a_good_one_is_not_late_by_a_single_pol
             await clock.advance(1.0)
             times.append((await asyncio.wait_for(pages.get(), 300)).t)
         expected = {"timeout", "http_status", "not_metrics", "too_large"}
-        async with asyncio.timeout(
-            60
-        ):  # half a second where nothing else runs: the first deadlines of the hanging ones
-            while not expected <= {source.health().reason for source in hostile}:
-                await asyncio.sleep(0.05)
+        for _ in range(600):  # half a second where nothing else runs: the first deadlines of the hanging ones
+            if expected <= {source.health().reason for source in hostile}:
+                break
+            await asyncio.sleep(0.05)
         await ended([task])
         counts = good.stats()
         assert (counts.polls, counts.late, counts.missed) == (ticks, 0, 0)
         assert {round(b - a, 6) for a, b in itertools.pairwise(times)} == {1.0}
         assert {source.target.name: source.health().up for source in hostile} == dict.fromkeys(HOSTILE, False)
+        assert {source.health().reason for source in hostile} >= expected
         by_name = {source.target.name: source.stats() for source in hostile}
         assert by_name["hangs"].polls < ticks
 

@@ -33,7 +33,10 @@ def concurrency_bound(case: Case) -> tuple[list[Action | None], str]:
     if forecast.choice is None:
         return _more_sequences(case), forecast.reason
     step = forecast.choice.step("max_num_seqs")
-    change = None if step is None else batch.more_sequences(case, int(step.change.value), step.expected)
+    change = None
+    if step is not None:
+        knee = math.inf if forecast.model is None else forecast.model.known.knee_requests
+        change = batch.more_sequences(case, int(step.change.value), step.expected, knee_requests=knee)
     return [
         change,
         apply_changes(case, [change]),

@@ -24,11 +24,10 @@ from kvpressure.model.record import SourceError
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.calibrate import STEP_TOKENS
 from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.consequences import Model, model_of, model_with_sessions, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
-from kvpressure.simulation.server import Server, StepSeconds
+from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds
 from kvpressure.simulation.steps import UnknownError
 
 MAX_ERRORS = 3

@@ -86,7 +86,7 @@ class Interval:
     """Between two polls, `seconds` apart: the batch, queue and share of the pool at its end, and what was counted.
 
     Counts are None where a poll lacks them. `prompted` are prompt tokens of requests that got their first token,
-    `computed` those of them that no cache held.
+    `computed` those of them that no cache held; `ended_tokens` are those of requests that ended, prompts and answers.
     """
 
     seconds: float
@@ -100,6 +100,7 @@ class Interval:
     started: float | None = None
     finished: float | None = None
     preempted: float | None = None
+    ended_tokens: float | None = None
 
 
 @record

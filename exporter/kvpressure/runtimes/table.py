@@ -153,6 +153,7 @@ COUNTERS: Final = {
     "started": "requests that produced their first token",
     "finished_prompts": "requests that ended and reported their prompt length",
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
+    "finished_output_tokens": "sum of the lengths of their answers in tokens",
     "computed_prompt_tokens": "prompt tokens processed that no cache held",
     "prefill_tokens": "the same, where prompt_tokens may leave out what a cache held",
     "timed_evictions": "blocks evicted of which the time since their last use was measured",

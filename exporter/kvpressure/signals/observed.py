@@ -42,6 +42,7 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
 
 def _interval(before: Point, after: Point) -> Interval:
     grew = partial(growth, (before, after))
+    ended_prompts, ended_outputs = grew("finished_prompt_tokens"), grew("finished_output_tokens")
     return Interval(
         seconds=after.t - before.t,
         running=after.gauges.get("running"),
@@ -54,6 +55,7 @@ def _interval(before: Point, after: Point) -> Interval:
         started=grew("started"),
         finished=grew("finished"),
         preempted=grew("preemptions"),
+        ended_tokens=None if ended_prompts is None or ended_outputs is None else ended_prompts + ended_outputs,
     )
 
 

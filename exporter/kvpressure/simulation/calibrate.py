@@ -6,6 +6,7 @@ does, nothing is predicted of it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -18,12 +19,10 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
 from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.steps import MAX_SHARE, UnknownError, step_seconds
+from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server
+from kvpressure.simulation.steps import SHARED_RATIO, UnknownError, steps_of
 
 LEAST_INTERVALS: Final = 10
-STEP_TOKENS: Final = 8192.0
-"""Of a step where nobody said."""
 ASKED: Final = 512
 FEW_ENDED: Final = 3.0
 """Ended requests tell all there is to know, where they are so many times as many as those under way."""
@@ -32,12 +31,13 @@ LONG_FACTOR: Final = 1.3
 GROWTH_RATIO: Final = 0.25
 """A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
 GROWTH_SHARE: Final = 0.75
+MAX_SHARE: Final = 0.8
+"""Of a step's time, that may grow with the batch."""
 MAX_GROWING: Final = 0.95
-"""Of a step's time, that may grow with the batch where healthy steps say how much does."""
+"""The same where healthy steps say how much does."""
 LEAST_GROWTH: Final = 1.5
 """Of a batch over the healthy one, to tell from both what a sequence adds to a step."""
-SHARED_RATIO: Final = 0.05
-"""Of prompt tokens, that are found in the cache again: fewer are chance."""
+PARTS: Final = 6
 FITS: Final = 4
 FITTED_RATIO: Final = 0.02
 FIT_MAX_FACTOR: Final = 1.6
@@ -51,6 +51,8 @@ class Measured:
     running: float
     waiting: float
     preempted_per_second: float
+    tokens_deviation_ratio: float = 0.0
+    """Standard deviation of the tokens a second, as a share of them: the window is a sample of what the engine does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Known:
     outputs: LengthDistribution
     measured: Measured
     bytes_per_token: float | None = None
+    knee_requests: float = math.inf
+    """Running requests from which on more give few more tokens a second (`Steps.knee_requests`), where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +108,45 @@ def read(observed: Observed | None, limits: Limits, *, spread: float = 1.0) -> P
     return Page(observed, pool, prompts, outputs, intervals, running, waiting, seconds, generated)
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What a page does not tell.
+
+    `spread` is how widely lengths lie in their buckets, 0 to 1; `alike` is 0 where the length of an answer has nothing
+    to do with that of its prompt, 1 where the longest belong together; `end` is how many deviations more than expected
+    a larger batch gives. With `other_clients` each draws any length where lengths say that it keeps to its own, and
+    the other way round.
+    """
+
+    spread: float = 1.0
+    alike: float = 0.0
+    end: float = 0.0
+    other_clients: bool = False
+
+
+LIKELIEST: Final = Open()
+
+
 def known(
     observed: Observed | None,
     limits: Limits,
     thresholds: Thresholds,
+    taken: Open = LIKELIEST,
     *,
-    spread: float = 1.0,
-    per_sequence: float | None = None,
-    alike: float = 0.0,
+    growing: float | None = None,
     held: float | None = None,
 ) -> Known:
     """Return the engine as it can be simulated. Raises UnknownError.
 
-    `spread` is how widely lengths lie in their buckets, 0 to 1; `per_sequence` the share of a step's time that grows
-    with the batch, where the page is to be asked no more about that. `alike`: 0 where the length of an answer has
-    nothing to do with that of its prompt, 1 where the longest belong together. `held` says that requests wait for
-    something else than the pool: at most so many run at once, infinity where another limit of the server does it.
+    `growing` is the share of a step's time that grows with the batch, where the page is to be asked no more about that.
+    `held` says that requests wait for something else than the pool: at most so many run at once, infinity where another
+    limit of the server does it.
     """
-    page = read(observed, limits, spread=spread)
+    page = read(observed, limits, spread=taken.spread)
     observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
     prompts, outputs, running, waiting, seconds = page.prompts, page.outputs, page.running, page.waiting, page.seconds
     usage, generated = mean_of(one.usage_ratio for one in intervals), page.generated
+    steps = steps_of(observed, pool)
     preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
     if cached:
         # Shared beginnings take what those that run hold beyond their own.
@@ -132,16 +154,19 @@ def known(
         pool -= min(0.8 * pool, max(cached * prompts.mean, usage * pool - own))
     server = Server(
         pool_tokens=pool,
-        steps=step_seconds(intervals, prefill_of(observed), per_sequence=per_sequence),
+        steps=steps.end(taken.end) if growing is None else steps.growing(growing),
         block_tokens=float(cache.block_size or 16),
         max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, held or math.inf),
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
-    measured = Measured(generated / seconds, running, waiting, preempted / seconds)
-    demand = _demand(observed, intervals, prompts, outputs, cached, alike)
+    measured = Measured(generated / seconds, running, waiting, preempted / seconds, _tokens_deviation_ratio(intervals))
+    demand = _demand(observed, intervals, prompts, outputs, cached, taken.alike)
+    if taken.other_clients:
+        demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio
-    return _fitted(Known(server, demand, prompts, outputs, measured), most_error, pool_limits=held is None)
+    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests)
+    return _fitted(found, most_error, pool_limits=held is None)
 
 
 def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
@@ -169,6 +194,15 @@ def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
     return found
 
 
+def _tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
+    """Return the standard deviation of the mean, by those of a few parts of the window, which hardly hang together."""
+    size = len(intervals) // PARTS
+    parts = [intervals[place * size : (place + 1) * size] for place in range(PARTS)]
+    rates = [(sum_of(part, "generated") or 0.0) / sum(one.seconds for one in part) for part in parts]
+    mean = statistics.fmean(rates)
+    return statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
+
+
 def held_at(observed: Observed | None) -> float | None:
     """How many requests run, where something else than the pool holds the batch at that; None where it is not known."""
     running = [] if observed is None else [one.running for one in observed.intervals if one.running is not None]
@@ -189,13 +223,6 @@ def growing_share(observed: Observed | None) -> float:
     seconds = sum(one.seconds for one in busy) / steps
     each = (seconds - observed.healthy_step_seconds) / (batch - observed.healthy_batch)
     return min(MAX_GROWING, max(0.0, each * batch / seconds))
-
-
-def prefill_of(observed: Observed) -> tuple[float, float] | None:
-    """Seconds from admission to first token, and tokens computed for it; None where the page does not tell."""
-    if not observed.prefill_seconds or not observed.prefill_tokens:
-        return None
-    return observed.prefill_seconds, observed.prefill_tokens * (1.0 - _cached(observed))
 
 
 def _cached(observed: Observed) -> float:
@@ -219,7 +246,9 @@ def _demand(
     seconds = sum(one.seconds for one in intervals)
     if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
         return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
-    return Demand(tuple(made), clients=max(1, round(statistics.median(present))))
+    # Lengths of one kind are everybody's; a gap between them tells of two kinds of clients.
+    mixed = not any(after.low > before.high for before, after in itertools.pairwise(prompts.buckets))
+    return Demand(tuple(made), clients=max(1, round(statistics.median(present))), mixed=mixed)
 
 
 def growth(intervals: Sequence[Interval]) -> float:

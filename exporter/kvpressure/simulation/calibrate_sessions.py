@@ -15,20 +15,19 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import (
     LEAST_INTERVALS,
-    STEP_TOKENS,
     Known,
     Measured,
     Page,
-    prefill_of,
     read,
     requests,
     sum_of,
 )
 from kvpressure.simulation.lengths import LengthDistribution
+from kvpressure.simulation.long_steps import step_seconds
 from kvpressure.simulation.scheduler import Outcome, simulate
-from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepSeconds
 from kvpressure.simulation.sessions import Sessions, Span
-from kvpressure.simulation.steps import UnknownError, step_seconds
+from kvpressure.simulation.steps import SHARED_RATIO, UnknownError
 
 THINK_RATIO: Final = 5.0
 """Longest over shortest think time, where nothing tells it."""
@@ -185,9 +184,17 @@ def _server(page: Page, limits: Limits) -> Server:
 def _steps(page: Page) -> StepSeconds:
     """Return the step times, from long intervals where there are enough: a prompt is computed before it is counted."""
     long = () if page.observed.minutes is None else page.observed.minutes.intervals
-    intervals, prefill = long if len(long) >= LEAST_LONG_INTERVALS else page.intervals, prefill_of(page.observed)
+    intervals, prefill = long if len(long) >= LEAST_LONG_INTERVALS else page.intervals, _prefill(page.observed)
     steps = step_seconds(intervals, prefill)
     return steps if steps.sequence else step_seconds(intervals, prefill, per_sequence=BATCH_SHARE)
+
+
+def _prefill(observed: Observed) -> tuple[float, float] | None:
+    """Seconds from admission to first token, and tokens computed for it; None where the page does not tell."""
+    if not observed.prefill_seconds or not observed.prefill_tokens:
+        return None
+    cached = observed.cached_ratio or 0.0
+    return observed.prefill_seconds, observed.prefill_tokens * (1.0 - (cached if cached >= SHARED_RATIO else 0.0))
 
 
 def _shape(page: Page, best: float) -> Sessions:

@@ -15,7 +15,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed
-from kvpressure.simulation.calibrate import Known, known
+from kvpressure.simulation.calibrate import Known, Open, known
 from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, known_sessions
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
@@ -24,9 +24,18 @@ from kvpressure.simulation.scheduler import Outcome, simulate
 from kvpressure.simulation.steps import UnknownError
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0
-OTHERWISE: Final[tuple[dict[str, float], ...]] = ({"spread": 0.0}, {"per_sequence": 0.3}, {"alike": 1.0})
-"""What is not known of an engine, at its other end: lengths all alike in their bucket; steps of which a third grows
-with the batch, which shows only once that is another; and long answers that are those to long prompts."""
+COVERED_DEVIATIONS: Final = 1.645
+"""On either side of what is likeliest: in nine of ten cases the truth lies between."""
+OTHERWISE: Final = (
+    Open(spread=0.0),
+    Open(end=-COVERED_DEVIATIONS),
+    Open(end=COVERED_DEVIATIONS),
+    Open(alike=1.0),
+    Open(other_clients=True),
+)
+"""What is not known of an engine, at its other end: lengths all alike in their bucket; what a larger batch takes, which
+shows only once it is larger; long answers that are those to long prompts; and clients that keep to their lengths, or do
+not."""
 
 LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 """Times today's, for the curves."""
@@ -124,14 +133,18 @@ class Model:
             values = [factor * read(one) for one in outcomes]
             return Span(values[0], min(values), max(values))
 
+        def with_all(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
+            value, *others = (factor * read(one) for one in outcomes)
+            return _with_all(value, others, self.known.measured.tokens_deviation_ratio)
+
         refused, cap = span(lambda one: one.refused_ratio), applied(self.state, changes)[0].cap_prompt
         if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
         return Figures(
-            tokens_per_second=span(lambda one: one.tokens_per_second, by * self.tokens_factor),
+            tokens_per_second=with_all(lambda one: one.tokens_per_second, by * self.tokens_factor),
             goodput=span(lambda one: one.goodput, by),
-            latency_p95=span(lambda one: one.latency_p95),
+            latency_p95=with_all(lambda one: one.latency_p95),
             waiting=span(lambda one: one.waiting, by),
             refused_ratio=refused,
             shortened_ratio=span(lambda one: one.shortened_ratio),
@@ -182,6 +195,17 @@ def _shift_if_known(before: Span | None, after: Span | None) -> Shift | None:
     return None if before is None or after is None else _shift(before, after)
 
 
+def _with_all(value: float, others: Iterable[float], deviation_ratio: float) -> Span:
+    """Return a value above 0 and its range, where all that is not known may come together.
+
+    Its ends are independent, and so is how far the window is from what the engine does: their squares add up.
+    """
+    steps = [math.log(other / value) for other in others if other > 0]
+    window = math.log1p(COVERED_DEVIATIONS * deviation_ratio)
+    down, up = (math.sqrt(sum(step * step for step in steps if step * sign > 0) + window * window) for sign in (-1, 1))
+    return Span(value, value * math.exp(-down), value * math.exp(up))
+
+
 def _pair(model: Model, before: Sequence[ConfigChange], change: ConfigChange) -> tuple[Outcome, Outcome] | None:
     start = applied(model.state, before)
     first, second = model.outcome(start), model.outcome(change.apply(start))
@@ -209,13 +233,13 @@ def model_of(
     `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls.
     Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
     """
-    found = known(observed, limits, thresholds, held=held, per_sequence=growing)
+    found = known(observed, limits, thresholds, held=held, growing=growing)
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
-    others, share = [], {} if growing is None else {"per_sequence": growing}
-    for otherwise in OTHERWISE:
+    others = []
+    for taken in OTHERWISE:
         try:
-            others.append(known(observed, limits, thresholds, held=held, **share | otherwise))
+            others.append(known(observed, limits, thresholds, taken, held=held, growing=None if taken.end else growing))
         except UnknownError:
             continue
     if traffic is not None:

@@ -12,7 +12,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.simulation.calibrate import Known, Measured, requests
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.server import Demand, RequestShape, Server
 from kvpressure.simulation.steps import UnknownError
 
 _NORMAL: Final = NormalDist()
@@ -64,7 +64,7 @@ def alternatives(server: Server, traffic: Traffic) -> list[Known]:
     """Return the alternatives where step times are described too: they may grow with the batch."""
     found = list(under(server, traffic))
     steps, batch = server.steps, max(1.0, found[0].measured.running)
-    growing = StepSeconds((1 - BATCH_SHARE) * steps.fixed, BATCH_SHARE * steps.fixed / batch, steps.prompt_token)
+    growing = replace(steps, fixed=(1 - BATCH_SHARE) * steps.fixed, sequence=BATCH_SHARE * steps.fixed / batch)
     return [*found, next(under(replace(server, steps=growing), traffic))]
 
 

@@ -116,6 +116,8 @@ class _Run:
         self.prefilling: list[Request] = []
         self.ends: list[tuple[int, int, Request]] = []
         self.decoding = 0
+        self.context = 0.0
+        """Tokens of those that decode, which each step reads."""
         self.allocated = 0.0
         self.number = 0
         self.counting = False
@@ -132,9 +134,9 @@ class _Run:
     # the load
 
     def _drawn(self, client: int) -> RequestShape:
-        """Draw a request: of the client's own part, or in an open loop any."""
+        """Draw a request: of the client's own part; any where clients are mixed, and in an open loop."""
         every = self.demand.requests
-        if client < 0:
+        if client < 0 or self.demand.mixed:
             return every[int(self.rng.random() * len(every))]
         place = (client + self.rng.random()) / self.demand.clients
         return every[int(place * len(every))]
@@ -159,7 +161,7 @@ class _Run:
             heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
         elif elsewhere:
             self._heard(client, prompt, output)
-            seconds = output * self.server.steps.of(1, 0.0)
+            seconds = output * self.server.steps.of(1, 0.0, prompt + output / 2)
             heapq.heappush(self.arrivals, (at + seconds + thinking(sessions, self.rng), client))
         else:
             most = int(min(output, self.server.cap_output, self.server.cap_total - prompt))
@@ -212,6 +214,8 @@ class _Run:
 
     def _release(self, request: Request) -> None:
         grown = self.step - request.since if request.decoding else 0
+        if request.decoding:
+            self.context -= request.tokens + grown
         self.used -= self._holds(request.tokens + grown - request.shape.shared)
         if request.session is not None and self.server.reuses:
             computed = request.tokens + grown - max(0, request.left) - request.shape.shared
@@ -317,24 +321,27 @@ class _Run:
             steps = self.ends[0][0] - self.step
         room = int(self.free / self.decoding)
         steps = max(1, min(steps, room))
-        seconds = server.steps.of(self.decoding, 0.0)
+        seconds = server.steps.of(self.decoding, 0.0, self.context)
         blocked = self.waiting and not preempted
         if not blocked and self.arrivals:
             until = self.arrivals[0][0] - self.now
             steps = max(1, min(steps, math.ceil(until / seconds)))
         if preempted:
             steps = 1
+        # Contexts grow by a token a step.
+        seconds = server.steps.of(self.decoding, 0.0, self.context + self.decoding * (steps - 1) / 2)
         self._advance(steps, seconds * steps)
 
     def _prefill(self, budget: float) -> None:
-        computed, done = 0.0, []
+        computed, preceding, done = 0.0, 0.0, []
         for request in self.prefilling:
             chunk = min(request.left, max(0.0, budget - computed))
             computed += chunk
+            preceding += chunk * (request.tokens - request.left + chunk / 2)
             request.left -= int(chunk)
             if request.left <= 0:
                 done.append(request)
-        self._advance(1, self.server.steps.of(self.decoding, computed))
+        self._advance(1, self.server.steps.of(self.decoding, computed, self.context, preceding))
         for request in done:
             self.prefilling.remove(request)
             request.decoding, request.since = True, self.step
@@ -343,6 +350,7 @@ class _Run:
             request.turn = self.number
             request.generated += 1
             request.tokens += 1
+            self.context += request.tokens
             self._use(1)
             self.tokens += self.counting
             if self.counting and request.generated == 1:
@@ -357,6 +365,7 @@ class _Run:
         self.step += steps
         self.now += seconds
         grown = steps * self.decoding
+        self.context += grown
         self._use(grown)
         if self.counting:
             self.tokens += grown

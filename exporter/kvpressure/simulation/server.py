@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 from kvpressure.simulation.sessions import Sessions
 
+STEP_TOKENS: Final = 8192.0
+"""Of a step where nobody said."""
 OPEN_SECONDS: Final = 600.0
 MAX_ARRIVALS: Final = 20_000
 """Of one run at a request rate. Where more would arrive, a shorter time is simulated, the same for every change."""
@@ -15,19 +17,32 @@ MAX_ARRIVALS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Seconds of a step: a fixed part, a part per decoding sequence, and a part per prompt token computed."""
+    """Seconds of a step: a fixed part, and what grows with what is done in it.
+
+    `sequence` for each that decodes, `context_token` for each token that these read, `prompt_token` for each that is
+    computed, and `prompt_pair` for each of these and each token that precedes it.
+    """
 
     fixed: float
     sequence: float
     prompt_token: float
+    context_token: float = 0.0
+    prompt_pair: float = 0.0
 
-    def of(self, sequences: float, prompt_tokens: float) -> float:
-        """Return the seconds of a step that decodes `sequences` and computes `prompt_tokens`."""
-        return self.fixed + self.sequence * sequences + self.prompt_token * prompt_tokens
+    def of(
+        self, sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
+    ) -> float:
+        """Return the seconds of a step.
+
+        It decodes `sequences` with `context_tokens` in all, and computes `prompt_tokens`; `preceding_tokens` is the sum
+        over these of the tokens before each.
+        """
+        decode = self.fixed + self.sequence * sequences + self.context_token * context_tokens
+        return decode + self.prompt_token * prompt_tokens + self.prompt_pair * preceding_tokens
 
     def scaled(self, by: float) -> StepSeconds:
         """Return step times multiplied by `by`."""
-        return StepSeconds(self.fixed * by, self.sequence * by, self.prompt_token * by)
+        return StepSeconds(*(by * value for value in astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,8 @@ class Demand:
     """The load. A closed loop of `clients`, each waiting for its answer before the next request; or, with 0, a `rate`.
 
     Each client draws from its own part of `requests`, which are in order of prompt length: who sends documents goes on
-    sending documents. With `sessions` clients send these instead, and `requests` are their like.
+    sending documents. `mixed` says that every client draws from all of them. With `sessions` clients send these
+    instead, and `requests` are their like.
     """
 
     requests: tuple[RequestShape, ...]
@@ -99,6 +115,7 @@ class Demand:
     """Simulated time of an open loop; the same for all that are compared (`at_rate`)."""
     length_routing: LengthRouting | None = None
     sessions: Sessions | None = None
+    mixed: bool = False
 
     @staticmethod
     def at_rate(requests: tuple[RequestShape, ...], rate: float, queue: int = 0) -> Demand:

@@ -1,118 +1,246 @@
-"""How long an engine's steps take, out of its own intervals: a least-squares division of their time."""
+"""How long an engine's steps take, out of its own polls: least squares over what was done in them, with a prior.
+
+Seconds of some polls are a sum over five terms: steps, tokens decoded, tokens of context that decoding read, prompt
+tokens computed, and these times the tokens that preceded them. The prior says how what they take lies beside each
+other on any model and card; where one operating point cannot tell a fixed part of a step from one that grows, it does.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from kvpressure.model.view import Interval
-from kvpressure.simulation.server import StepSeconds
+from kvpressure.model.samples import HistogramSample
+from kvpressure.model.view import Interval, Observed
+from kvpressure.simulation.least_squares import Fit, Prior, Row, Values, fitted
+from kvpressure.simulation.server import STEP_TOKENS, StepSeconds
 
 LEAST_INTERVALS: Final = 10
-SURE_DEVIATIONS: Final = 4.0
-"""A slope is believed from so many of its standard errors on."""
-MAX_SHARE: Final = 0.8
-"""Of the time that may be put down to prompts, or to sequences."""
+BUSY_RUNNING: Final = 2.0
+"""Fewer requests than this at either poll may have left the engine without a step for a while."""
+KNEE_GAIN: Final = 1.05
+"""Of tokens a second by a tenth more requests: with less, more of them only make everybody slower."""
 DRAFTED_RATIO: Final = 1.15
 """Tokens a sequence gets in a step, from which on it is no accident: drafts are accepted."""
-
-
-class _Row(NamedTuple):
-    seconds: float
-    steps: float
-    generated: float
-    computed: float
+SHARED_RATIO: Final = 0.05
+"""Of prompt tokens, that are found in the cache again: fewer are chance. With more, the pool's growth does not tell
+what was computed."""
+NOISE_RATIO: Final = 0.05
+"""Standard deviation of a bunch's seconds from what the terms say."""
+BOUNDARY_RATIO: Final = 0.4
+"""Of the time that a prompt, or a full step of one, takes: what may belong to the polls beside a bunch."""
+PROMPTS_A_BUNCH: Final = 10.0
+SHORTEST_BUNCH_SECONDS: Final = 3.0
+LONGEST_BUNCH_SECONDS: Final = 15.0
+PRIOR: Final = Prior(
+    (0.0, math.log(2.0e-3), math.log(4.6e-6), math.log(3.0e-3), math.log(1.4e-7)), (0.4, 0.3, 0.5, 0.3, 0.33)
+)
+"""Over a step's fixed part: a sequence, a token of context, a prompt token, and each one for each that precedes it.
+Mean and deviation over what NVIDIA measured of dense models on cards (`bench/stepfit/priors.py`); the fixed part has
+what the host adds to a step as well, which no card tells."""
 
 
 class UnknownError(Exception):
     """Nothing can be predicted; the message says for lack of what."""
 
 
-def step_seconds(
-    intervals: Sequence[Interval], prefill: tuple[float, float] | None, *, per_sequence: float | None = None
-) -> StepSeconds:
-    """Divide the time of the intervals among steps, sequences and prompt tokens. Raises UnknownError.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What an engine has in its steps, on average.
 
-    `prefill` is the mean time from admission to first token and the tokens computed in it; it tells what a prompt's
-    token takes where the intervals are too much alike to. `per_sequence` is the share of a step's time that grows with
-    the batch, where the intervals are not to be asked. A step that gives a sequence several tokens counts as several.
+    Requests, tokens that each holds and generates, prompt tokens computed for each, and tokens that precede one of
+    these.
     """
-    busy = [one for one in intervals if one.running and one.steps and one.generated is not None]
-    if len(busy) < LEAST_INTERVALS:
+
+    running: float
+    context_tokens: float
+    output_tokens: float
+    own_tokens: float
+    preceding_tokens: float
+
+    def tokens_per_second(self, values: Values, times: float = 1.0) -> float:
+        """Return the tokens a second of an engine that always has `times` as many requests of these lengths."""
+        fixed, sequence, context, prompt, pair = values
+        batch = times * self.running
+        decode = fixed + batch * (sequence + self.context_tokens * context)
+        prefill = self.own_tokens * (prompt + self.preceding_tokens * pair)
+        return batch * self.output_tokens / (self.output_tokens * decode + batch * prefill)
+
+    def gain(self, values: Values) -> float:
+        """Return what twice the batch gives over the batch as it is."""
+        return self.tokens_per_second(values, 2.0) / self.tokens_per_second(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The fit of an engine's steps, and what it has in them."""
+
+    fit: Fit
+    batch: Batch
+
+    @property
+    def likeliest(self) -> StepSeconds:
+        """Return the step times that explain the polls best."""
+        return _step_seconds(self.fit.values)
+
+    @property
+    def knee_requests(self) -> float:
+        """Return how many have to run that a tenth more of them give less than 5 % more tokens a second."""
+        fixed, sequence, context, prompt, pair = self.fit.values
+        batch = self.batch
+        prefill = batch.own_tokens * (prompt + batch.preceding_tokens * pair) / batch.output_tokens
+        # n / (fixed + n x each) grows by (fixed + n x each) / (fixed / 1.1 + n x each) where n grows by a tenth.
+        each = sequence + batch.context_tokens * context + prefill
+        return (1.1 - KNEE_GAIN) / (1.1 * (KNEE_GAIN - 1)) * fixed / each
+
+    def end(self, deviations: float) -> StepSeconds:
+        """Return the likeliest step times with which more requests give so many deviations more than expected."""
+        if not deviations:
+            return self.likeliest
+        moved = self.fit.end(self.batch.gain, deviations)
+        # So far from the likeliest, logarithms are not straight: what is done now takes what it takes.
+        by = self.batch.tokens_per_second(moved) / self.batch.tokens_per_second(self.fit.values)
+        return _step_seconds(moved).scaled(by)
+
+    def growing(self, share: float) -> StepSeconds:
+        """Return the likeliest step times, divided so that such a share of a decode step grows with its batch."""
+        fixed, sequence, context, prompt, pair = self.fit.values
+        grows = self.batch.running * (sequence + self.batch.context_tokens * context)
+        by = share * (fixed + grows) / grows
+        return _step_seconds(((1 - share) * (fixed + grows), by * sequence, by * context, prompt, pair))
+
+
+def _step_seconds(values: Values) -> StepSeconds:
+    fixed, sequence, context, prompt, pair = values
+    return StepSeconds(fixed, sequence, prompt, context, pair)
+
+
+@dataclass(frozen=True, slots=True)
+class _Poll:
+    """An interval's work in tokens; `used` of the pool is the mean of both ends, `grown` their difference."""
+
+    seconds: float
+    steps: float
+    running: float
+    used: float | None
+    decoded: float
+    generated: float
+    computed: float
+    preempted: float
+
+
+def steps_of(observed: Observed, pool_tokens: float | None) -> Steps:
+    """Return how long steps take, from the polls of the window. Raises UnknownError."""
+    polls = list(_polls(observed, pool_tokens))
+    if len(polls) < LEAST_INTERVALS:
         raise UnknownError("how long steps take is not known")
-    seconds, drafted = sum(one.seconds for one in busy), _tokens_each(busy)
-    rows = [_Row(one.seconds, (one.steps or 0.0) * drafted, one.generated or 0.0, _computed(one)) for one in busy]
-    steps, generated, computed = (sum(values) for values in zip(*(row[1:] for row in rows), strict=True))
-    quiet = [row for row, one in zip(rows, busy, strict=True) if not one.preempted]
-    token = _prompt_token(quiet, prefill, seconds, steps, computed)
-    token = min(token, MAX_SHARE * seconds / computed) if computed else token
-    left, batch = (seconds - token * computed) / steps, generated / steps
-    if not batch:
-        return StepSeconds(left, 0.0, token)
-    each = _per_sequence(quiet, token) if per_sequence is None else per_sequence * left / batch
-    each = min(each, (MAX_SHARE if per_sequence is None else 1.0) * left / batch)
-    return StepSeconds(left - each * batch, each, token)
+    batch = _batch(observed, polls)
+    quiet = [poll for poll in polls if not poll.preempted]
+    drafted = _tokens_each(polls)
+    rows = [_row(poll, batch, drafted) for poll in (quiet if len(quiet) >= LEAST_INTERVALS else polls)]
+    took = observed.prefill_seconds or 0.0
+    bunch = min(LONGEST_BUNCH_SECONDS, max(SHORTEST_BUNCH_SECONDS, PROMPTS_A_BUNCH * took))
+    full = min(1.0, STEP_TOKENS / max(1.0, batch.own_tokens))
+    return Steps(fitted(list(_bunched(rows, bunch, BOUNDARY_RATIO * took * full)), PRIOR), batch)
 
 
-def _tokens_each(busy: Sequence[Interval]) -> float:
-    sequences = sum((one.steps or 0.0) * (one.running or 0.0) for one in busy)
-    each = sum(one.generated or 0.0 for one in busy) / sequences if sequences else 1.0
+def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
+    conserved = pool_tokens is not None and (observed.cached_ratio or 0.0) <= SHARED_RATIO
+    for before, one in itertools.pairwise((None, *observed.intervals)):
+        if one is None or not one.steps or one.generated is None or one.running is None or one.seconds <= 0:
+            continue
+        start = one if before is None or before.running is None else before
+        if min(start.running or 0.0, one.running) < BUSY_RUNNING:
+            continue
+        first, last = (
+            None if each.usage_ratio is None or pool_tokens is None else each.usage_ratio * pool_tokens
+            for each in (start, one)
+        )
+        poll = _Poll(
+            one.seconds,
+            one.steps,
+            ((start.running or 0.0) + one.running) / 2,
+            None if first is None or last is None else (first + last) / 2,
+            max(0.0, one.generated - (one.started or 0.0)),
+            one.generated,
+            one.computed if one.computed is not None else one.prompted or 0.0,
+            one.preempted or 0.0,
+        )
+        ended = None if start is one or poll.preempted or not conserved else one.ended_tokens
+        if ended is not None and first is not None and last is not None:
+            # Prompts are counted at their first token; the pool tells what was computed of them by the time of a poll.
+            poll = replace(poll, computed=max(0.0, last - first - one.generated + ended - _found(one)))
+        yield poll
+
+
+def _found(one: Interval) -> float:
+    return max(0.0, one.prompted - one.computed) if one.prompted is not None and one.computed is not None else 0.0
+
+
+def _batch(observed: Observed, polls: Sequence[_Poll]) -> Batch:
+    cached = observed.cached_ratio or 0.0
+    cached = min(0.99, cached) if cached > SHARED_RATIO else 0.0
+    prompt, output = _mean(observed.prompts), max(1.0, _mean(observed.outputs) or 1.0)
+    running = sum(poll.running for poll in polls)
+    held = sum(poll.used or 0.0 for poll in polls) / running
+    if prompt is None:
+        prompt = observed.prefill_tokens or max(0.0, held - output / 2)
+    alone = prompt + output / 2
+    context = held if held and not cached else max(held, alone)
+    preceding = prompt * (1 + _spread(observed.prompts)) * (1 - (1 - cached) / 2)
+    return Batch(running / len(polls), context, output, prompt * (1 - cached), preceding)
+
+
+def _row(poll: _Poll, batch: Batch, drafted: float) -> Row:
+    context = batch.context_tokens if poll.used is None else poll.used / poll.running
+    if batch.preceding_tokens > batch.own_tokens:
+        context = max(context, batch.context_tokens)
+    work = (poll.steps * drafted, poll.decoded, poll.decoded * context)
+    return Row(poll.seconds, (*work, poll.computed, poll.computed * batch.preceding_tokens), 0.0)
+
+
+def _tokens_each(polls: Sequence[_Poll]) -> float:
+    """Return the tokens that a sequence gets in a step: a step that gives several counts as several."""
+    sequences = sum(poll.steps * poll.running for poll in polls)
+    each = sum(poll.generated for poll in polls) / sequences if sequences else 1.0
     return each if each >= DRAFTED_RATIO else 1.0
 
 
-def _computed(one: Interval) -> float:
-    return one.computed if one.computed is not None else one.prompted or 0.0
+def _bunched(rows: Sequence[Row], seconds: float, boundary: float) -> Iterator[Row]:
+    """Yield rows of about so many seconds each, out of those that follow each other."""
+    held: list[Row] = []
+    found = False
+    for row in rows:
+        held.append(row)
+        if sum(one.total for one in held) >= 0.99 * seconds:
+            yield _together(held, boundary)
+            held, found = [], True
+    if held and (not found or sum(one.total for one in held) >= seconds / 2):
+        yield _together(held, boundary)
 
 
-def _prompt_token(
-    rows: Sequence[_Row], prefill: tuple[float, float] | None, seconds: float, steps: float, computed: float
-) -> float:
-    """Return the seconds of a prompt token: the slope over the intervals where significant, else from prefill times."""
-    if len(rows) >= LEAST_INTERVALS and (slope := _slope(rows)) is not None:
-        return slope
-    if prefill is None:
+def _together(rows: Sequence[Row], boundary: float) -> Row:
+    total = sum(row.total for row in rows)
+    factors = tuple(sum(values) for values in zip(*(row.factors for row in rows), strict=True))
+    return Row(total, factors, math.hypot(NOISE_RATIO * total, boundary))
+
+
+def _mean(histogram: HistogramSample | None) -> float | None:
+    return histogram.sum / histogram.count if histogram is not None and histogram.count else None
+
+
+def _spread(histogram: HistogramSample | None) -> float:
+    """Return the squared coefficient of variation, with each length in the middle of its bucket."""
+    if histogram is None or not histogram.count:
         return 0.0
-    took, own = prefill
-    token = 0.0
-    # In the steps that computed a prompt others' were computed too; what a step takes by itself depends on the answer.
-    for _ in range(4):
-        step = max(0.0, (seconds - token * computed) / steps)
-        token = max(0.0, took - step) / max(1.0, own + computed / steps)
-    return token
-
-
-def _slope(rows: Sequence[_Row]) -> float | None:
-    """Least squares of seconds = a x steps + b x computed: b, where it is sure to differ from 0."""
-    ss, cc = sum(row.steps * row.steps for row in rows), sum(row.computed * row.computed for row in rows)
-    sc = sum(row.steps * row.computed for row in rows)
-    st, ct = sum(row.steps * row.seconds for row in rows), sum(row.computed * row.seconds for row in rows)
-    determinant = ss * cc - sc * sc
-    if determinant <= 0:
-        return None
-    a, b = (st * cc - ct * sc) / determinant, (ct * ss - st * sc) / determinant
-    left = sum((row.seconds - a * row.steps - b * row.computed) ** 2 for row in rows)
-    error = math.sqrt(left / (len(rows) - 2) * ss / determinant)
-    return b if a > 0 and b > SURE_DEVIATIONS * error else None
-
-
-def _per_sequence(rows: Sequence[_Row], token: float) -> float:
-    """Return the seconds a sequence adds to a step: the slope over the batch size, 0 where not significant."""
-    known = [row for row in rows if row.generated]
-    if len(known) < LEAST_INTERVALS:
-        return 0.0
-    weight = sum(row.steps for row in known)
-    batches = [row.generated / row.steps for row in known]
-    times = [(row.seconds - token * row.computed) / row.steps for row in known]
-    batch = sum(b * row.steps for b, row in zip(batches, known, strict=True)) / weight
-    mean = sum(t * row.steps for t, row in zip(times, known, strict=True)) / weight
-    together = sum(row.steps * (b - batch) * (t - mean) for b, t, row in zip(batches, times, known, strict=True))
-    spread = sum(row.steps * (b - batch) ** 2 for b, row in zip(batches, known, strict=True))
-    if not spread:
-        return 0.0
-    slope = together / spread
-    left = sum(
-        row.steps * (t - mean - slope * (b - batch)) ** 2 for b, t, row in zip(batches, times, known, strict=True)
-    )
-    error = math.sqrt(left / (len(known) - 2) / spread)
-    return slope if slope > SURE_DEVIATIONS * error else 0.0
+    low, total, square, below = 0.0, 0.0, 0.0, 0.0
+    for bound, count in zip(histogram.bounds, histogram.counts, strict=True):
+        high = bound if math.isfinite(bound) else 1.5 * low
+        many, middle = count - below, (low + high) / 2
+        total, square = total + many * middle, square + many * (middle**2 + (high - low) ** 2 / 12)
+        low, below = high, count
+    mean = total / histogram.count
+    return max(0.0, square / histogram.count / mean**2 - 1) if mean else 0.0

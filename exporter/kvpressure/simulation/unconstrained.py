@@ -8,8 +8,8 @@ from typing import Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.calibrate import GROWTH_SHARE, growth, mean_of, prefill_of, sum_of
-from kvpressure.simulation.steps import UnknownError, step_seconds
+from kvpressure.simulation.calibrate import GROWTH_SHARE, growth, mean_of, sum_of
+from kvpressure.simulation.steps import UnknownError, steps_of
 
 LEAST_CHANGE: Final = 3.0
 """Requests by which the queue of clients who wait may grow or shrink: some think a while, some are new."""
@@ -43,8 +43,9 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
     generated, seconds = sum_of(intervals, "generated"), sum(one.seconds for one in intervals)
     if not generated or generated < 0 or seconds <= 0:
         return None
+    pool = limits.kv_capacity_tokens
     try:
-        steps = step_seconds(intervals, prefill_of(observed))
+        found = steps_of(observed, pool.value if pool else observed.cache.capacity_tokens)
     except UnknownError:
         return None
     batch = mean_of(one.running for one in intervals) + mean_of(one.waiting for one in intervals)
@@ -52,7 +53,8 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
         batch = min(batch, limits.max_num_seqs.value)
     computed = sum_of(intervals, "computed")
     prompts = computed if computed is not None else sum_of(intervals, "prompted") or 0.0
-    step = steps.of(batch, batch * max(0.0, prompts) / generated)
+    chunk, each = batch * max(0.0, prompts) / generated, found.batch
+    step = found.likeliest.of(batch, chunk, batch * each.context_tokens, chunk * each.preceding_tokens)
     if not (step > 0 and math.isfinite(batch / step)):
         return None
     offered = _offered_tokens_per_second(intervals, observed, seconds, generated / seconds)

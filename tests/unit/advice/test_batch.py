@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Place, advise
+from kvpressure.advice.batch import more_sequences
+from kvpressure.advice.case import Case
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import LEARNED, Limit
@@ -34,6 +36,14 @@ def test_a_raised_cap_says_what_it_is_expected_to_do():
     assert raised.expected.tokens_per_second.after > raised.expected.tokens_per_second.before
     assert raised.new == raised.flags["--max-num-seqs"]
     assert found["add_replica"].new.startswith("2 ")
+
+
+def test_a_cap_that_is_raised_beyond_the_knee_says_so():
+    view = pressed_view(CAPPED)
+    assert view.diagnosis is not None
+    case = Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, view.observed)
+    assert "From about 20 running on, a tenth more give less" in more_sequences(case, 24, knee_requests=19.5).why
+    assert "a tenth more" not in more_sequences(case, 24, knee_requests=40.0).why
 
 
 def test_a_cap_that_was_learned_may_be_another_flags():

@@ -1,60 +1,139 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
-from kvpressure.model.view import Interval
-from kvpressure.simulation.steps import UnknownError, step_seconds
+from kvpressure.model.samples import CacheConfig, HistogramSample
+from kvpressure.model.view import Interval, Observed
+from kvpressure.simulation.server import StepSeconds
+from kvpressure.simulation.steps import UnknownError, steps_of
 
-FIXED, SEQUENCE, TOKEN = 0.03, 0.0005, 1 / 16_000
+POOL, CONTEXT, PROMPT, OUTPUT = 400_000.0, 2_000.0, 1_800.0, 400.0
+TRUE = StepSeconds(0.006, 1e-5, 2e-5, 4e-8, 8e-10)
+"""About a model of 8 billion parameters on an H100."""
 
 
-def made(batch: int, prompts: float, seconds: float = 1.0, sequence: float = 0.0, each: float = 1.0) -> Interval:
-    """An interval in which `batch` decoded and so many prompt tokens were computed."""
-    steps = (seconds - prompts * TOKEN) / (FIXED + sequence * batch)
+def made(
+    batch: int, prompts: float, *, true: StepSeconds = TRUE, context: float = CONTEXT, each: float = 1.0
+) -> Interval:
+    """An interval of 100 steps in which `batch` decoded and so many prompt tokens were computed."""
+    decoding = 100 * true.of(batch, 0.0, batch * context)
+    seconds = decoding + true.of(0, prompts, 0.0, prompts * PROMPT / 2) - true.fixed
     return Interval(
-        seconds, batch, 5.0, 0.9, steps=steps, generated=batch * steps * each, computed=prompts, preempted=0.0
+        seconds,
+        batch,
+        5.0,
+        batch * context / POOL,
+        steps=100.0,
+        generated=batch * 100 * each,
+        computed=prompts,
+        preempted=0.0,
     )
+
+
+def observed(intervals: Sequence[Interval], **more: float) -> Observed:
+    prompts, outputs = (
+        HistogramSample((length, float("inf")), (100.0, 100.0), 100 * length) for length in (PROMPT, OUTPUT)
+    )
+    return Observed(tuple(intervals), CacheConfig(), prompts=prompts, outputs=outputs, **more)
+
+
+def found(intervals: Sequence[Interval]) -> StepSeconds:
+    return steps_of(observed(intervals), POOL).likeliest
 
 
 def test_what_a_prompt_token_takes_shows_where_intervals_differ():
     rng = random.Random(1)
-    found = step_seconds([made(3, rng.choice([0, 0, 2800, 5600])) for _ in range(60)], None)
-    assert (found.fixed, found.prompt_token) == (pytest.approx(FIXED, rel=0.01), pytest.approx(TOKEN, rel=0.05))
+    # Stretches, for polls are merged.
+    steps = found([made(32, prompts) for _ in range(30) for prompts in [rng.choice([0, 4_000, 16_000])] * 5])
+    took = steps.of(32, 4_000, 32 * CONTEXT, 4_000 * 900)
+    assert took == pytest.approx(TRUE.of(32, 4_000, 32 * CONTEXT, 4_000 * 900), rel=0.05)
 
 
-def test_where_all_intervals_are_alike_the_time_to_first_token_tells():
-    alike = [made(3, 800) for _ in range(60)]
-    took = FIXED + TOKEN * 1000
-    found = step_seconds(alike, (took, 1000.0))
-    assert found.prompt_token == pytest.approx(TOKEN, rel=0.1)
-    assert step_seconds(alike, None).prompt_token == 0.0
-
-
-def test_what_a_sequence_adds_shows_where_batches_differ():
+def test_what_a_larger_batch_takes_shows_where_batches_differ():
     rng = random.Random(2)
-    rows = [made(rng.choice([4, 16, 64]), 0, sequence=SEQUENCE) for _ in range(60)]
-    found = step_seconds(rows, None)
-    assert (found.fixed, found.sequence) == (pytest.approx(FIXED, rel=0.02), pytest.approx(SEQUENCE, rel=0.02))
-    assert step_seconds([made(16, 0, sequence=SEQUENCE)] * 60, None).sequence == 0.0
+    steps = found([made(batch, 0) for _ in range(40) for batch in [rng.choice([4, 16, 64, 128])] * 5])
+    for batch in (8, 32, 100):
+        assert steps.of(batch, 0, batch * CONTEXT) == pytest.approx(TRUE.of(batch, 0, batch * CONTEXT), rel=0.05)
 
 
-def test_the_time_is_divided_among_what_was_done_in_it_and_nothing_is_left():
-    rows = [made(7, 500) for _ in range(20)]
-    for per_sequence in (None, 0.3):
-        found = step_seconds(rows, (0.05, 500.0), per_sequence=per_sequence)
-        done = sum((row.steps or 0.0) * found.of(7, 0) + found.prompt_token * 500 for row in rows)
-        assert done == pytest.approx(20.0)
+def test_from_one_batch_the_prior_tells_others_and_the_ends_have_the_truth_between_them():
+    steps = steps_of(observed([made(32, 14_400)] * 60), POOL)
+    low, high = steps.end(-2.0), steps.end(2.0)
+
+    def gain(one: StepSeconds) -> float:
+        return steps.batch.gain((one.fixed, one.sequence, one.context_token, one.prompt_token, one.prompt_pair))
+
+    assert gain(low) < gain(TRUE) < gain(high)
+    assert gain(low) < gain(steps.likeliest) < gain(high)
+    now = [one.of(32, 144, 32 * CONTEXT, 144 * 900) for one in (low, steps.likeliest, TRUE, high)]
+    assert now == pytest.approx([now[0]] * 4, rel=0.05)
+
+
+@pytest.mark.parametrize("growing", [0.3, 0.9])
+def test_a_share_that_grows_is_of_a_step_that_takes_what_it_takes(growing):
+    steps = steps_of(observed([made(32, 0)] * 60), POOL)
+    share = steps.growing(growing)
+    at = share.of(32, 0, 32 * CONTEXT)
+    assert at == pytest.approx(steps.likeliest.of(32, 0, 32 * CONTEXT))
+    assert share.fixed == pytest.approx((1 - growing) * at)
+
+
+def test_the_time_is_divided_among_what_was_done_in_it_and_little_is_left():
+    rows = [made(7, 500)] * 60
+    steps = found(rows)
+    told = sum(100 * steps.of(7, 5, 7 * CONTEXT, 5 * PROMPT / 2) for _ in rows)
+    assert told == pytest.approx(sum(row.seconds for row in rows), rel=0.01)
+
+
+def test_prompts_under_way_are_told_by_the_pool():
+    """Booked at its end in every tenth interval, a prompt was computed in all ten; the pool has it as it grows."""
+    intervals, used = [], 100_000.0
+    for number in range(100):
+        one, last = made(32, 800), number % 10 == 9
+        ended = 8_000 + one.generated if last else 0.0
+        used += 800 + one.generated - ended
+        intervals.append(
+            Interval(
+                one.seconds,
+                32.0,
+                5.0,
+                used / POOL,
+                steps=100.0,
+                generated=one.generated,
+                prompted=8_000.0 * last,
+                computed=8_000.0 * last,
+                preempted=0.0,
+                ended_tokens=ended,
+            )
+        )
+    polled = steps_of(observed(intervals), POOL)
+    assert polled.likeliest.prompt_token > 0
+    blind = steps_of(observed([one for one in intervals if not one.computed]), None)
+    assert blind.likeliest.prompt_token != polled.likeliest.prompt_token
 
 
 def test_a_step_that_gives_a_sequence_two_tokens_counts_twice():
-    found = step_seconds([made(8, 0, each=2.0)] * 20, None)
-    assert found.of(8, 0) == pytest.approx(FIXED / 2)
+    once, twice = (found([made(8, 0, each=each)] * 60).of(8, 0, 8 * CONTEXT) for each in (1.0, 2.0))
+    assert twice == pytest.approx(once / 2, rel=0.02)
 
 
 def test_too_few_intervals_tell_nothing():
     with pytest.raises(UnknownError):
-        step_seconds([made(8, 0)] * 5, None)
+        found([made(8, 0)] * 5)
     with pytest.raises(UnknownError):
-        step_seconds([Interval(1.0, 0.0, 5.0, 0.9, steps=0.0, generated=0.0)] * 60, None)
+        found([Interval(1.0, 0.0, 5.0, 0.9, steps=0.0, generated=0.0)] * 60)
+
+
+def test_beyond_the_knee_a_tenth_more_give_less_than_a_twentieth_more():
+    steps = steps_of(observed([made(32, 14_400)] * 60), POOL)
+    times = steps.knee_requests / steps.batch.running
+
+    def more(at: float) -> float:
+        values = steps.fit.values
+        return steps.batch.tokens_per_second(values, 1.1 * at) / steps.batch.tokens_per_second(values, at)
+
+    assert more(times) == pytest.approx(1.05)
+    assert more(1.2 * times) < 1.05 < more(0.8 * times)

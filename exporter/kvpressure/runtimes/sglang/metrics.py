@@ -62,6 +62,7 @@ SGLANG: Final = Table(
         Row("started", ("sglang:time_to_first_token_seconds_count",)),
         Row("finished_prompts", ("sglang:prompt_tokens_histogram_count",)),
         Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
+        Row("finished_output_tokens", ("sglang:generation_tokens_histogram_sum",)),
     ),
     histograms=(
         Row("e2e", ("sglang:e2e_request_latency_seconds",)),

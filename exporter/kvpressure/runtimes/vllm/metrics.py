@@ -53,6 +53,7 @@ COUNTERS: Final = (
     Row("started", ("vllm:time_to_first_token_seconds_count",)),
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
+    Row("finished_output_tokens", ("vllm:request_generation_tokens_sum",)),
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
     # There with --kv-cache-metrics, of one block in a hundred.
     Row("timed_evictions", ("vllm:kv_block_idle_before_evict_seconds_count",), slow=True),

@@ -1,0 +1,140 @@
+"""PURE: a fit of sums of positive terms by least squares in their logarithms, with a prior, without a matrix library.
+
+Coefficients are never negative, since their logarithms are fitted: least squares of the rows' sums, and of how far each
+coefficient lies from the prior. What the rows do not tell is left where the prior has it, and the covariance says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MAX_ITERATIONS: Final = 30
+CONVERGED: Final = 1e-4
+MOVE: Final = 0.05
+"""Of a logarithm, to see what a figure owes to a coefficient."""
+MAX_MOVE: Final = 1.0
+"""Of a logarithm in one iteration."""
+
+Values = Sequence[float]
+
+
+class Row(NamedTuple):
+    """A sum, what each coefficient is multiplied with in it, and the standard deviation of the sum."""
+
+    total: float
+    factors: tuple[float, ...]
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Logarithms of the coefficients beside each other, with a deviation each; how large they are is not known."""
+
+    logarithms: tuple[float, ...]
+    deviations: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients, and the covariance of their logarithms."""
+
+    values: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+
+    def end(self, figure: Callable[[Values], float], deviations: float) -> tuple[float, ...]:
+        """Return the likeliest coefficients with which the logarithm of a figure is so many deviations higher."""
+        size = range(len(self.values))
+        slopes = [self._slope(figure, place) for place in size]
+        together = [sum(line[other] * slopes[other] for other in size) for line in self.covariance]
+        variance = sum(slopes[place] * together[place] for place in size)
+        by = deviations / math.sqrt(variance) if variance > 0 else 0.0
+        return tuple(value * math.exp(by * move) for value, move in zip(self.values, together, strict=True))
+
+    def _slope(self, figure: Callable[[Values], float], place: int) -> float:
+        low, high = (
+            figure([value * math.exp(move if at == place else 0.0) for at, value in enumerate(self.values)])
+            for move in (-MOVE, MOVE)
+        )
+        return math.log(high / low) / (2 * MOVE)
+
+
+def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
+    """Return the coefficients that explain the rows, at least one, and lie near the prior."""
+    logs, penalty = _scaled(rows, prior), _penalty(prior)
+    for _ in range(MAX_ITERATIONS):
+        normal, right = _normal(rows, [math.exp(one) for one in logs])
+        for one, line in enumerate(penalty):
+            for other, weight in enumerate(line):
+                normal[one][other] += weight
+                right[one] -= weight * (logs[other] - prior.logarithms[other])
+        move = _solved(normal, right)
+        largest = max(map(abs, move))
+        shrink = min(1.0, MAX_MOVE / largest) if largest else 1.0
+        logs = [before + shrink * step for before, step in zip(logs, move, strict=True)]
+        if largest < CONVERGED:
+            break
+    values = tuple(math.exp(one) for one in logs)
+    normal, _ = _normal(rows, values)
+    for one, line in enumerate(penalty):
+        for other, weight in enumerate(line):
+            normal[one][other] += weight
+    return Fit(values, _inverse(normal))
+
+
+def _scaled(rows: Sequence[Row], prior: Prior) -> list[float]:
+    """Return the prior's logarithms, all moved so that the rows come to what they came to."""
+    values = [math.exp(one) for one in prior.logarithms]
+    told = sum(sum(x * value for x, value in zip(row.factors, values, strict=True)) for row in rows)
+    by = math.log(sum(row.total for row in rows) / told) if told else 0.0
+    return [one + by for one in prior.logarithms]
+
+
+def _penalty(prior: Prior) -> list[list[float]]:
+    """Return the inverse of the prior's covariance: of each by itself, and of a common factor that is not known."""
+    weights = [deviation**-2 for deviation in prior.deviations]
+    # (D + s^2 1 1')^-1 by Sherman and Morrison, in its limit where s is infinite.
+    common, size = sum(weights), range(len(weights))
+    return [
+        [(weights[one] if one == other else 0.0) - weights[one] * weights[other] / common for other in size]
+        for one in size
+    ]
+
+
+def _normal(rows: Sequence[Row], values: Values) -> tuple[list[list[float]], list[float]]:
+    """Return the normal equations of one iteration, in the logarithms."""
+    size = range(len(values))
+    normal, right = [[0.0 for _ in size] for _ in size], [0.0 for _ in size]
+    for row in rows:
+        slopes = [x * value for x, value in zip(row.factors, values, strict=True)]
+        weight, left = row.deviation**-2, row.total - sum(slopes)
+        for one in size:
+            right[one] += weight * slopes[one] * left
+            for other in size:
+                normal[one][other] += weight * slopes[one] * slopes[other]
+    return normal, right
+
+
+def _solved(matrix: Sequence[Values], right: Values) -> list[float]:
+    """Return the solution of a small, positive definite system."""
+    size = len(right)
+    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
+    for place in range(size):
+        pivot = max(range(place, size), key=lambda line: abs(rows[line][place]))
+        rows[place], rows[pivot] = rows[pivot], rows[place]
+        for line in range(place + 1, size):
+            factor = rows[line][place] / rows[place][place]
+            rows[line] = [a - factor * b for a, b in zip(rows[line], rows[place], strict=True)]
+    found = [0.0] * size
+    for place in reversed(range(size)):
+        rest = sum(rows[place][other] * found[other] for other in range(place + 1, size))
+        found[place] = (rows[place][size] - rest) / rows[place][place]
+    return found
+
+
+def _inverse(matrix: Sequence[Values]) -> tuple[tuple[float, ...], ...]:
+    size = len(matrix)
+    unit = [[float(one == other) for other in range(size)] for one in range(size)]
+    return tuple(tuple(_solved(matrix, column)) for column in unit)
