@@ -107,7 +107,7 @@ async def test_what_goes_wrong_is_the_health_of_that_target_and_its_report_is_go
     async with running(target("a"), target("b", port=6000)) as source:
         await until(lambda: len(FakeFeed.made) == 2)
         of(5557).error = SourceError("hung_up", "engine.example:5557 has hung up")
-        await until(lambda: source.health()[0].reason == "hung_up")
+        await until(lambda: source.health()[0].reason == "hung_up" and source.health()[1].up)
         assert [one.up for one in source.health()] == [False, True]
         assert source.facts(Known((target("a"), target("b", port=6000)))).kv_events == {"b": ("report of 6000",)}
 
