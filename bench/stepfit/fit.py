@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from kvpressure.simulation.least_squares import inverse, solved
+
 TERMS: Final = ("fixed", "experts", "sequence", "context", "prompt", "pair")
 NOISE_RATIO: Final = 0.03
 """Deviation of a row's seconds from what the terms say: steps are no sums of five terms."""
@@ -137,13 +139,13 @@ def fitted(rows: Sequence[Row], prior: Prior, *, noise: float = NOISE_RATIO) -> 
             for other, weight in enumerate(line):
                 normal[one][other] += weight
                 right[one] -= weight * (logs[other] - prior.logarithms[other])
-        move = _solved(normal, right)
+        move = solved(normal, right)
         largest = max(map(abs, move))
         shrink = min(1.0, MAX_MOVE / largest) if largest else 1.0
         logs = [before + shrink * step for before, step in zip(logs, move, strict=True)]
         if largest < CONVERGED:
             break
-    covariance = _inverse(_with(_normal(rows, [math.exp(one) for one in logs], noise)[0], penalty))
+    covariance = inverse(_with(_normal(rows, [math.exp(one) for one in logs], noise)[0], penalty))
     return Fit(_coefficients(logs, prior.expert_ratio), covariance)
 
 
@@ -189,29 +191,6 @@ def _normal(rows: Sequence[Row], values: Sequence[float], noise: float) -> tuple
 
 def _with(normal: list[list[float]], penalty: list[list[float]]) -> list[list[float]]:
     return [[a + b for a, b in zip(one, other, strict=True)] for one, other in zip(normal, penalty, strict=True)]
-
-
-def _solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Return the solution of a small, positive definite system."""
-    size = len(right)
-    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
-    for place in range(size):
-        pivot = max(range(place, size), key=lambda line: abs(rows[line][place]))
-        rows[place], rows[pivot] = rows[pivot], rows[place]
-        for line in range(place + 1, size):
-            factor = rows[line][place] / rows[place][place]
-            rows[line] = [a - factor * b for a, b in zip(rows[line], rows[place], strict=True)]
-    found = [0.0] * size
-    for place in reversed(range(size)):
-        rest = sum(rows[place][other] * found[other] for other in range(place + 1, size))
-        found[place] = (rows[place][size] - rest) / rows[place][place]
-    return found
-
-
-def _inverse(matrix: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-    size = len(matrix)
-    unit = [[float(one == other) for other in range(size)] for one in range(size)]
-    return tuple(tuple(_solved(matrix, column)) for column in unit)
 
 
 def bunched(rows: Sequence[Row], seconds: float) -> list[Row]:

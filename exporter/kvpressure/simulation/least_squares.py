@@ -70,7 +70,7 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
             for other, weight in enumerate(line):
                 normal[one][other] += weight
                 right[one] -= weight * (logs[other] - prior.logarithms[other])
-        move = _solved(normal, right)
+        move = solved(normal, right)
         largest = max(map(abs, move))
         shrink = min(1.0, MAX_MOVE / largest) if largest else 1.0
         logs = [before + shrink * step for before, step in zip(logs, move, strict=True)]
@@ -81,7 +81,7 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
     for one, line in enumerate(penalty):
         for other, weight in enumerate(line):
             normal[one][other] += weight
-    return Fit(values, _inverse(normal))
+    return Fit(values, inverse(normal))
 
 
 def _scaled(rows: Sequence[Row], prior: Prior) -> list[float]:
@@ -117,7 +117,7 @@ def _normal(rows: Sequence[Row], values: Values) -> tuple[list[list[float]], lis
     return normal, right
 
 
-def _solved(matrix: Sequence[Values], right: Values) -> list[float]:
+def solved(matrix: Sequence[Values], right: Values) -> list[float]:
     """Return the solution of a small, positive definite system."""
     size = len(right)
     rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
@@ -134,7 +134,8 @@ def _solved(matrix: Sequence[Values], right: Values) -> list[float]:
     return found
 
 
-def _inverse(matrix: Sequence[Values]) -> tuple[tuple[float, ...], ...]:
+def inverse(matrix: Sequence[Values]) -> tuple[tuple[float, ...], ...]:
+    """Return the inverse of such a system."""
     size = len(matrix)
     unit = [[float(one == other) for other in range(size)] for one in range(size)]
-    return tuple(tuple(_solved(matrix, column)) for column in unit)
+    return tuple(tuple(solved(matrix, column)) for column in unit)
