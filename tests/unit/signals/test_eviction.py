@@ -157,6 +157,7 @@ def eviction_seconds(path: Path) -> tuple[set[int], set[int]]:
     return true, told
 
 
+@pytest.mark.recorded
 def test_sessions_that_join_are_told_once_the_pool_is_too_small_for_all():
     true, told = eviction_seconds(LAB / "joins-0.33.0.jsonl.xz")
     assert len(true) > 200
@@ -164,6 +165,7 @@ def test_sessions_that_join_are_told_once_the_pool_is_too_small_for_all():
     assert all(true & set(range(t - 15, t + 16)) for t in told)
 
 
+@pytest.mark.recorded
 @pytest.mark.parametrize("name", ["cold", "reset", "scattered", "trace-light", "uncached", "calm-130"])
 def test_what_is_no_eviction_is_never_told(name):
     _, told = eviction_seconds(LAB / f"{name}-0.33.0.jsonl.xz")
