@@ -1,0 +1,216 @@
+"""`python -m tests.e2e_dynamo`: NVIDIA Dynamo's own worker and frontend, read as its users would have them read.
+
+Dynamo's mocker schedules as vLLM does, without a GPU, and serves what its vLLM worker serves: `vllm:` names beside
+`dynamo_component_*`. Its pool is too small for the clients, which then stop. Needs a Python 3.12 and, once, 600 MB from
+PyPI; takes three minutes. Ends with 1 when something was read as something else than it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import yaml
+
+from bench.world import free_port, process
+
+VERSION: Final = "1.4.0"
+CACHE: Final = Path(__file__).parents[1] / ".cache" / "dynamo"
+CLIENTS: Final = 24
+LOAD_SECONDS: Final = 75.0
+PROMPT_CHARACTERS: Final = 400
+ANSWER_TOKENS: Final = 300
+BLOCKS: Final = 200
+"""Of 16 tokens: room for four or five of the requests above, with a token for each character."""
+
+_MODEL: Final = """
+import json, sys
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+vocabulary = {token: i for i, token in enumerate(["<s>", "</s>", *alphabet])}
+tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+tokenizer.decoder = decoders.ByteLevel()
+tokenizer.save(sys.argv[1] + "/tokenizer.json")
+"""
+_CONFIG: Final = {
+    "config.json": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "torch_dtype": "bfloat16",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "vocab_size": 258,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 8192,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    },
+    "generation_config.json": {"bos_token_id": 0, "eos_token_id": 1},
+    "tokenizer_config.json": {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 8192,
+        "chat_template": "{% for one in messages %}{{ one['content'] }}{% endfor %}",
+    },
+}
+
+
+def main() -> int:
+    """Install, start, load, look."""
+    python = _install()
+    model = _model(python)
+    worker, frontend, own = _low_port(), free_port(), free_port()
+    with _dynamo(python, model, worker, frontend), _exporter(own, worker, frontend):
+        _wait("the model", lambda: b"tiny" in _get(frontend, "/v1/models"), 120)
+        over = threading.Event()
+        clients = [threading.Thread(target=_client, args=(frontend, Random(k), over)) for k in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        time.sleep(LOAD_SECONDS)
+        (CACHE / f"worker-{VERSION}.prom").write_bytes(_get(worker, "/metrics"))
+        (CACHE / f"frontend-{VERSION}.prom").write_bytes(_get(frontend, "/metrics"))
+        under_load = _get(own, "/metrics").decode()
+        over.set()
+        for client in clients:
+            client.join()
+        time.sleep(75)
+        after = _get(own, "/metrics").decode()
+        targets = _get(own, "/targets").decode()
+    held = [
+        _check("the worker is one engine", 'source_up{source="engine",target="worker"} 1.0', under_load),
+        _check("its pool is named while clients wait", 'cause="kv_cache_pressure",engine="0"', _causes(under_load)),
+        _check("nothing is named when they have gone", 'cause="idle",engine="0"', _causes(after)),
+        _check("the frontend is no engine", 'source_up{source="engine",target="frontend"} 0.0', under_load),
+        _check("and its target says so", "no metric of vllm", targets),
+    ]
+    return int(not all(held))
+
+
+def _check(what: str, wanted: str, text: str) -> bool:
+    sys.stdout.write(f"{'ok    ' if wanted in text else 'MISSED'} {what}\n")
+    if wanted not in text:
+        sys.stdout.write(f"       no {wanted!r} in:\n{text[:2000]}\n")
+    return wanted in text
+
+
+def _causes(text: str) -> str:
+    lines = text.splitlines()
+    return "\n".join(one for one in lines if one.startswith("kvpressure_bottleneck{") and one.endswith(" 1.0"))
+
+
+def _install() -> str:
+    python = str(CACHE / "venv" / "bin" / "python")
+    if not Path(python).exists():
+        versions = sorted(Path.home().glob(".pyenv/versions/3.12*/bin/python"))
+        found = shutil.which("python3.12") or next(iter(map(str, versions)), None)
+        if found is None:
+            sys.exit("Dynamo's wheels need Python 3.12, and there is no python3.12 here: `pyenv install 3.12`")
+        subprocess.run([found, "-m", "venv", str(CACHE / "venv")], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", f"ai-dynamo=={VERSION}"], check=True)
+    return python
+
+
+def _model(python: str) -> Path:
+    folder = CACHE / "model" / "tiny"
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run([python, "-c", _MODEL, str(folder)], check=True)
+    for name, content in _CONFIG.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+@contextlib.contextmanager
+def _dynamo(python: str, model: Path, worker: int, frontend: int) -> Iterator[None]:
+    shutil.rmtree(CACHE / "store", ignore_errors=True)
+    plane = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
+    env = {"DYN_FILE_KV": str(CACHE / "store"), "HF_HUB_OFFLINE": "1"}
+    size = ["--num-gpu-blocks-override", str(BLOCKS), "--block-size", "16", "--max-num-seqs", "64"]
+    mocker = [
+        python,
+        "-m",
+        "dynamo.mocker",
+        "--engine-type",
+        "vllm",
+        "--model-path",
+        str(model),
+        "--model-name",
+        "tiny",
+    ]
+    system = {"DYN_SYSTEM_PORT": str(worker), "DYN_SYSTEM_ENABLED": "true"}
+    front = [python, "-m", "dynamo.frontend", "--http-port", str(frontend)]
+    with (
+        process(*mocker, *size, *plane, env=env | system, log=CACHE / "worker.log"),
+        process(*front, *plane, env=env, log=CACHE / "frontend.log"),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _exporter(own: int, worker: int, frontend: int) -> Iterator[None]:
+    named = {"worker": worker, "frontend": frontend}
+    targets = [{"url": f"http://127.0.0.1:{port}", "name": name} for name, port in named.items()]
+    settings = {"web": {"listen_address": f"127.0.0.1:{own}"}, "gpu": {"vendors": []}, "engines": {"targets": targets}}
+    (CACHE / "kvpressure.yaml").write_text(yaml.safe_dump(settings))
+    env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "exporter")}
+    command = [sys.executable, "-m", "kvpressure", "run", "--config.file", str(CACHE / "kvpressure.yaml")]
+    with process(*command, env=env, log=CACHE / "exporter.log"):
+        yield
+
+
+def _client(port: int, random: Random, over: threading.Event) -> None:
+    while not over.is_set():
+        prompt = "".join(random.choice("abcdefgh") for _ in range(PROMPT_CHARACTERS))
+        body = json.dumps({"model": "tiny", "prompt": prompt, "max_tokens": ANSWER_TOKENS}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                answer.read()
+        except OSError:
+            over.wait(1)
+
+
+def _low_port() -> int:
+    """Return a free port that Dynamo can read: DYN_SYSTEM_PORT is a signed number of 16 bits."""
+    for port in range(18_000, 2**15):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    sys.exit("no free port below 32768")
+
+
+def _get(port: int, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            if there():
+                return
+        time.sleep(1)
+    sys.exit(f"{what} did not come up in {seconds:.0f} s; its log is in {CACHE}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Dynamo's pages: its vLLM worker's is one engine, its frontend's is none, and is told apart from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvpressure.engines.reader import PageError, PageReader
+
+PAGES = Path(__file__).parents[2] / "fixtures" / "dynamo"
+
+
+def test_a_worker_is_an_engine() -> None:
+    page = PageReader().read((PAGES / "worker-1.4.0.prom").read_bytes(), 1.0)
+    (engine,) = page.engines
+    assert (page.runtime, engine.model_name, engine.engine) == ("vllm", "tiny", "0")
+    assert engine.gauges["running"] > 0
+    assert engine.gauges["waiting"] > 0
+    assert engine.gauges["kv_usage"] > 0.5
+    assert engine.counters["preemptions"] > 0
+
+
+def test_a_frontend_is_none() -> None:
+    with pytest.raises(PageError, match="gateway") as caught:
+        PageReader().read((PAGES / "frontend-1.4.0.prom").read_bytes(), 1.0)
+    assert caught.value.reason == "not_metrics"
