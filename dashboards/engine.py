@@ -189,13 +189,12 @@ def _cache() -> Row:
                 axis="tokens/s",
             ),
             graph(
-                "Predicted time until prompts no longer fit",
-                "Only while the use of the cache grows steadily; "
-                f"below {shown('alert_exhaustion_max_seconds')} s an alert is on its way.",
+                "Time until those who wait are admitted",
+                "At the rate of the last seconds; from "
+                f"{shown('queue_drain_max_seconds')} s on the queue is not served in time.",
                 "s",
-                Query(engine("kv_exhaustion_seconds"), ENGINE, FIRST),
-                lines=[Line(limit("alert_exhaustion_max_seconds"), WARN)],
-                none="the use of the cache does not grow steadily",
+                Query(engine("queue_drain_seconds"), ENGINE, FIRST),
+                lines=[Line(limit("queue_drain_max_seconds"), WARN)],
             ),
             graph(
                 "Is the cache large enough for those who come back",

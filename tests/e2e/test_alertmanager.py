@@ -72,8 +72,8 @@ async def test_the_critical_page_mutes_the_symptoms_of_its_engine_and_of_no_othe
         others = {
             "another replica": warnings(*SYMPTOMS, target="prod/llm-1:8000"),
             "another rank": warnings(*SYMPTOMS, engine="1"),
-            "another namespace": warnings("KVPressureExhaustionPredicted", *SYMPTOMS, namespace="staging"),
-            "another model": warnings("KVPressureExhaustionPredicted", *SYMPTOMS, model_name="other"),
+            "another namespace": warnings("KVPressureQueueNotServed", *SYMPTOMS, namespace="staging"),
+            "another model": warnings("KVPressureQueueNotServed", *SYMPTOMS, model_name="other"),
             "no symptom": warnings(
                 "KVPressureDeviceOutOfMemory", "KVPressureEngineRestarting", "KVPressureAllocationErrorsInLogs"
             ),
@@ -103,7 +103,7 @@ async def test_critical_wakes_warning_makes_a_ticket_and_info_tells_nobody(tmp_p
         severities = {
             "critical": "KVPressureReplicasFailing",
             "warning": "KVPressureSourceDown",
-            "info": "KVPressurePromptShapeShifted",
+            "info": "KVPressureLimitUndeclared",
         }
         found = await states(url, [alert(name, severity, HERE) for severity, name in severities.items()])
         receivers = [[one["name"] for one in state["receivers"]] for state in found]

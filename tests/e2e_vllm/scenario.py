@@ -102,7 +102,6 @@ KV_ALERTS = frozenset(
     {
         "KVPressureCacheTooSmall",
         "KVPressurePreemptionThrash",
-        "KVPressureExhaustionPredicted",
         "KVPressureBatchCollapsed",
         "KVPressureMemoryHighComputeLow",
         "KVPressureSLOBurn",

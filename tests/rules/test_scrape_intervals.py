@@ -24,16 +24,16 @@ FIRES_WITHIN_MINUTES = 8
 
 LABELS = {"job": "kvpressure", "instance": "10.0.0.7:10405", "namespace": "chat", "model_name": "llama", "engine": "0"}
 KV, STUCK = {"cause": "kv_cache_pressure"}, {"cause": "stuck"}
-SLOW, BLOCKED = {"symptom": "latency_inflated"}, {"symptom": "admission_blocked"}
+BLOCKED = {"symptom": "admission_blocked"}
 UP: tuple[str, dict[str, str], float] = ("engine_up", {}, 1)
 CASES: dict[tuple[str, str], tuple[tuple[str, dict[str, str], float], ...]] = {
     ("KVPressureCacheTooSmall", "warning"): (("bottleneck", KV, 1), ("symptom", BLOCKED, 1)),
-    ("KVPressureCacheTooSmall", "critical"): (("bottleneck", KV, 1), ("symptom", SLOW, 1)),
+    ("KVPressureCacheTooSmall", "critical"): (("bottleneck", KV, 1), ("queue_unserved_seconds", {}, 60)),
     ("KVPressureReplicasFailing", "critical"): (("bottleneck", STUCK, 1),),
     ("KVPressureEngineStuck", "warning"): (("bottleneck", STUCK, 1),),
-    ("KVPressureExhaustionPredicted", "warning"): (
-        ("kv_exhaustion_seconds", {}, 60),
-        ("kv_cache_usage_ratio", {}, 0.8),
+    ("KVPressureQueueNotServed", "warning"): (
+        ("bottleneck", {"cause": "concurrency_bound"}, 1),
+        ("queue_unserved_seconds", {}, 300),
     ),
 }
 
@@ -45,7 +45,7 @@ def series(name: str, labels: dict[str, str], value: float, scrape_seconds: int)
     quiet, trouble, after = (
         minutes * 60 // scrape_seconds for minutes in (QUIET_MINUTES, TROUBLE_MINUTES, AFTER_MINUTES)
     )
-    none = "1" if name == "engine_up" else "0" if labels or name == "kv_cache_usage_ratio" else "_"
+    none = "1" if name == "engine_up" else "0" if labels else "_"
     half = trouble // 2
     values = [*[none] * quiet, *[str(value)] * half, "_", *[str(value)] * (trouble - half - 1), *[none] * after]
     return {"series": f"kvpressure_{name}{{{inside}}}", "values": " ".join(values)}

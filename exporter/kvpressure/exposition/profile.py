@@ -20,7 +20,7 @@ class Profile(Enum):
     FLEET = "fleet"
 
 
-ALERTED_SYMPTOMS: Final = ("admission_blocked", "latency_inflated", "restarting")
+ALERTED_SYMPTOMS: Final = ("admission_blocked", "restarting")
 """Those that alerts of the default bundle ask for."""
 
 GENERATED: Final = "generation"
@@ -46,7 +46,7 @@ _FLEET: Final = frozenset(
         "kv_cache_usage_ratio",
         "kv_free_tokens",
         "kv_exhaustion_seconds",
-        "queue_drain_seconds",
+        "queue_unserved_seconds",
         # What is asked for, what comes out, and what trouble took.
         "requests_waiting",
         "tokens_per_second",
@@ -78,12 +78,13 @@ def families(profile: Profile) -> tuple[Family, ...]:
 def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object]:
     """Return an engine's values as they are exported; `values` themselves where all are.
 
-    Of a fleet, a series that would be 0 because its cause or symptom is not there is left out: most would be. Of tokens
-    only those generated are exported, of demand the constraint that binds and those that are not negligible beside it.
+    Of a fleet, a series that would be 0 because its cause or symptom is not there, or because everyone is served, is
+    left out: most would be. Of tokens only those generated are exported, of demand the constraint that binds and those
+    that are not negligible beside it.
     """
     if profile is Profile.FULL:
         return values
-    less: dict[str, object] = {}
+    less: dict[str, object] = {} if values.get("queue_unserved_seconds") else {"queue_unserved_seconds": None}
     if isinstance(causes := values.get("bottleneck"), Mapping):
         less["bottleneck"] = {cause: state for cause, state in causes.items() if state}
     if isinstance(symptoms := values.get("symptom"), Mapping):

@@ -26,6 +26,7 @@ from kvpressure.signals.kv_events import EventWindow, with_events
 from kvpressure.signals.minutes import LongMeans
 from kvpressure.signals.observed import observed
 from kvpressure.signals.points import Point, Tally
+from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -70,6 +71,7 @@ class EngineHistory:
         self._events = EventWindow(seconds)
         self._hits_by_pool: tuple[PoolHits, ...] = ()
         self._means = LongMeans()
+        self._queue_wait = QueueWait()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -129,6 +131,8 @@ class EngineHistory:
         context = replace(context, baseline=self._baseline.values(thresholds), max_num_seqs=cap)
         derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
+        waiting = verdict_window.queue.waiting
+        derived |= self._queue_wait.families(self._window, waiting, derived, context.baseline, thresholds)
         eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
         misses = self._events.misses(self._window, derived)
         eviction = with_events(eviction, misses, self._window, derived, thresholds)

@@ -1,4 +1,4 @@
-"""How much of what binds an engine is in use, how much would serve everyone who asks, and how long the queue takes.
+"""How much of what binds an engine is in use, and how much would serve everyone who asks.
 
 Three things can bind: KV cache tokens, places in the batch, and the time that prompts take (prefill). Each is told as a
 share of what the engine has of it, so that replicas can be counted: two engines that are asked for 0.9 each are asked
@@ -42,18 +42,12 @@ FAMILIES: Final = (
         "constraint is kv_tokens, sequences or prefill; one that is not known is absent.",
         "constraint",
     ),
-    engine_family(
-        "queue_drain_seconds",
-        "Waiting requests over the requests admitted per second over the window; 0 while nobody waits, absent while "
-        "nobody is admitted.",
-    ),
 )
 
 
 def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Derived:
-    """`saturation_ratio`, `demand_replicas` by constraint and `queue_drain_seconds`."""
-    drain = _queue_drain_seconds(window, newest.queue)
-    more = _more(window, drain, context.thresholds)
+    """`saturation_ratio` and `demand_replicas` by constraint."""
+    more = _more(window, newest.queue, context.thresholds)
     loads = {
         "kv_tokens": _kv(window, newest, more),
         "sequences": _sequences(context, newest.queue, more),
@@ -61,23 +55,21 @@ def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Der
     }
     used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
     demand: dict[str, Value] = {name: load.demand for name, load in loads.items() if load.demand is not None}
-    return known(
-        {"saturation_ratio": max(used, default=None), "demand_replicas": demand or None, "queue_drain_seconds": drain}
-    )
+    return known({"saturation_ratio": max(used, default=None), "demand_replicas": demand or None})
 
 
-def _more(window: EngineWindow, drain_seconds: float | None, thresholds: Thresholds) -> float | None:
+def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float | None:
     """How much more than is served now it takes, as a share, to serve all who come and to drain the queue in time.
 
     In time is as long as replicas are kept once they are asked for. None where nobody is admitted or it is not known.
     """
-    if drain_seconds == 0:
+    if queue.waiting is not None and queue.waiting <= 0:
         return 0.0
     started, trend = window.rate("started"), window.trend("waiting", window.seconds)
-    if not started or drain_seconds is None:
+    if not started or queue.waiting is None:
         return None
     growth = 0.0 if trend is None else trend.slope
-    return max(0.0, growth / started + drain_seconds / thresholds.scaling_down_hold_seconds)
+    return max(0.0, growth / started + queue.waiting / started / thresholds.scaling_down_hold_seconds)
 
 
 def _with_queue(running: float, waiting: float, more: float | None) -> float:
@@ -86,20 +78,6 @@ def _with_queue(running: float, waiting: float, more: float | None) -> float:
     Then it is as much more than all there is as it takes to serve those who come and drain the queue in time.
     """
     return running + waiting if more is None else min(running + waiting, max(running, 1.0) * (1.0 + more))
-
-
-def _queue_drain_seconds(window: EngineWindow, queue: Queue) -> float | None:
-    """Seconds until those who wait now are admitted, at the rate of the window, if nobody else came.
-
-    0 where nobody waits; None where the queue is not known, and while nothing is admitted.
-    """
-    if queue.waiting is None:
-        return None
-    if queue.waiting <= 0:
-        return 0.0
-    started = window.rate("started")
-    rate = window.rate("finished") if started is None else started
-    return queue.waiting / rate if rate else None
 
 
 def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None) -> _Load:

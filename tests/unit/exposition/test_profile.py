@@ -23,9 +23,6 @@ pytestmark = pytest.mark.recorded
 
 BY_KEY = {family.key: family for family in FAMILIES}
 
-WITHOUT = {"KVPressureSLOBurn"}
-"""Alerts of the default bundle that a fleet does without; docs/scaling.md says so."""
-
 
 def series(snapshot: Snapshot, profile: Profile) -> list[tuple[str, dict[str, str], float]]:
     page = text.render(dataclasses.replace(snapshot, profile=profile), openmetrics=False).decode()
@@ -122,7 +119,7 @@ def test_the_alerts_of_the_bundle_find_what_they_ask_for() -> None:
         expr = alert.rule["expr"]
         while used := re.search(r"\bnamespace_model:\w+:\w+", expr):
             expr = expr.replace(used[0], recorded[used[0]])
-        assert set(re.findall(r'symptom="(\w+)"', expr)) <= set(ALERTED_SYMPTOMS) or alert.name in WITHOUT, alert.name
+        assert set(re.findall(r'symptom="(\w+)"', expr)) <= set(ALERTED_SYMPTOMS), alert.name
         if lacks := set(re.findall(r"\bkvpressure_\w+", expr)) - kept:
             missing[alert.name] = lacks
-    assert set(missing) == WITHOUT, missing
+    assert missing == {}

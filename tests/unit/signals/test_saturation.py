@@ -11,7 +11,7 @@ from kvpressure.model.values import at
 from kvpressure.signals import compute
 from tests.support.engines import CACHE, CONTEXT, histogram, window
 
-KNOWN = ("saturation_ratio", "demand_replicas", "queue_drain_seconds")
+KNOWN = ("saturation_ratio", "demand_replicas")
 
 
 def counters(
@@ -37,7 +37,7 @@ def derived(
     cache: CacheConfig = CACHE,
     **context: float,
 ) -> dict[str, Any]:
-    """What the three families say; `answers` is the mean answer in tokens."""
+    """What the two families say; `answers` is the mean answer in tokens."""
 
     def histograms(t: int) -> dict[str, Any]:
         return {} if answers is None else {"request_output_tokens": histogram((10_000.0,), (t, t), answers * t)}
@@ -51,7 +51,6 @@ def test_without_a_queue_the_demand_for_the_cache_is_what_is_in_use():
     found = derived({"running": 4.0, "waiting": 0.0, "kv_usage": 0.5}, counters())
     assert found["saturation_ratio"] == pytest.approx(0.5)
     assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.5)
-    assert found["queue_drain_seconds"] == 0
 
 
 def test_those_who_wait_count_with_their_prompt_and_half_of_an_answer():
@@ -143,20 +142,9 @@ def test_prompts_too_short_to_fill_a_step_share_one():
 def test_prompts_that_come_faster_than_they_are_computed_ask_for_more_than_there_is():
     # Two start a second and one more waits each second: three come. Those who wait are to be done in five minutes.
     found = derived(lambda t: {"running": 2.0, "waiting": float(t)}, counters(2, 8000, 0.5))
-    waiting = at(found, "queue_drain_seconds")
-    assert waiting == pytest.approx(25)
+    waiting = 50 / 2
     assert found["saturation_ratio"] == 1
     assert at(found, "demand_replicas", "prefill") == pytest.approx(1.5 + waiting / 300)
-
-
-def test_a_queue_drains_at_the_rate_at_which_requests_are_admitted():
-    found = derived({"running": 4.0, "waiting": 6.0, "kv_usage": 0.9}, counters(0.5))
-    assert found["queue_drain_seconds"] == pytest.approx(12)
-
-
-def test_a_queue_out_of_which_nobody_is_admitted_has_no_end_in_sight():
-    found = derived({"running": 4.0, "waiting": 6.0, "kv_usage": 0.9}, counters(0.0))
-    assert "queue_drain_seconds" not in found
 
 
 def test_an_idle_engine_is_asked_for_nothing_and_one_that_tells_nothing_is_not_known():
@@ -164,6 +152,5 @@ def test_an_idle_engine_is_asked_for_nothing_and_one_that_tells_nothing_is_not_k
     assert found == {
         "saturation_ratio": 0.0,
         "demand_replicas": {"kv_tokens": 0.0, "sequences": 0.0, "prefill": 0.0},
-        "queue_drain_seconds": 0.0,
     }
     assert derived({}) == {}

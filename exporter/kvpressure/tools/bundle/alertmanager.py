@@ -77,7 +77,7 @@ _OF_THE_EXPORTER: Final = (
         "A model's page mutes the tickets of its replicas.",
         (_one_of("alertname", "KVPressureCacheTooSmall"), Matcher("component", "=", DEPLOYMENT)),
         (
-            _one_of("alertname", "KVPressureCacheTooSmall", "KVPressureExhaustionPredicted"),
+            _one_of("alertname", "KVPressureCacheTooSmall", "KVPressureQueueNotServed"),
             Matcher("component", "=", "engine"),
         ),
         _SAME[DEPLOYMENT],

@@ -38,10 +38,10 @@ def test_what_is_left_reads_only_what_is_there() -> None:
         assert set(re.findall(r"\w+:kvpressure_\w+:\w+", rule["expr"])) <= recorded, rule
 
 
-def test_alerts_of_the_default_bundle_stay_but_for_the_burnt_budget() -> None:
+def test_alerts_of_the_default_bundle_stay() -> None:
     default = dataclasses.replace(FLEET, all_alerts=False)
     gone = names(load_rules(dataclasses.replace(FULL, all_alerts=False))) - names(load_rules(default))
-    assert {name for name in gone if name.startswith("KVPressure")} == {"KVPressureSLOBurn"}
+    assert {name for name in gone if name.startswith("KVPressure")} == set()
     assert {alert.name for file in load_rules(default) for alert in file.alerts} <= names(load_rules(default))
 
 

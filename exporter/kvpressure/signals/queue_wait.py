@@ -1,0 +1,115 @@
+"""How long those who wait now will wait, and since when that has been too long: known before any of them is served.
+
+Latencies are observed when requests finish, so in a collapse they are the last to show it. The queue shows it at once:
+by Little's law those who wait, over those admitted a second, is how long they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.family import engine_family
+from kvpressure.model.values import Derived, at, known
+from kvpressure.signals.points import mean, values
+from kvpressure.signals.windows import EngineWindow
+
+FAMILIES: Final = (
+    engine_family(
+        "queue_drain_seconds",
+        "Waiting requests over the requests admitted per second of late, 0 while nobody waits; while nobody is "
+        "admitted, for how long nobody has been.",
+    ),
+    engine_family(
+        "queue_unserved_seconds",
+        "For how long the queue has taken too long to drain, or latency was inflated while requests waited; 0 where "
+        "neither is so, and while the queue shrinks.",
+    ),
+)
+
+NEWEST_PARTS: Final = 4
+"""The newest of so many parts of the verdict's window is what is compared with the whole: single polls flicker."""
+
+
+class QueueWait:
+    """Since when the queue of one engine is not served in time."""
+
+    def __init__(self) -> None:
+        self._since = self._last = float("-inf")
+
+    def families(
+        self,
+        window: EngineWindow,
+        waiting: float | None,
+        derived: Derived,
+        baseline: Mapping[str, float],
+        thresholds: Thresholds,
+    ) -> Derived:
+        """Return `queue_drain_seconds` and `queue_unserved_seconds`; none where the queue is not known.
+
+        `waiting` is how many wait, on average over the polls of the verdict, idle streams left out.
+        """
+        drain = drain_seconds(window, waiting, thresholds.verdict_window_seconds)
+        if drain is None:
+            self._last = float("-inf")
+            return {}
+        late = drain >= _longest_seconds(baseline, thresholds) or (drain > 0 and _inflated(derived, thresholds))
+        shrinks = _shrinks(window, thresholds)
+        # A queue that requests leave and come back to is empty at some polls: such gaps do not end it.
+        if window.t - self._last > thresholds.cause_hold_seconds:
+            self._since = window.t
+        if late and not shrinks:
+            self._last = window.t
+        unserved = not shrinks and window.t - self._last <= thresholds.cause_hold_seconds
+        return known(
+            {"queue_drain_seconds": drain, "queue_unserved_seconds": window.t - self._since if unserved else 0.0}
+        )
+
+
+def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: float) -> float | None:
+    """Seconds until those who wait now are admitted, if nobody else came, at the rate of late; None if not known.
+
+    The rate is that of the last `least_seconds`, or since the newest admission before them, or of as long as is known.
+    Where there was none in the whole window, the time is that for which requests have waited in vain.
+    """
+    if waiting is None or waiting <= 0:
+        return waiting
+    counter = "started" if window.shows("started") else "finished"
+    now, since = window.newest(counter), window.t
+    if now is None:
+        return None
+    queued, drain = True, None
+    for point in reversed(window.points):
+        counted = point.counters.get(counter, now)
+        if counted < now:
+            drain = waiting * (window.t - point.t) / (now - counted)
+            if window.t - point.t >= least_seconds:
+                break
+        queued = queued and counted >= now and point.gauges.get("waiting", 0.0) > 0
+        since = point.t if queued else since
+    return window.t - since if drain is None else drain
+
+
+def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> float:
+    """Return the time to drain from which a queue is not served in time.
+
+    Whoever waits as long as a healthy request takes in all will take twice that: latency will be inflated.
+    """
+    more = (thresholds.latency_inflated_min_factor - 1.0) * baseline.get("e2e", float("inf"))
+    return min(thresholds.queue_drain_max_seconds, more)
+
+
+def _inflated(derived: Derived, thresholds: Thresholds) -> bool:
+    factors = (at(derived, "latency_inflation_factor", kind) for kind in ("e2e", "inter_token"))
+    return any(factor is not None and factor >= thresholds.latency_inflated_min_factor for factor in factors)
+
+
+def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:
+    """Whether far fewer wait than a moment ago: what is over soon is not told any more."""
+    seconds = thresholds.verdict_window_seconds
+    before, now = (
+        values([one for one in window.points if one.t > window.t - lately], "waiting")
+        for lately in (seconds, seconds / NEWEST_PARTS)
+    )
+    return bool(now) and mean(now) < thresholds.queue_shrinks_max_ratio * mean(before)

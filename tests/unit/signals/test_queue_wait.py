@@ -1,0 +1,102 @@
+"""How long those who wait will wait, and since when that is too long; thresholds are those of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.samples import EngineSample
+from kvpressure.model.values import Derived
+from kvpressure.signals.queue_wait import QueueWait, drain_seconds
+from kvpressure.signals.windows import EngineWindow
+
+LIMITS = load_thresholds()
+LONGEST = LIMITS.queue_drain_max_seconds
+
+
+def polled(
+    seconds: int, waiting: Callable[[int], float], started: Callable[[int], float] | None
+) -> Iterator[tuple[EngineWindow, float]]:
+    """A window after each poll of a second, and how many have waited on average over the verdict's."""
+    window, seen = EngineWindow(60, 600), []
+    for t in range(seconds):
+        seen.append(waiting(t))
+        counters = {} if started is None else {"started": started(t)}
+        window.add(float(t), EngineSample("m", "0", {"running": 4.0, "waiting": seen[-1]}, counters))
+        lately = seen[-int(LIMITS.verdict_window_seconds) :]
+        yield window, sum(lately) / len(lately)
+
+
+def told(
+    seconds: int,
+    waiting: Callable[[int], float],
+    started: Callable[[int], float] | None,
+    derived: Derived | None = None,
+    baseline: Mapping[str, float] | None = None,
+) -> list[Derived]:
+    queue = QueueWait()
+    return [
+        queue.families(window, mean, derived or {}, baseline or {}, LIMITS)
+        for window, mean in polled(seconds, waiting, started)
+    ]
+
+
+def unserved(found: list[Derived]) -> list[float]:
+    return [float(one["queue_unserved_seconds"]) for one in found if isinstance(one["queue_unserved_seconds"], float)]
+
+
+def test_the_queue_takes_as_long_as_it_has_requests_per_admission():
+    *_, (window, waiting) = polled(61, lambda _: 12.0, lambda t: 0.5 * t)
+    assert drain_seconds(window, waiting, 20.0) == pytest.approx(24.0)
+    assert drain_seconds(window, 0.0, 20.0) == 0.0
+
+
+def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_calm_before():
+    *_, (window, _) = polled(61, lambda _: 10.0, lambda t: 2.0 * min(t, 40) + 0.1 * max(0, t - 40))
+    assert drain_seconds(window, 10.0, 20.0) == pytest.approx(100.0)
+
+
+def test_one_admission_long_ago_counts_for_all_the_time_since_and_none_for_the_time_in_vain():
+    *_, (window, _) = polled(61, lambda _: 5.0, lambda t: float(t >= 30))
+    assert drain_seconds(window, 5.0, 20.0) == pytest.approx(5 * 31.0)
+    *_, (window, _) = polled(61, lambda t: 5.0 * (t > 20), lambda _: 7.0)
+    assert drain_seconds(window, 5.0, 20.0) == pytest.approx(39.0)
+
+
+def test_without_a_counter_of_admissions_or_a_queue_nothing_is_known():
+    assert told(30, lambda _: 5.0, None)[-1] == {}
+    *_, (window, _) = polled(30, lambda _: 5.0, float)
+    assert drain_seconds(window, None, 20.0) is None
+
+
+def test_a_long_queue_is_unserved_for_as_long_as_it_lasts_without_any_healthy_past():
+    assert unserved(told(60, lambda _: 2 * LONGEST, float))[-1] == pytest.approx(59.0, abs=2.0)
+    assert unserved(told(60, lambda _: 0.5 * LONGEST, float))[-1] == 0.0
+
+
+def test_with_a_healthy_past_it_is_unserved_from_the_latency_that_will_be_inflated():
+    assert unserved(told(60, lambda _: 3.0, float, baseline={"e2e": 2.0}))[-1] == pytest.approx(59.0, abs=2.0)
+    assert unserved(told(60, lambda _: 3.0, float, baseline={"e2e": 4.5}))[-1] == 0.0
+
+
+def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
+    inflated: Derived = {"latency_inflation_factor": {"e2e": 2 * LIMITS.latency_inflated_min_factor}}
+    assert unserved(told(60, lambda _: 1.0, float, inflated))[-1] > 50
+    assert unserved(told(60, lambda _: 0.0, float, inflated))[-1] == 0.0
+
+
+def test_a_queue_that_shrinks_is_not_told_although_it_still_takes_long_to_drain():
+    found = unserved(told(80, lambda t: 40.0 if t < 60 else max(0.0, 40.0 - 4.0 * (t - 60)), lambda t: 0.5 * t))
+    assert found[59] == pytest.approx(59.0, abs=2.0)
+    assert found[70:] == [0.0] * 10
+
+
+def test_a_queue_that_is_empty_now_and_then_has_lasted_and_one_that_is_over_begins_anew():
+    thrash = unserved(told(90, lambda t: 0.0 if t % 5 == 0 else 60.0, float))
+    assert thrash[-1] == pytest.approx(88.0, abs=3.0)
+    again = unserved(told(120, lambda t: 60.0 if t < 30 or t >= 60 else 0.0, float))
+    assert again[29] == pytest.approx(29.0, abs=2.0)
+    assert again[59] == 0.0
+    assert 40 < again[-1] < 60
