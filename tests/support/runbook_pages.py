@@ -40,6 +40,13 @@ ALERTS = (
     "KVPressureTargetUnreachable",
     "KVPressureThresholdsDiffer",
     "KVPressureThroughputPlateau",
+    "KVPressureVLLMCacheTooSmall",
+    "KVPressureVLLMEvicting",
+    "KVPressureVLLMNoProgress",
+    "KVPressureVLLMQueueGrows",
+    "KVPressureVLLMRecomputing",
+    "KVPressureVLLMRejecting",
+    "KVPressureVLLMRequestsDeferred",
 )
 PAGES = (runbooks.INDEX, *ALERTS)
 

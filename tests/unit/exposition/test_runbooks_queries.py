@@ -11,14 +11,17 @@ from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.model.family import Family
 from kvpressure.model.verdict import Cause
+from tests.support.rules import known_vllm_series
 from tests.support.runbook_pages import HOSTILE, PAGES, blocks
 from tests.support.tools import need
 
 pytestmark = pytest.mark.process
 
-SELECTOR = re.compile(r"(\w+)\{([^}]*)\}|\b(kvpressure_\w+|up)\b")
+SELECTOR = re.compile(r"([\w:]+)\{([^}]*)\}|\b(kvpressure_\w+|up)\b")
 MATCHER = re.compile(r'(\w+)(?:=~|!=|=)"([^"]*)"')
 SCRAPE = {"instance", "job"}
+OF_VLLM = {"namespace", "pod", "reason"}
+"""Labels that pages without an exporter match by: Prometheus' own of a pod, and one of vLLM's."""
 
 
 def queries(name: str) -> list[str]:
@@ -43,6 +46,11 @@ def test_queries_ask_for_series_and_labels_that_there_are(name):
         for found in selectors:
             metric = found[1] or found[3]
             if metric == "up":
+                continue
+            if metric.startswith("vllm:"):
+                assert name.startswith("KVPressureVLLM")
+                assert metric in known_vllm_series()
+                assert {label for label, _ in MATCHER.findall(found[2])} <= OF_VLLM, query
                 continue
             family = families[metric]
             labels = {label for label, _ in MATCHER.findall(found[2] or "")}

@@ -35,14 +35,15 @@ _VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series
 Generated from `rules/vllm-only/alerts` by `kvpressure generate --flavour vllm-only`; do not edit. Thresholds {hash}.
 
 {on} alerts that need no exporter: they read what vLLM's page says, as Prometheus has it every {scrape} s. Nothing here
-pages: what wakes people should know more than this. Each alert says what it cannot know, and docs/vllm-only.md what the
-exporter adds. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may be false
-before the alert resolves.
+pages: what wakes people should know more than this. Each alert's runbook says what it cannot know, and
+docs/vllm-only.md what the exporter adds. "For" is how long the expression holds before the alert fires, "keeps firing"
+how long it may be false before the alert resolves.
 
-**To load**: without prometheus-operator put `prometheus/*/*.yaml` under `rule_files`; with it, `kubectl apply` what
-lies in `kubernetes/`. Take the `inhibit_rules` of `alertmanager/alertmanager.yaml` over into yours: without them one
-cause tells itself twice. Import `grafana/dashboards/`. **Runbooks** are those of the exporter's alerts; queries in them
-that name `kvpressure_` series have no answer without it, commands work as they stand.
+**To load**: without prometheus-operator put `prometheus/alerts/*.yaml` and `prometheus/recording/*.yaml` under
+`rule_files` (a pattern is only expanded in the last part of a path); with it, `kubectl apply` what lies in
+`kubernetes/`. Take the `inhibit_rules` of `alertmanager/alertmanager.yaml` over into yours: without them one cause is
+reported twice. Import `grafana/dashboards/`. Where a **runbook** leads on to one of the exporter's alerts, queries
+there that name `kvpressure_` series have no answer without it; commands work as they stand.
 
 """
 
@@ -86,8 +87,7 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
             entry = thresholds.entries[key]
             parts.append(f"| `{key}` | {thresholds.values[key]:g} {entry.unit} | {entry.why} |\n")
         parts.append("\n")
-    book = rules[0].runbook or name
-    parts.append(f"Template `rules/{rules[0].file}`, runbook [{book}](runbooks/{book}.md).\n")
+    parts.append(f"Template `rules/{rules[0].file}`, runbook [{name}](runbooks/{name}.md).\n")
     return "".join(parts)
 
 

@@ -2,8 +2,7 @@
 
 An alert has keys more than in Prometheus: `words` (its expression in plain words), `muted_by` (alerts that explain it,
 so that Alertmanager leaves it out beside them), `off_because` (why it is written with --all-alerts only), and
-`exporter_answers: false` where the alert says that no exporter is there; `runbook` names the alert whose runbook is
-its own too. Its annotations are `summary`, `facts`, one
+`exporter_answers: false` where the alert says that no exporter is there. Its annotations are `summary`, `facts`, one
 line, and `run`, one command; `description` is made of the two, and links are added.
 """
 
@@ -16,13 +15,13 @@ from typing import Any, Final
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Path
-from kvpressure.tools.bundle.options import Options
+from kvpressure.tools.bundle.options import SCRAPE_SECONDS, Options
 
 SEVERITIES: Final = ("critical", "warning", "info")
 """critical wakes someone, warning makes a ticket, info is read when someone looks."""
 
 _REQUIRED: Final = ("alert", "expr", "for", "labels", "annotations", "words")
-_ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers", "runbook")
+_ALLOWED: Final = (*_REQUIRED, "keep_firing_for", "muted_by", "off_because", "exporter_answers")
 _ANNOTATIONS: Final = ("facts", "run", "summary")
 _LIMIT: Final = re.compile(r"\blimits\.([a-z0-9_]+)")
 
@@ -30,7 +29,7 @@ SCRAPES_IN_A_RANGE: Final = 4
 """Two for a rate, one that may be missed, and one because a range seldom begins with a scrape."""
 
 SCRAPES_TO_WAIT: Final = 2
-"""`for` asks for two scrapes, or one bad sample would have lasted."""
+"""`for` asks for two scrapes, or one bad sample would have lasted; a shorter one for as many as it holds of 15 s."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"(?:[0-9]+[smhd])+")
@@ -70,8 +69,7 @@ _OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace"
 class Alert:
     """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses.
 
-    `off_because` is why it is left out by default, "" for one that is not. `runbook` names its runbook, "" for
-    one that is called like the alert.
+    `off_because` is why it is left out by default, "" for one that is not.
     """
 
     file: str
@@ -80,7 +78,6 @@ class Alert:
     muted_by: tuple[str, ...]
     thresholds: tuple[str, ...]
     off_because: str = ""
-    runbook: str = ""
 
     @property
     def name(self) -> str:
@@ -158,8 +155,7 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
             elif options.all_alerts or "off_because" not in given:
                 rules.append(_complete(given, options))
                 words, off = (" ".join(given.get(key, "").split()) for key in ("words", "off_because"))
-                muted_by, book = tuple(given.get("muted_by", ())), given.get("runbook", "")
-                alerts.append(Alert(path, rules[-1], words, muted_by, used, off, book))
+                alerts.append(Alert(path, rules[-1], words, tuple(given.get("muted_by", ())), used, off))
         if rules:
             groups.append({**group, "rules": rules})
     return RuleFile(path, tuple(groups), tuple(alerts))
@@ -170,10 +166,8 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
     texts = {key: " ".join(ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
-    annotations |= links(
-        options, rule.get("runbook", name), component, exporter_answers=rule.get("exporter_answers", True)
-    )
-    waits = rule["for"] if not seconds(rule["for"]) else at_least(rule["for"], SCRAPES_TO_WAIT * every)
+    annotations |= links(options, name, component, exporter_answers=rule.get("exporter_answers", True))
+    waits = at_least(rule["for"], min(SCRAPES_TO_WAIT, seconds(rule["for"]) // SCRAPE_SECONDS) * every)
     complete = {"alert": name, "expr": _expr(rule, options), "for": waits}
     if "keep_firing_for" in rule:  # bridges missed scrapes
         complete["keep_firing_for"] = at_least(rule["keep_firing_for"], SCRAPES_IN_A_RANGE * every)

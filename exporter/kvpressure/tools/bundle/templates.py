@@ -43,6 +43,8 @@ _VLLM_TRIAGE: Final = (
 _SAME_VLLM: Final = ("cluster", "job", "namespace", "pod", "instance", "model_name", "engine")
 """What tells vLLM's series of one engine from those of another; a label that there is not is equal to none."""
 
+_VLLM_SINCE: Final = "{{ with query (%s) }}Since {{ (. | first | value | toTime).UTC.Format `15:04` }} UTC: {{ end }}"
+
 
 def render(path: str, text: str, options: Options, more: Mapping[str, Any] | None = None) -> str:
     """Render one template; `path` is its name in messages. Raises ConfigError when it uses what does not exist."""
@@ -61,7 +63,8 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "vllm": partial(_series, options.selector),
         "vllm_engine": _VLLM_ENGINE,
         "vllm_triage": _VLLM_TRIAGE,
-        "vllm_now": Now("", labels=_SAME_VLLM),
+        "vllm_with": _vllm_with,
+        "vllm_since": _vllm_since,
         "also": f",{options.selector}" if options.selector else "",
         "details": {cause.value: dict(meanings) for cause, meanings in DETAILS.items()},
         "remedies": {detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items()},
@@ -97,6 +100,18 @@ def _series(selector: str, name: str, *matchers: str) -> str:
     """Return a selector of the bundle's series, without braces where nothing is matched."""
     inside = ",".join(filter(None, [*matchers, selector]))
     return f"{name}{{{inside}}}" if inside else name
+
+
+def _vllm_with(text: str, series: str, how: str = "printf `%.0f`") -> str:
+    """Return a text where `{}` stands for a series' value for the alert's engine; nothing where there is none."""
+    before, after = text.split("{}")
+    found = Now("", labels=_SAME_VLLM).query(series)
+    return f"{{{{ with query ({found}) }}}}{before}{{{{ . | first | value | {how} }}}}{after}{{{{ end }}}}"
+
+
+def _vllm_since(alert: str) -> str:
+    """Return when the alert's expression began to hold for this engine, as the beginning of a sentence."""
+    return _VLLM_SINCE % Now("", labels=_SAME_VLLM).query(f'ALERTS_FOR_STATE{{alertname="{alert}"}}')
 
 
 class Now:

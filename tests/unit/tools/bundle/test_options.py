@@ -65,7 +65,7 @@ def test_thresholds_and_the_page_of_alerts_follow_the_flavour(tmp_path: Path) ->
     page = (tmp_path / "out" / "alerts.md").read_text()
     assert page.startswith("# Alerts on vLLM's own series")
     assert "`alert_queue_wait_min_seconds` | 90 seconds" in page
-    assert "runbooks/KVPressureEngineStuck.md" in page
+    assert "runbooks/KVPressureVLLMNoProgress.md" in page
 
 
 @pytest.mark.parametrize(
