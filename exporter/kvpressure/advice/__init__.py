@@ -12,13 +12,13 @@ from kvpressure.advice.limits import known_limits
 from kvpressure.advice.rollout import VERIFY, with_open_check
 from kvpressure.advice.shell import placeholders
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.action import Action
+from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.limits import Limit, Limits
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import Observed, Peer
 
-__all__ = ["Action", "Limit", "Limits", "Place", "advise", "known_limits"]
+__all__ = ["Action", "Case", "Limit", "Limits", "Place", "advise", "advise_on", "known_limits"]
 
 _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]] = {
     Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
@@ -50,6 +50,26 @@ _CHANGE_NOTHING: Final = frozenset(
     }
 )
 """What only looks, or puts in force what other actions have told."""
+_NOW: Final = frozenset(
+    {
+        "add_replica",
+        "another_limit",
+        "cap_output",
+        "cap_prompt",
+        "cap_tokens",
+        "fewer_sessions",
+        "look_longer",
+        "route",
+        "save_evidence",
+        "see_what_is_waited_for",
+        "see_whether_it_runs",
+    }
+)
+"""What a router, a gateway or a new server does, and what only looks."""
+_NOTHING: Final = frozenset({"would_not_help", VERIFY})
+_ORDER: Final = (NOW, AFTER, "")
+_ENDS_REQUESTS: Final = "restart"
+"""Mends nothing where the verdict is wrong."""
 _UNPREDICTED_ACTION: Final = {
     "restart": "a restart changes no limit",
     "host_memory": "it keeps the server alive, and changes nothing that it does",
@@ -99,26 +119,59 @@ def advise(
     observed: Observed | None = None,
     peers: Sequence[Peer] = (),
 ) -> tuple[Action, ...]:
-    """Return the actions in the order to take them; empty when nothing is wrong.
+    """Return the actions on a diagnosis; what is told of a `Case` goes for its parts.
+
+    Consequences are predicted from what was `observed`. `peers` are other replicas that could take requests.
+    """
+    return advise_on(Case(diagnosis, derived, limits, place, thresholds, observed, peers), silent=silent)
+
+
+def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
+    """Return the actions in the order to take them, those without a restart first; empty when nothing is wrong.
 
     Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
     still runs. A device OOM is advised on whatever the cause is: the server that it killed seems idle or unknown.
-    `peers` are other replicas that could take requests. Consequences are predicted from what was `observed`, which
-    takes a second of CPU at most: not for every poll.
+    Consequences are predicted where anything was observed, which takes a second of CPU at most: not for every poll.
     """
-    case = Case(diagnosis, derived, limits, place, thresholds, observed, peers)
+    diagnosis, thresholds = case.diagnosis, case.thresholds
     actions, reason = _by_verdict(case)
     first: list[Action | None] = [others.silent(case)] if silent else []
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         first += pressure.after_device_oom(case)
     explained = [_explained(action, diagnosis.cause, "") for action in first if action is not None]
     explained += [_explained(action, diagnosis.cause, reason) for action in actions if action is not None]
+    unsure = diagnosis.confidence < thresholds.advice_destructive_min_confidence_ratio
+    if diagnosis.cause is Cause.STUCK and (unsure or diagnosis.t - diagnosis.since < thresholds.stuck_min_seconds):
+        explained = [_looked_at(case, one) if one.key == _ENDS_REQUESTS else one for one in explained]
+    elif unsure:
+        explained = [one for one in explained if one.key != _ENDS_REQUESTS]
+    placed = sorted(
+        (replace(action, when=_when(action, diagnosis.cause)) for action in explained),
+        key=lambda one: _ORDER.index(one.when),
+    )
     return tuple(
         replace(
             action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)
         )
-        for order, action in enumerate(explained, 1)
+        for order, action in enumerate(placed, 1)
     )
+
+
+def _looked_at(case: Case, action: Action) -> Action:
+    """Return what takes the place of an action that would end requests on a verdict that is unsure."""
+    looks = others.silent(case)
+    floor = case.thresholds.advice_destructive_min_confidence_ratio
+    why = f"{action.title} would end its requests, and is advised from a confidence of {floor:.0%} on"
+    return replace(
+        looks, title="See whether the server still serves", why=f"{why}; it is {case.diagnosis.confidence:.0%}."
+    )
+
+
+def _when(action: Action, cause: Cause) -> str:
+    if action.key in _NOTHING or (action.key == "memory_headroom" and not action.flags):
+        return ""
+    lost_anyway = cause is Cause.STUCK  # a server that gets nowhere has no work left to lose
+    return NOW if action.key in _NOW or lost_anyway else AFTER
 
 
 def _explained(action: Action, cause: Cause, reason: str) -> Action:

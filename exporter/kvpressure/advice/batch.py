@@ -58,6 +58,7 @@ def more_sequences(
         ),
         flags=case.own.change(SEQUENCES, str(new)),
         expected=predicted,
+        value=new,
     )
 
 
@@ -178,4 +179,5 @@ def larger_steps(case: Case, new: int, predicted: Expected | None) -> Action:
         checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
         flags=case.own.change(STEP, str(new)),
         expected=predicted,
+        value=new,
     )

@@ -123,6 +123,8 @@ class Case:
     thresholds: Thresholds
     observed: Observed | None = None
     peers: Sequence[Peer] = ()
+    standing: tuple[str, float | None] = ("", None)
+    """Key and value of the change that stands as the first step; ("", None) where none does."""
 
     def symptom(self, name: str) -> bool | None:
         """Return the state of a symptom, None when it could not be judged."""

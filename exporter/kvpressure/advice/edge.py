@@ -43,8 +43,11 @@ def length_above(share: float, p50: float, p95: float) -> float:
     return p50 + along * max(0.0, p95 - p50)
 
 
-def cap_tokens(case: Case) -> Action:
-    """Limit prompt and answer lengths where nothing is predicted: the only step that needs no restart."""
+def cap_tokens(case: Case) -> Action | None:
+    """Limit prompt and answer lengths where nothing is predicted; None where those that run are longer already.
+
+    Then the lengths of those that ended say nothing of what fills the pool, and a cap by them would refuse everybody.
+    """
     if case.shape is None or case.capacity is None:
         return Action(
             key="cap_tokens",
@@ -56,7 +59,7 @@ def cap_tokens(case: Case) -> Action:
     return _computed_caps(case, case.shape, case.capacity)
 
 
-def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
+def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
     caps = caps_of(case, shape, capacity)
     total = caps.input_tokens + caps.output_tokens
     without_gateway = case.own.caps(total, caps.output_tokens)
@@ -66,15 +69,12 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
     ended = share_above(caps.output_tokens, shape.output_p50, shape.output_p95)
     held = at(case.derived, "kv_tokens_per_request") or total
     when = "" if shape.recent else " (since the server started)"
-    long_ones_run = held > case.thresholds.advice_long_ones_run_min_factor * total
+    if held > total:
+        return None
     reason = (
-        f"requests that run now hold {number(round(held))} tokens each, those that ended {number(round(each))} "
-        f"(p95{when}): the long ones fill the pool of {number(capacity)}."
-        if long_ones_run
-        else f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
+        f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
         f"{number(round(caps.wanted * each))}; the pool holds {number(capacity)}."
     )
-    too = ", counted by those that have ended; the long ones that run now would be too" if long_ones_run else ""
     verdict = (
         f"Within these limits {enough} fit."
         if enough >= caps.wanted
@@ -89,7 +89,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action:
         new=f"prompts {number(caps.input_tokens)}, answers {number(caps.output_tokens)}",
         why=f"{reason} {verdict}",
         cost=f"Up to {refused:.0%} of the prompts are refused and up to {ended:.0%} of the answers end early "
-        f"(finish_reason length){too}. Lengths are read out of coarse buckets: it may be none.",
+        f"(finish_reason length). Lengths are read out of coarse buckets: it may be none.",
         checks=(*_without_restart(case), expected(case, "kv_tokens_per_request", "<", min(held, total))),
         commands=(
             f"# at the gateway: prompts at most {caps.input_tokens} tokens, max_tokens at most {caps.output_tokens}",
@@ -126,10 +126,11 @@ def cap_prompts(case: Case, model: Model, step: Step) -> Action:
     longer = share_text(*model.known.prompts.above(cap))
     flags = case.own.caps(int(cap + longest), int(longest))
     return Action(
-        key="cap_tokens",
+        key="cap_prompt",
         title="Cap prompts at the edge",
         current=_declared(case, "max_input_tokens"),
         new=f"prompts {number(cap)}",
+        value=cap,
         why=f"{longer} of the prompts are longer, and hold the part of the pool that the others wait for.",
         cost=f"{longer} of the prompts are refused: send them to a deployment of their own.",
         checks=_without_restart(case),
@@ -146,10 +147,11 @@ def cap_answers(case: Case, model: Model, step: Step) -> Action:
     cap = int(step.change.value)
     longer = share_text(*model.known.outputs.above(cap))
     return Action(
-        key="cap_answers",
+        key="cap_output",
         title="Cap answers at the edge",
         current=_declared(case, "max_output_tokens"),
         new=f"answers {number(cap)}",
+        value=cap,
         why=f"{longer} of the answers are longer, and grow into the room that others wait for.",
         cost=f"{longer} of the answers end early (finish_reason length).",
         checks=_without_restart(case),

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.advice.case import Case
+from kvpressure.model.action import Expected, Shift
+from kvpressure.model.values import at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search
 from kvpressure.simulation.calibrate import growing_share, held_at
-from kvpressure.simulation.config_changes import KV_DTYPE, OFFLOAD, PREFIX_CACHING, SHORT_FIRST, ConfigChange
+from kvpressure.simulation.config_changes import (
+    KV_DTYPE,
+    OFFLOAD,
+    PREFIX_CACHING,
+    SESSIONS,
+    SHORT_FIRST,
+    STEP,
+    ConfigChange,
+)
 from kvpressure.simulation.consequences import Model, model_of, model_with_sessions
-from kvpressure.simulation.greedy_search import Choice
+from kvpressure.simulation.greedy_search import Choice, Step
 from kvpressure.simulation.steps import UnknownError
 
 MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
+ONE_REQUEST: Final = 1.0
+"""A queue that is off by no more is the same queue."""
+_AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
+    "cap_prompt": config_changes.cap_prompt,
+    "cap_output": config_changes.cap_output,
+    "max_num_seqs": config_changes.sequences,
+    "add_replica": config_changes.replicas,
+    STEP: config_changes.step_tokens,
+    SESSIONS: config_changes.sessions,
+}
+"""Changes whose value stays what it was when the step was chosen."""
+_ADVISED_AS: Final = {SESSIONS: "fewer_sessions"}
+"""Keys of actions that are not those of their changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +51,68 @@ class Forecast:
     choice: Choice | None = None
     reason: str = ""
 
+    def printed(self, case: Case) -> Choice | None:
+        """Return the choice as it is printed: each step by itself, without those that would make it worse."""
+        if self.model is None or self.choice is None:
+            return None
+        return _printed(case, self.model, self.choice)
+
 
 def forecast_of(case: Case) -> Forecast:
     """Simulate the engine as it is, and with every change that might help."""
     return _relieved(case, None, lambda model: greedy_search.choose(model, *_changes(case, model)))
+
+
+def without_restart(case: Case, model: Model) -> Choice:
+    """Return the steps that need no restart, each by itself: caps at the edge, and replicas."""
+    refused = case.thresholds.advice_refused_max_ratio
+    return _printed(case, model, greedy_search.without_restart(model, refused))
+
+
+def as_shown(case: Case, expected: Expected) -> Expected:
+    """Return what is expected with what is shown now as its "before"; NaN where that is not what was simulated."""
+    return replace(
+        expected,
+        tokens_per_second=_beside(case, expected.tokens_per_second, "tokens_per_second", "generation"),
+        latency_p95=_beside(case, expected.latency_p95, "latency_seconds", "e2e", "0.95"),
+        waiting=_beside(case, expected.waiting, "requests_waiting"),
+    )
+
+
+def _beside(case: Case, shift: Shift, *path: str) -> Shift:
+    now = at(case.derived, *path)
+    if now is None or not _same(case, shift.before, now):
+        return replace(shift, before=math.nan)
+    factor = now / shift.before if min(now, shift.before) >= ONE_REQUEST else 1.0
+    return Shift(now, factor * shift.after, factor * shift.low, factor * shift.high)
+
+
+def _same(case: Case, simulated: float, now: float) -> bool:
+    most = case.thresholds.advice_shown_error_max_ratio
+    return abs(simulated - now) <= max(ONE_REQUEST, most * max(simulated, now))
+
+
+def _printed(case: Case, model: Model, choice: Choice) -> Choice:
+    steps, worse = list[Step](), list[Step]()
+    for change in _with_standing(case, [step.change for step in choice.steps]):
+        expected = model.expected([], [change])
+        if expected is not None:
+            step = Step(change, as_shown(case, expected))
+            (worse if step.expected.worse else steps).append(step)
+    declined = [replace(step, expected=as_shown(case, step.expected)) for step in choice.declined]
+    together = None
+    if len(steps) > 1:
+        all_of_it = model.expected([], [step.change for step in steps])
+        together = None if all_of_it is None else as_shown(case, all_of_it)
+    return Choice(tuple(steps), (*declined, *worse), together)
+
+
+def _with_standing(case: Case, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
+    """Yield the changes, the one that stands as the first step with the value that it has."""
+    key, value = case.standing
+    for change in changes:
+        again = None if _ADVISED_AS.get(change.key, change.key) != key or value is None else _AGAIN.get(change.key)
+        yield change if again is None or value is None else again(int(value))
 
 
 def of_eviction(case: Case) -> Forecast:
@@ -86,6 +167,9 @@ def _relieved(
 ) -> Forecast:
     try:
         model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing)
+        now, simulated = model.known.measured.waiting, model.outcome(model.state)
+        if simulated is None or not _same(case, simulated.waiting, now):
+            raise UnknownError("the simulation does not reproduce how many requests wait now")
     except UnknownError as error:
         return Forecast(reason=str(error))
     return Forecast(model, choose(model))

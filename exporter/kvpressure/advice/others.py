@@ -8,7 +8,7 @@ from typing import Final
 
 from kvpressure.advice import batch
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import Forecast, more_batch, more_gpus, without_limit
+from kvpressure.advice.forecast import more_batch, more_gpus, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import declined
 from kvpressure.advice.replicas import replica, replicas
@@ -18,7 +18,7 @@ from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import at, number
 from kvpressure.runtimes.runtime import Remedy
 from kvpressure.simulation.config_changes import STEP
-from kvpressure.simulation.greedy_search import HOLD
+from kvpressure.simulation.greedy_search import HOLD, Choice
 
 LARGEST_STEP_FACTOR: Final = 2.0
 """`max_num_seqs` is at most doubled at once where nothing is predicted: each step's time grows with it."""
@@ -30,9 +30,10 @@ def concurrency_bound(case: Case) -> tuple[list[Action | None], str]:
     if case.diagnosis.detail not in SEQUENCE_CAPS:
         return _another(case)
     forecast = more_batch(case)
-    if forecast.choice is None:
+    choice = forecast.printed(case)
+    if choice is None:
         return _more_sequences(case), forecast.reason
-    step = forecast.choice.step("max_num_seqs")
+    step = choice.step("max_num_seqs")
     change = None
     if step is not None:
         knee = math.inf if forecast.model is None else forecast.model.known.knee_requests
@@ -40,8 +41,8 @@ def concurrency_bound(case: Case) -> tuple[list[Action | None], str]:
     return [
         change,
         apply_changes(case, [change]),
-        replicas(case, forecast.choice, "The KV pool holds no more requests at once than run, and others wait."),
-        declined(case, forecast.choice),
+        replicas(case, choice, "The KV pool holds no more requests at once than run, and others wait."),
+        declined(case, choice),
         watch(case, "concurrency_bound", "2 minutes of traffic"),
     ], ""
 
@@ -63,23 +64,25 @@ def _another(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
     known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
     forecast = more_batch(case) if known else without_limit(case)
-    change, more = _another_limit(case, forecast), replicas(case, forecast.choice, NO_ROOM)
-    return [change, apply_changes(case, [change]), more, declined(case, forecast.choice)], forecast.reason
+    choice = forecast.printed(case)
+    change, more = _another_limit(case, choice), replicas(case, choice, NO_ROOM)
+    return [change, apply_changes(case, [change]), more, declined(case, choice)], forecast.reason
 
 
 def deferred(case: Case) -> tuple[list[Action | None], str]:
     """Return the action that raises what requests wait for; where that is not known, how to find it out."""
     remedy, forecast = case.own.remedies.get(case.diagnosis.detail), without_limit(case)
+    choice = forecast.printed(case)
     if remedy is None:
-        return [replace(_see(case), expected=_at_best(forecast))], ""
-    if forecast.choice is not None and forecast.choice.declined:
-        return [_see(case), declined(case, forecast.choice)], ""
-    change = replace(_raise(case, remedy), expected=_at_best(forecast))
+        return [replace(_see(case), expected=_at_best(choice))], ""
+    if choice is not None and choice.declined:
+        return [_see(case), declined(case, choice)], ""
+    change = replace(_raise(case, remedy), expected=_at_best(choice))
     return [change, apply_changes(case, [change])], forecast.reason
 
 
-def _at_best(forecast: Forecast) -> Expected | None:
-    step = forecast.choice.step(HOLD) if forecast.choice else None
+def _at_best(choice: Choice | None) -> Expected | None:
+    step = choice.step(HOLD) if choice else None
     return None if step is None else step.expected
 
 
@@ -132,13 +135,13 @@ def _see(case: Case) -> Action:
     )
 
 
-def _another_limit(case: Case, forecast: Forecast) -> Action | None:
+def _another_limit(case: Case, choice: Choice | None) -> Action | None:
     """Return the action for a limit other than the sequences'; None where raising it would not help."""
     budget = case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and budget is not None:
-        step = forecast.choice.step(STEP) if forecast.choice else None
+        step = choice.step(STEP) if choice else None
         if step is None:
-            return batch.larger_steps(case, int(2 * budget.value), None) if forecast.choice is None else None
+            return batch.larger_steps(case, int(2 * budget.value), None) if choice is None else None
         return batch.larger_steps(case, int(step.change.value), step.expected)
     remedy = case.own.remedies.get(case.diagnosis.detail)
     if remedy is not None:
@@ -151,7 +154,7 @@ def _another_limit(case: Case, forecast: Forecast) -> Action | None:
         cost="A minute.",
         checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
         commands=look_again(case.place),
-        expected=_at_best(forecast),
+        expected=_at_best(choice),
     )
 
 
@@ -181,6 +184,7 @@ def compute_bound(case: Case) -> tuple[list[Action | None], str]:
     seen = "" if busy is None else f" ({busy:.0%} busy)"
     why = f"The GPU is at work{seen} and the KV cache is not what holds requests back."
     forecast = more_gpus(case)
+    choice = forecast.printed(case)
     less_work = Action(
         key="less_work",
         title="Less work per request",
@@ -190,9 +194,9 @@ def compute_bound(case: Case) -> tuple[list[Action | None], str]:
         checks=("Under the same traffic:", expected(case, "engine_gpu_utilization_ratio", "<", most)),
     )
     return [
-        replicas(case, forecast.choice, why),
+        replicas(case, choice, why),
         less_work,
-        declined(case, forecast.choice),
+        declined(case, choice),
         watch(case, "compute_bound", "5 minutes of traffic on the new replica"),
     ], forecast.reason
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from kvpressure.advice import batch, cache, edge, rollout
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import Forecast, forecast_of, memory, of_eviction
+from kvpressure.advice.forecast import Forecast, as_shown, forecast_of, memory, of_eviction, without_restart
 from kvpressure.advice.memory import leave_memory, memory_headroom
-from kvpressure.advice.replicas import keep_apart, replica, replicas_as_predicted, route
+from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas_as_predicted, route
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
@@ -32,8 +32,9 @@ from kvpressure.simulation.config_changes import (
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice, Step
 
-_APART: Final = (KV_DTYPE, "add_replica", APART)
-"""Not part of the rollout that ends the emergency: one is to be evaluated first, the other is no flag."""
+_WITHOUT_RESTART: Final = ("cap_prompt", "cap_output", "add_replica")
+_APART: Final = (KV_DTYPE, APART)
+"""Not part of the one rollout: the first is to be evaluated before, the other is no flag."""
 
 
 def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
@@ -42,11 +43,11 @@ def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
     if priced is not None:
         return priced, ""
     forecast = forecast_of(case)
-    routed = route(case, forecast.model)
-    if forecast.model is None or forecast.choice is None or case.device_oom:
+    routed, choice = route(case, forecast.model), forecast.printed(case)
+    if forecast.model is None or choice is None or case.device_oom:
         after_oom = "a server that keeps dying of device memory is not simulated" if case.device_oom else ""
         return [routed, *_by_the_playbook(case, forecast)], forecast.reason or after_oom
-    return [routed, *as_predicted(case, forecast.model, forecast.choice)], ""
+    return [routed, *as_predicted(case, forecast.model, choice)], ""
 
 
 def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
@@ -63,6 +64,7 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
     changes.append(cache.more_reserve(case))
     return [
         edge.cap_tokens(case),
+        None if case.device_oom else replica(case, NO_POOL),
         *changes,
         rollout.apply_changes(case, changes),
         rollout.host_memory(case),
@@ -87,7 +89,8 @@ def after_device_oom(case: Case) -> list[Action | None]:
 
 def building(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a healthy engine whose pool fills at a steady rate."""
-    return [edge.cap_tokens(case), rollout.verify_recovery(case)] if case.diagnosis.stage is Stage.BUILDING else [], ""
+    cap = edge.cap_tokens(case) if case.diagnosis.stage is Stage.BUILDING else None
+    return [] if cap is None else [cap, rollout.verify_recovery(case)], ""
 
 
 def evicted(case: Case) -> tuple[list[Action | None], str]:
@@ -96,8 +99,8 @@ def evicted(case: Case) -> tuple[list[Action | None], str]:
     Fewer of them for each pool, or a pool that keeps more; each is priced by itself.
     """
     forecast = of_eviction(case)
-    if forecast.choice is not None:
-        return _cures_of_eviction(case, forecast.choice), ""
+    if (choice := forecast.printed(case)) is not None:
+        return _cures_of_eviction(case, choice), ""
     hits = _hits_check(case)
     cures = [make(case, hits) for make in _CURES_OF_EVICTION.values()]
     return [route(case), *cures, _verify_hits(case, hits)], forecast.reason
@@ -111,7 +114,7 @@ def _priced_with_sessions(case: Case) -> list[Action | None] | None:
     measured = case.observed is not None and bool(case.observed.hits_by_pool)
     if not measured or case.device_oom or not has_sessions(case.observed, case.thresholds):
         return None
-    choice = of_eviction(case).choice
+    choice = of_eviction(case).printed(case)
     return None if choice is None or not choice.steps else _cures_of_eviction(case, choice)
 
 
@@ -146,7 +149,7 @@ def _as_priced(case: Case, hits: str, step: Step) -> Action | None:
     if action is None:
         return None
     if step.change.key == SESSIONS:
-        action = replace(action, new=f"at most {value} sessions at a time")
+        action = replace(action, new=f"at most {value} sessions at a time", value=step.change.value)
     if step.change.key == OFFLOAD:
         action = replace(action, new=f"{value} GiB for each GPU of a replica", flags=case.own.change(OFFLOAD, value))
     return replace(action, expected=step.expected)
@@ -167,13 +170,25 @@ _CURES_OF_EVICTION: Final[dict[str, Callable[[Case, str], Action | None]]] = {
 
 
 def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
-    """Return the steps by how much they help, one rollout of their flags, more memory or servers, and the declined."""
-    made = [_MAKE[step.change.key](case, model, step) for step in choice.steps]
-    changes = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key not in _APART]
-    apart = [action for action, step in zip(made, choice.steps, strict=True) if step.change.key in _APART]
+    """Return what needs no restart, then the other steps by how much they help, one rollout of their flags, the rest.
+
+    What is declined comes last.
+    """
+    at_once = without_restart(case, model)
+    later = [step for step in choice.steps if step.change.key not in _WITHOUT_RESTART]
+    now = [_MAKE[step.change.key](case, model, step) for step in at_once.steps]
+    changes = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key not in _APART]
+    apart = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key in _APART]
     fewer = choice.step("max_num_seqs")
-    shared = any(step.change.by > 1 for step in choice.steps)
+    steps = (*at_once.steps, *later)
+    shared, together = any(step.change.by > 1 for step in steps), None
+    if len(steps) > 1 and sum(step.change.by > 1 for step in steps) < 2:
+        together = model.expected([], [step.change for step in steps])
+    kinds = {step.change.key for step in steps}
+    declined_ones = {step.change.key: step for step in (*choice.declined, *at_once.declined)}
+    choice = replace(choice, declined=tuple(one for key, one in declined_ones.items() if key not in kinds))
     return [
+        *now,
         *changes,
         rollout.apply_changes(case, changes),
         *apart,
@@ -182,7 +197,10 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
         None if choice.step(MEMORY) else leave_memory(case),
         declined(case, choice),
         rollout.verify_recovery(
-            case, None if fewer is None else int(fewer.change.value), shared=shared, together=choice.together
+            case,
+            None if fewer is None else int(fewer.change.value),
+            shared=shared,
+            together=None if together is None else as_shown(case, together),
         ),
     ]
 
@@ -223,6 +241,8 @@ def _described(case: Case, step: Step) -> str:
 
 def _why_not(step: Step, least: float) -> str:
     shift = step.expected.tokens_per_second
+    if step.expected.worse and shift.after >= shift.before:
+        return "answers come later, and as many wait"
     if step.change.at_best:
         return "gains too little even at best"
     if step.expected.shortened_ratio > 0:

@@ -7,6 +7,7 @@ from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import share_text
+from kvpressure.advice.forecast import as_shown
 from kvpressure.advice.rollout import after_restart, series, unblocked
 from kvpressure.advice.shell import add_replica
 from kvpressure.model.action import Action, Expected
@@ -17,6 +18,7 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
 
 NAMED_PEERS: Final = 3
+NO_POOL: Final = "What is asked for needs more pool than there is, and a new server brings its own."
 
 
 def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
@@ -34,6 +36,7 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
         ),
         commands=add_replica(case.place, total),
         expected=expected,
+        value=2.0 if total is None else total,
     )
 
 
@@ -47,9 +50,7 @@ def replicas(case: Case, choice: Choice | None, why: str) -> Action | None:
 
 def replicas_as_predicted(case: Case, _: Model, step: Step) -> Action:
     """Return the action that adds replicas for the requests that wait whatever else is changed."""
-    waiting = number(round(step.expected.waiting.before))
-    why = f"With the steps above, if any, {waiting} requests wait still: what is asked needs more pool than there is."
-    return replica(case, why, int(step.change.value), step.expected)
+    return replica(case, NO_POOL, int(step.change.value), step.expected)
 
 
 def route(case: Case, model: Model | None = None) -> Action | None:
@@ -76,7 +77,7 @@ def route(case: Case, model: Model | None = None) -> Action | None:
             f"{series('requests_waiting', case.place)} < 1",
             unblocked(case),
         ),
-        expected=None if shares is None else replace(shares, at_best=True),
+        expected=None if shares is None else as_shown(case, replace(shares, at_best=True)),
         unpredicted="" if shares else "what the other replicas would do with these requests is not known",
     )
 

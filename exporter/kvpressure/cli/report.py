@@ -19,7 +19,7 @@ from kvpressure.advice import Action
 from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say
-from kvpressure.exposition.wording import NOT_KNOWN, STAGES, duration, meaning, quantity
+from kvpressure.exposition.wording import NOT_KNOWN, STAGES, by_time, duration, meaning, quantity
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.values import at
@@ -136,8 +136,9 @@ def advice(actions: Sequence[Action], *, commands: bool = True) -> list[Renderab
     if not actions:
         return []
     parts: list[RenderableType] = [Text("What to do, in this order\n", style="bold")]
-    for action in actions:
-        parts += _action(action) if commands else [_short(action)]
+    for title, group in by_time(actions):
+        parts.append(Text(f"{title}\n" if commands else title, style="bold"))
+        parts += [part for action in group for part in (_action(action) if commands else [_short(action)])]
     return parts + (_placeholders(actions) if commands else [])
 
 

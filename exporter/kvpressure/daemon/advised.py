@@ -1,4 +1,4 @@
-"""Advice that was predicted lately, so that whoever reloads a page does not have engines simulated again and again."""
+"""What is recommended for each engine: one first step an incident, predicted no more often than is worth the CPU."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from kvpressure.advice.recommendation import NOTHING, Change, Recommendation, Setup
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.view import EngineKey, EngineView
 
 KEPT_SECONDS: Final = 15.0
 MAX_KEPT: Final = 8
 """Engines predicted in so many seconds: a second or two of CPU, in the thread that draws. Others get the playbook."""
+FORGOTTEN_SECONDS: Final = 600.0
+"""After so long in which nobody asked, what was recommended is another incident's."""
 
 Actions = tuple[Action, ...]
+Make = Callable[[EngineView, Change], Actions]
 
 
 class Advised:
@@ -21,20 +26,35 @@ class Advised:
 
     def __init__(self) -> None:
         self._kept: dict[EngineKey, tuple[EngineView, Actions]] = {}
+        self._recommended: dict[EngineKey, tuple[float, Recommendation]] = {}
 
-    def advice(self, view: EngineView, make: Callable[[EngineView], Actions]) -> Actions:
-        """Return what `make` gives for the view, or gave lately while the same was wrong with the engine."""
-        if view.observed is None:
-            return make(view)
+    def advice(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
+        """Return what `make` gives for the view, the recommended step first; what it gave lately, where that holds.
+
+        `replicas` is how many there are of the engine's model.
+        """
+        if view.diagnosis is None or view.silence is not None:
+            return make(view, NOTHING)
         self._kept = {key: kept for key, kept in self._kept.items() if abs(view.t - kept[0].t) < KEPT_SECONDS}
         kept = self._kept.get(view.key)
         if kept is not None and _state(kept[0]) == _state(view):
             return kept[1]
         if kept is None and len(self._kept) >= MAX_KEPT:
-            return make(replace(view, observed=None))
-        actions = make(view)
-        self._kept[view.key] = view, actions
+            view = replace(view, observed=None)
+        actions = self._follow(view, thresholds, replicas, make)
+        if view.observed is not None:
+            self._kept[view.key] = view, actions
         return actions
+
+    def _follow(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
+        lately = {key: one for key, one in self._recommended.items() if abs(view.t - one[0]) < FORGOTTEN_SECONDS}
+        _, recommendation = lately.get(view.key) or (view.t, Recommendation())
+        self._recommended = {**lately, view.key: (view.t, recommendation)}
+        restarted = view.incident is not None and view.incident.restarted
+        setup = Setup.of(view.limits, replicas, restarted=restarted)
+        if view.diagnosis is None:
+            return ()
+        return recommendation.follow(view.diagnosis, setup, thresholds, lambda change: make(view, change))
 
 
 def _state(view: EngineView) -> tuple[object, ...]:

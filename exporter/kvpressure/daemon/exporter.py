@@ -11,7 +11,8 @@ from dataclasses import replace
 import structlog
 
 from kvpressure import __version__, logs
-from kvpressure.advice import Action, Place, advise
+from kvpressure.advice import Action, Case, Place, advise_on
+from kvpressure.advice.recommendation import Change
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.target import Target
@@ -92,9 +93,11 @@ class Daemon:
 
     def advice(self, view: EngineView) -> tuple[Action, ...]:
         """Return what to do about one engine; empty while it has no diagnosis or nothing is wrong."""
-        return self._advised.advice(view, self._advice)
+        mine = view.key.model_name, view.namespace
+        same = {one.key.target for one in self._snapshot.engines if (one.key.model_name, one.namespace) == mine}
+        return self._advised.advice(view, self._loaded.thresholds, len(same), self._advice)
 
-    def _advice(self, view: EngineView) -> tuple[Action, ...]:
+    def _advice(self, view: EngineView, standing: Change) -> tuple[Action, ...]:
         if view.diagnosis is None:
             return ()
         target = next((target for target in self._targets.targets if target.name == view.key.target), None)
@@ -107,16 +110,9 @@ class Daemon:
             model_name=view.shown.model_name,
             runtime=view.runtime,
         )
-        return advise(
-            view.diagnosis,
-            view.derived,
-            view.limits,
-            place,
-            self._loaded.thresholds,
-            silent=view.silence is not None,
-            observed=view.observed,
-            peers=peers_of(view, self._snapshot.engines),
-        )
+        peers, thresholds = peers_of(view, self._snapshot.engines), self._loaded.thresholds
+        case = Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed, peers, standing)
+        return advise_on(case, silent=view.silence is not None)
 
     def not_ready(self) -> list[str]:
         """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""

@@ -74,6 +74,8 @@ class Diagnostician:
             self._since = self._stays_until = t
         elif not self._changes(t, named, found, facts.thresholds):
             return named
+        if found.cause is Cause.STUCK and (named is None or named.cause is not Cause.STUCK):
+            self._since = facts.standing_since or t  # named once that has lasted
         self._named, self._grounds, self._missing = found, found.grounds(facts), missing_evidence(judged, facts)
         self._other_detail_since = None
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -14,12 +14,14 @@ from kvpressure.exposition.wording import (
     NOT_KNOWN,
     STAGES,
     Shown,
+    by_time,
     clock,
     duration,
     incident_text,
     meaning,
     quantity,
     shown,
+    standing_text,
 )
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
@@ -95,7 +97,8 @@ def engine_panel(
         "incident": incident_text(view.incident, now),
         "facts": _facts(view, now if silence is None else view.t, calm=calm),
         "evidence": _evidence(diagnosis),
-        "actions": actions,
+        "actions": by_time([replace(action, order=order) for order, action in enumerate(actions, 1)]),
+        "standing": standing_text(actions[0] if actions else None),
         "runbook": runbook,
         **_past(key, past, diagnosis),
     }

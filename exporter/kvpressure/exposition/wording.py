@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Final
 
+from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.verdict import DETAILS, Diagnosis, Stage
 from kvpressure.model.view import Incident
@@ -18,9 +20,24 @@ STAGES: dict[Stage, str] = {
     Stage.COLLAPSED: "collapsed",
     Stage.FAILING: "failing",
 }
+TIMES: Final = {NOW: "Now, without a restart", AFTER: "After the incident", "": "To know"}
+"""When to take an action, in words."""
 NOT_KNOWN = "not known"
 SHOWN_SECONDS: Final = 86_400.0
 """An incident that ended this long ago is not told any more."""
+
+
+def by_time(actions: Iterable[Action]) -> list[tuple[str, list[Action]]]:
+    """Return the actions in their order, under when to take them."""
+    return [(TIMES[when], list(group)) for when, group in groupby(actions, key=lambda one: one.when)]
+
+
+def standing_text(first: Action | None) -> str:
+    """Return since when the first step stands, and why another one stood before; "" before it is settled."""
+    if first is None or first.since is None:
+        return ""
+    revised = f"; another one stood before, and {first.revised}" if first.revised else ""
+    return f"The first step stands since {clock(first.since)}{revised}."
 
 
 def meaning(diagnosis: Diagnosis) -> str:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Final
 
 from kvpressure.model.record import record
 from kvpressure.model.values import number
 
+NOW: Final = "now"
+AFTER: Final = "after_incident"
+"""When to take an action: at once, without a restart; or once the incident is over, as it needs one, or is hard to
+take back."""
+
 
 @record
 class Shift:
-    """A figure as it is, and as it is expected to be: the likeliest value and between which ones it lies."""
+    """A figure as it is, and as it is expected to be: the likeliest value and between which ones it lies.
+
+    `before` is NaN where the figure of now was not measured; then nothing is compared with it.
+    """
 
     before: float
     after: float
@@ -41,6 +51,16 @@ class Expected:
     first_token_seconds: Shift | None = None
 
     @property
+    def worse(self) -> bool:
+        """Whether it is worse in what it is for, as printed: fewer tokens/s, or later answers and as many waiting."""
+        tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting
+        if self.at_best:
+            return False
+        later = _printed(latency.after) > _printed(latency.before)
+        as_many = _printed(waiting.after) >= _printed(waiting.before)
+        return _printed(tokens.after) < _printed(tokens.before) or (later and as_many)
+
+    @property
     def text(self) -> str:
         """The effect as text: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
         if self.at_best:
@@ -61,9 +81,10 @@ class Expected:
     @property
     def _at_best(self) -> str:
         tokens, latency = self.tokens_per_second, self.latency_p95
+        now = "" if math.isnan(latency.before) else f"{_round(latency.before)} -> "
         return (
             f"tokens/s {_round(tokens.before)} -> up to {_round(tokens.high)}, "
-            f"p95 {_round(latency.before)} -> {_round(latency.low)} s at best, "
+            f"p95 {now}{_round(latency.low)} s at best, "
             f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.low)} at best"
         )
 
@@ -71,7 +92,8 @@ class Expected:
 def _shift(shift: Shift, unit: str = "") -> str:
     after, low, high = (_round(value) for value in (shift.after, shift.low, shift.high))
     spread = "" if low == high else f" ({low} to {high})"
-    return f"{_round(shift.before)} -> {after}{unit}{spread}"
+    before = "" if math.isnan(shift.before) else f"{_round(shift.before)} -> "
+    return f"{before}{after}{unit}{spread}"
 
 
 def _percent(shift: Shift) -> str:
@@ -80,8 +102,12 @@ def _percent(shift: Shift) -> str:
     return f"{shift.before:.0%} -> {shift.after:.0%}{spread}"
 
 
+def _printed(value: float) -> float:
+    return float(f"{value:.2g}") if math.isnan(value) or abs(value) < 100 else round(value)
+
+
 def _round(value: float) -> str:
-    return number(float(f"{value:.2g}") if abs(value) < 100 else round(value))
+    return number(_printed(value))
 
 
 @record
@@ -92,6 +118,10 @@ class Action:
     change as flags of its runtime. `checks` say what must be seen, and within how long, one line each. `order` counts
     from 1. `expected` is what it is predicted to do, None where nothing can be predicted of it; `unpredicted` then says
     for lack of what, "" for what changes nothing by itself.
+
+    `when` is NOW or AFTER, "" for what changes nothing. `value` is what it sets where that can be simulated. Of the
+    first step `since` is since when it stands (unix seconds), None before it was settled on, and `revised` why another
+    one stood before, "" where none did.
     """
 
     key: str
@@ -107,6 +137,10 @@ class Action:
     order: int = 0
     expected: Expected | None = None
     unpredicted: str = ""
+    when: str = ""
+    value: float | None = None
+    since: float | None = None
+    revised: str = ""
 
     @property
     def expectation(self) -> str:

@@ -88,6 +88,9 @@ def action_json(action: Action) -> dict[str, object]:
     return {
         "order": action.order,
         "key": action.key,
+        "when": action.when or None,
+        "since": action.since,
+        "revised": action.revised or None,
         "title": action.title,
         "current": action.current or None,
         "new": action.new or None,

@@ -102,6 +102,20 @@ def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[Config
     return build_choice(search)
 
 
+def without_restart(model: Model, most_refused: float) -> Choice:
+    """Return the best caps, which refuse a share `most_refused` or less, and the replicas without them."""
+    capped, replicated = Search(model), Search(model)
+    while capped.add(
+        change
+        for change in config_changes.caps(model.known, most_refused)
+        if change.key not in {one.key for one in capped.chosen}
+    ):
+        pass
+    add_replicas(replicated)
+    found = [build_choice(search) for search in (capped, replicated)]
+    return Choice(tuple(step for one in found for step in one.steps), tuple(s for one in found for s in one.declined))
+
+
 def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
     """Revise a cut of max_num_seqs for a larger pool, where another value, or none, gains more."""
     cut = next((one for one in search.chosen if one.key == "max_num_seqs"), None)

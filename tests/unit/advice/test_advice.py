@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Limit, Limits, advise, known_limits
-from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.action import AFTER, NOW
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Cause, Evidence, Stage
 from tests.support.advice_cases import LIMITS, PRODUCTION, SHAPE, THRESHOLDS, advice, diagnosis, kv, limits
@@ -26,8 +26,9 @@ def tight(**given):
 
 def test_where_nothing_can_be_predicted_pool_exhaustion_is_answered_in_the_order_of_the_playbook():
     actions = advice(Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED)
-    assert [action.key for action in actions] == ["cap_tokens", "memory_headroom", "verify"]
-    assert [action.order for action in actions] == [1, 2, 3]
+    assert [action.key for action in actions] == ["cap_tokens", "add_replica", "memory_headroom", "verify"]
+    assert [action.order for action in actions] == [1, 2, 3, 4]
+    assert [action.when for action in actions] == [NOW, NOW, "", ""]
     assert actions[0].expectation == "not predicted: the traffic of this engine is not known"
     assert all(action.expected is None for action in actions)
 
@@ -81,16 +82,22 @@ def test_one_request_at_a_time_cannot_be_cut():
     assert "max_num_seqs" not in kv(derived={"requests_running_max": 1.0}, preempting=True)
 
 
-def test_long_requests_that_run_are_named_where_those_that_ended_were_short():
-    action = kv(derived={"kv_tokens_per_request": 24_000.0})["cap_tokens"]
-    assert "requests that run now hold 24,000 tokens each, those that ended 3,516 (p95)" in action.why
-    assert "the long ones that run now would be too" in action.cost
+def test_a_cap_below_what_running_requests_hold_is_not_printed():
+    assert "cap_tokens" not in kv(derived={"kv_tokens_per_request": 24_000.0})
+    assert "cap_tokens" not in kv(derived={"kv_tokens_per_request": 3_141.0})
+    assert "cap_tokens" in kv(derived={"kv_tokens_per_request": 3_140.0})  # prompts 2,400 and answers 740
 
 
-def test_from_where_on_requests_that_run_are_long_is_a_threshold():
-    longer = load_thresholds("advice_long_ones_run_min_factor: 20")
-    action = kv(derived={"kv_tokens_per_request": 24_000.0}, thresholds=longer)["cap_tokens"]
-    assert "requests that run now hold" not in action.why
+@pytest.mark.parametrize(
+    ("seconds", "confidence", "then"),
+    [(60.0, 0.44, "restart"), (60.0, 0.0, "see_whether_it_runs"), (0.0, 0.9, "see_whether_it_runs")],
+)
+def test_a_server_is_replaced_only_once_it_is_surely_stuck_for_long_enough(seconds, confidence, then):
+    found = diagnosis(Cause.STUCK)
+    stuck = replace(found, since=found.t - seconds, confidence=confidence)
+    told = advise(stuck, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)
+    assert [action.key for action in told] == ["save_evidence", then]
+    assert any("delete" in line for action in told for line in action.commands) == (then == "restart")
 
 
 def test_the_p95_of_a_request_is_not_that_of_its_prompt_and_that_of_its_answer():
@@ -124,7 +131,8 @@ def test_token_caps_between_p50_and_p95_say_how_many_requests_they_cut():
 
 def test_token_caps_never_exceed_those_declared_already():
     told = limits(max_input_tokens=Limit(1000), max_output_tokens=Limit(256))
-    assert kv(limits=told)["cap_tokens"].new == "prompts 1,000, answers 256"
+    held = {"kv_tokens_per_request": 1_200.0}
+    assert kv(derived=held, limits=told)["cap_tokens"].new == "prompts 1,000, answers 256"
 
 
 def test_without_a_device_oom_the_memory_target_stays_and_the_loss_of_lowering_it_is_said():
@@ -257,7 +265,10 @@ def test_concurrency_is_not_raised_beyond_what_fits():
     full = advice(Cause.CONCURRENCY_BOUND, limits=limits(max_num_seqs=Limit(28)))
     assert [action.key for action in full] == ["add_replica"]
     blind = advice(Cause.CONCURRENCY_BOUND, limits=Limits())
-    assert (blind[0].key, blind[0].new, blind[0].flags) == ("max_num_seqs", "", {})
+    assert [(one.key, one.new, one.flags, one.when) for one in blind] == [
+        ("add_replica", "", {}, NOW),
+        ("max_num_seqs", "", {}, AFTER),
+    ]
 
 
 def test_compute_bound_gets_more_gpu_or_less_work_and_no_larger_batch():

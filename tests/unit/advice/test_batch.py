@@ -29,6 +29,22 @@ def actions(view: EngineView, cause: Cause | None = None, detail: str | None = N
     return {action.key: action for action in found}
 
 
+def nobody_waits(view: EngineView) -> EngineView:
+    """Return the view without its queue, which only its cap explains."""
+    assert view.observed is not None
+    served = tuple(replace(one, waiting=0.0) for one in view.observed.intervals)
+    return replace(
+        view, derived={**view.derived, "requests_waiting": 0.0}, observed=replace(view.observed, intervals=served)
+    )
+
+
+def test_what_is_simulated_without_the_queue_that_is_shown_is_not_printed():
+    view = pressed_view(CAPPED)
+    plenty = replace(view, limits=replace(view.limits, max_num_seqs=Limit(256)))
+    more = actions(plenty, Cause.COMPUTE_BOUND, "decode")["add_replica"]
+    assert more.expectation == "not predicted: the simulation does not reproduce how many requests wait now"
+
+
 def test_a_raised_cap_says_what_it_is_expected_to_do():
     found = actions(pressed_view(CAPPED))
     raised = found["max_num_seqs"]
@@ -56,7 +72,7 @@ def test_a_cap_that_was_learned_may_be_another_flags():
 
 
 def test_a_busy_gpu_gets_as_many_servers_as_answer_in_time_and_hears_what_sequences_would_not_do():
-    view = pressed_view(CAPPED)
+    view = nobody_waits(pressed_view(CAPPED))
     plenty = replace(view, limits=replace(view.limits, max_num_seqs=Limit(256)))
     found = actions(plenty, Cause.COMPUTE_BOUND, "decode")
     more = found["add_replica"]
@@ -67,8 +83,8 @@ def test_a_busy_gpu_gets_as_many_servers_as_answer_in_time_and_hears_what_sequen
 
 
 def test_the_tokens_of_a_step_are_raised_to_what_is_predicted_to_help_and_not_where_nothing_does():
-    view = pressed_view(CAPPED)
+    view = nobody_waits(pressed_view(CAPPED))
     roomy = replace(view, limits=replace(view.limits, max_num_seqs=None, max_num_batched_tokens=Limit(8192)))
     found = actions(roomy, Cause.CONCURRENCY_BOUND, "prefill_budget")
     assert "max_num_batched_tokens" not in found or found["max_num_batched_tokens"].expected is not None
-    assert found["add_replica"].expected is not None
+    assert "max-num-batched-tokens 16,384: gains" in found["would_not_help"].why

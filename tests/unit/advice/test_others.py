@@ -43,8 +43,8 @@ def test_more_sequences_are_advised_only_where_a_cap_on_sequences_holds(view: En
         bound = replace(view.diagnosis, cause=Cause.CONCURRENCY_BOUND, detail=detail)
         return [action.key for action in advise(bound, view.derived, Limits(**limits), Place(), THRESHOLDS)]
 
-    assert keys("sequence_cap")[0] == "max_num_seqs"
+    assert keys("sequence_cap") == ["add_replica", "max_num_seqs"]
     assert keys("")[0] == "another_limit"
-    assert keys("head_of_line")[0] == "head_of_line"
+    assert keys("head_of_line")[:2] == ["add_replica", "head_of_line"]
     budget = Limit(2048.0)
-    assert keys("prefill_budget", max_num_batched_tokens=budget)[:2] == ["max_num_batched_tokens", "apply"]
+    assert keys("prefill_budget", max_num_batched_tokens=budget)[1:3] == ["max_num_batched_tokens", "apply"]

@@ -120,6 +120,9 @@ PARTS: Final[Schema] = {
         "One thing to do.",
         order=count("First things first."),
         key=string("What kind of action it is."),
+        when=or_null(string("`now`, without a restart, or `after_incident`; null for what changes nothing.")),
+        since=or_null(moment("Of the first step, since when it stands; null before it is settled")),
+        revised=or_null(string("Of the first step, why another one stood before it; null where none did.")),
         title=string("What to do."),
         current=or_null(string("What it is now; null where nothing changes from a value to another.")),
         new=or_null(string("What it should be.")),
@@ -134,7 +137,7 @@ PARTS: Final[Schema] = {
     ),
 }
 
-VERSION: Final = "1.1"
+VERSION: Final = "1.2"
 
 _SINCE: Final = keys(
     "What came after it.", seconds=number("How long it has been."), tokens_per_second=number("Tokens a second since.")

@@ -25,7 +25,7 @@ from kvpressure.model.schemas.diagnosis import (
     string,
 )
 
-VERSION: Final = "1.1"
+VERSION: Final = "1.2"
 
 _SERIES: Final = {"type": "array", "items": {"type": ["number", "null"]}}
 _WHO: Final = {
