@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from bench.silicon.library import Library, Made
-from tests.lab.step_table import FORMAT
+from kvpressure.simulation.step_table import FORMAT
 
 DIGITS: Final = 4
 TOLERANCE: Final = 0.002

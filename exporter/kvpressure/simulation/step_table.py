@@ -5,8 +5,6 @@ precedes each token, and all else (matrix products, experts, norms, exchange bet
 of tokens alone and is told by two curves: for steps that only decode, and for steps with chunks. Attention of decoding
 is a grid of sequences and their mean context, attention of chunks one of tokens and of those that precede them, for
 one, two, four, ... chunks in a step. The parts are added, as aiconfigurator's own mixed step does.
-
-Pure, and by itself: it imports nothing of this repository.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Grid:
         if not self.power:
             return _between(before, after, part)
         exponent = math.log(after / before) / math.log(self.rows[first + 1] / self.rows[first])
-        return before * (row / self.rows[first]) ** exponent
+        return before * math.exp(exponent * math.log(row / self.rows[first]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,25 +97,44 @@ class StepTable:
         `tokens`: those that the decoding sequences are computed for, where drafts make them more than one each.
         """
         decoded = sequences if tokens is None else tokens
-        attention = self.decode_attention.at(sequences, context) if sequences else 0.0
-        if not chunks:
-            return (self.decode_tokenwise.at(decoded) + attention) * SECONDS
         computed = sum(chunk.tokens for chunk in chunks)
-        return (self.mixed_tokenwise.at(decoded + computed) + attention + self._attention(chunks, computed)) * SECONDS
+        pairs = sum(chunk.tokens * (chunk.before + chunk.tokens / 2) for chunk in chunks)
+        return self._seconds(sequences, context, decoded, len(chunks), computed, pairs)
+
+    def of(
+        self,
+        sequences: float,
+        prompt_tokens: float,
+        context_tokens: float = 0.0,
+        preceding_tokens: float = 0.0,
+        chunks: int = 1,
+    ) -> float:
+        """Return the seconds of a step, as `StepSeconds.of`: all contexts, and all pairs of prompt tokens, in sums."""
+        context = context_tokens / sequences if sequences else 0.0
+        many = chunks if prompt_tokens else 0
+        return self._seconds(sequences, context, sequences, many, prompt_tokens, preceding_tokens)
 
     @property
     def floor_seconds(self) -> float:
         """Seconds of the smallest step: one sequence with hardly any context."""
         return self.seconds(1.0, 1.0)
 
-    def _attention(self, chunks: Sequence[Chunk], computed: float) -> float:
+    def _seconds(
+        self, sequences: float, context: float, decoded: float, chunks: int, computed: float, pairs: float
+    ) -> float:
+        attention = self.decode_attention.at(sequences, context) if sequences else 0.0
+        if not chunks:
+            return (self.decode_tokenwise.at(decoded) + attention) * SECONDS
+        attention += self._attention(chunks, computed, pairs)
+        return (self.mixed_tokenwise.at(decoded + computed) + attention) * SECONDS
+
+    def _attention(self, chunks: int, computed: float, pairs: float) -> float:
         """Return the microseconds of as many equal chunks that have as many pairs of a token and one it attends to."""
-        mean = computed / len(chunks)
-        pairs = sum(chunk.tokens * (chunk.before + chunk.tokens / 2) for chunk in chunks)
+        mean = computed / chunks
         before = max(0.0, pairs / computed - mean / 2)
-        if len(chunks) == 1:
+        if chunks == 1:
             return self.chunk_attention[0].at(mean, before)
-        low, share = _place(self.chunk_counts, len(chunks))
+        low, share = _place(self.chunk_counts, chunks)
         one, more = (self.chunk_attention[place].at(mean, before) for place in (low, low + 1))
         return _between(one, more, share)
 
