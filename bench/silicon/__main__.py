@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.silicon.compare import Shape, distances, shapes
-from bench.silicon.library import TABLES, Library, Made, provenance
-from bench.silicon.make import table, written
+from bench.silicon.tables import TABLES
+from kvpressure.capacity.silicon import Library, Made, provenance, table, written
 from kvpressure.simulation.step_table import StepTable, parse
 
 ROOT: Final = Path(__file__).parents[2]

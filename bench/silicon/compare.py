@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
-from bench.silicon.library import Library
+from kvpressure.capacity.silicon import Library
 from kvpressure.simulation.step_table import SECONDS, Chunk, StepTable
 
 SEQUENCES: Final = (1, 512)
