@@ -1,8 +1,8 @@
-"""`python -m bench.silicon`: tables of step times for the lab, out of aiconfigurator-core, and how near they are to it.
+"""`python -m bench.silicon`: tables of step times, out of aiconfigurator-core, and how near they are to it.
 
     python3.12 -m venv .venv-silicon
     .venv-silicon/bin/pip install aiconfigurator-core==0.12.0
-    .venv-silicon/bin/python -m bench.silicon make            # tests/lab/cards/*.json, and answers for the tests
+    .venv-silicon/bin/python -m bench.silicon make            # capacity/step_tables/*.json, and answers for the tests
     .venv-silicon/bin/python -m bench.silicon check           # the tables beside the library, at random steps
 
 The library is a dependency of this command alone: 80 MB, and 300 MB of what it needs. Names choose tables.
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.silicon.compare import Shape, distances, shapes
-from bench.silicon.library import TABLES, Library, Made, provenance
-from bench.silicon.make import table, written
-from tests.lab.step_table import StepTable, parse
+from bench.silicon.tables import TABLES
+from kvpressure.capacity.silicon import Library, Made, provenance, table, written
+from kvpressure.simulation.step_table import StepTable, parse
 
 ROOT: Final = Path(__file__).parents[2]
-FOLDER: Final = ROOT / "tests" / "lab" / "cards"
+FOLDER: Final = ROOT / "exporter" / "kvpressure" / "capacity" / "step_tables"
 ANSWERS: Final = ROOT / "tests" / "fixtures" / "silicon.json"
 MAX_BYTES: Final = 50_000
 MAX_MEDIAN: Final = 0.01

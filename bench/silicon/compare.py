@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
-from bench.silicon.library import Library
-from tests.lab.step_table import SECONDS, Chunk, StepTable
+from kvpressure.capacity.silicon import Library
+from kvpressure.simulation.step_table import SECONDS, Chunk, StepTable
 
 SEQUENCES: Final = (1, 512)
 CONTEXT: Final = (16, 120_000)

@@ -11,8 +11,8 @@ from statistics import fmean, pstdev
 from typing import Final
 
 from bench.stepfit.fit import TERMS, Coefficients, Prior, Row, fitted, touched
-from tests.lab.cards import names, table
-from tests.lab.step_table import Chunk
+from kvpressure.capacity.cards import names, table
+from kvpressure.simulation.step_table import Chunk
 
 STEPS: Final = 600
 POOL_TOKENS: Final = 400_000

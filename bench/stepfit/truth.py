@@ -8,9 +8,9 @@ from typing import Final
 
 from bench.stepfit.fit import Coefficients
 from bench.stepfit.rows import Engine
+from kvpressure.simulation.step_table import Chunk
 from tests.lab.cards import Work, seconds
 from tests.lab.regime import Regime
-from tests.lab.step_table import Chunk
 
 STEP_TOKENS: Final = 8192
 BATCHES: Final = (0.5, 1.0, 1.5, 2.0, 3.0)

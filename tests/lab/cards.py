@@ -1,4 +1,4 @@
-"""How long a step takes: by the regime's formula, or by the table of a card and a model (`cards/*.json`).
+"""How long a step takes: by the regime's formula, or by a table of a card and a model that kvpressure ships.
 
 The tables are made by `python -m bench.silicon` from NVIDIA's measurements. What they have no answer for is simplified:
 chunks of different lengths count as so many equal ones with as many pairs of tokens, and decoding sequences all have
@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Final
 
+from kvpressure.capacity.cards import table
+from kvpressure.simulation.step_table import Chunk
 from tests.lab.regime import Cost, Regime
-from tests.lab.step_table import Chunk, StepTable, parse
 
-FOLDER: Final = Path(__file__).parent / "cards"
+VARIED_AMONG: Final = (
+    *("llama-3.1-70b.h100_sxm.tp4", "llama-3.1-8b.a100_sxm", "llama-3.1-8b.b200_sxm", "llama-3.1-8b.h100_sxm"),
+    *("llama-3.1-8b.l40s", "llama-3.1-8b.l40s.kv8", "qwen3-30b-a3b-fp8.h100_sxm.kv8", "qwen3-30b-a3b.h100_sxm"),
+    *("qwen3-30b-a3b.h200_sxm.tp2", "qwen3-32b-fp8.h100_sxm.kv8", "qwen3-32b.h100_sxm.tp2", "qwen3-32b.h200_sxm"),
+    "qwen3-8b.h100_sxm",
+)
+"""Tables that `--vary` chooses among: those that are added later leave a seed's regimes as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +47,10 @@ class Work:
         )
 
 
-def names() -> list[str]:
-    """Every table."""
-    return sorted(path.stem for path in FOLDER.glob("*.json"))
-
-
-@cache
-def table(name: str) -> StepTable:
-    """The table of that name. Raises FileNotFoundError."""
-    return parse((FOLDER / f"{name}.json").read_bytes())
-
-
 def alike(name: str) -> list[str]:
     """The same model on other cards, divided otherwise, or in other bits; with the table itself."""
     model = _model(name)
-    return [other for other in names() if _model(other) == model]
+    return [other for other in VARIED_AMONG if _model(other) == model]
 
 
 def seconds(regime: Regime, work: Work) -> tuple[float, float]:

@@ -63,7 +63,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Steps take what a table of `cards/` says, not what `Cost` does: that of a model on a card.
+    """Steps take what a table that kvpressure ships says, not what `Cost` does: that of a model on a card.
 
     `host_layer_seconds` are added for every layer, as where kernels are launched one by one and the host is slow;
     `slower` multiplies the card's times.

@@ -9,11 +9,11 @@ from statistics import median
 
 import pytest
 
-from tests.lab import cards
-from tests.lab.cards import Work, alike, empty_step_seconds, names, seconds, table
+from kvpressure.capacity.cards import names, table, text_of
+from kvpressure.simulation.step_table import SECONDS, Chunk, Curve, Grid, StepTableError
+from kvpressure.simulation.step_table import parse as parse_table
+from tests.lab.cards import Work, alike, empty_step_seconds, seconds
 from tests.lab.regime import Card, Cost, Regime, parse, regimes
-from tests.lab.step_table import SECONDS, Chunk, Curve, Grid, StepTableError
-from tests.lab.step_table import parse as parse_table
 from tests.lab.vary import varied
 
 ANSWERS: dict[str, list[list[float]]] = json.loads(
@@ -33,7 +33,7 @@ def on(card: Card | None, cost: Cost | None = None) -> Regime:
 
 def test_every_table_is_small_and_says_how_it_was_made() -> None:
     for name in names():
-        assert (cards.FOLDER / f"{name}.json").stat().st_size <= MAX_BYTES
+        assert len(text_of(name)) <= MAX_BYTES
         assert set(table(name).made) == {"command", "library", "license", "date"}
 
 
@@ -110,7 +110,7 @@ def test_chunks_of_different_lengths_count_as_equal_ones_of_as_many_pairs() -> N
     ],
 )
 def test_a_table_that_is_none_is_refused(key: str, value: object) -> None:
-    told = json.loads((cards.FOLDER / "llama-3.1-8b.h100_sxm.json").read_text())
+    told = json.loads(text_of("llama-3.1-8b.h100_sxm"))
     with pytest.raises(StepTableError):
         parse_table(json.dumps({**told, key: value}))
     with pytest.raises(StepTableError):

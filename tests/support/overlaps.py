@@ -29,7 +29,7 @@ _FETCHING: Final = ("deferred.remote_kv", "deferred.offload", "deferred.external
 _PUT_OFF: Final = ("deferred.lora_slots", "deferred.several_kinds", "deferred.grammar")
 _FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.cold_start")
 _CAPS: Final = ("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap")
-_STEPS: Final = ("compute.prefill", "compute.decode", "compute.mixed")
+_STEPS: Final = ("compute.prefill", "compute.decode_bandwidth", "compute.decode", "compute.mixed")
 _MUST_BE: Final = ("deferred.must_be_*",)
 _UNTOLD: Final = ("unknown.no_capacity", "unknown.no_reasons")
 _BOUNDS: Final = ("kv.longest", "kv.preempted")
@@ -137,6 +137,11 @@ OVERLAPS: Final = (
         _STEPS,
         ("host.*", *_LATE),
         "Steps that are slower because they compute more explain the queue, and make the front end look slow.",
+    ),
+    Overlap(
+        ("compute.decode_bandwidth",),
+        ("compute.decode", "compute.mixed"),
+        "That more of them give no more tokens says more than what the compute goes into.",
     ),
     Overlap(("compute.prefill", "compute.decode"), ("compute.mixed",), "What most of the compute goes into is named."),
     Overlap(

@@ -216,6 +216,10 @@ class Polls:
             found["request_output_tokens"] = _around([(0.9 * CAPACITY, at)])
         if (slowdown := self._asked.get("slowdown_factor")) is not None:
             found["inter_token"] = _around([(slowdown * HEALTHY_STEP_SECONDS, at)])
+        if (held_up := self._asked.get("held_up_ratio")) is not None:
+            # One token in twenty-five comes so late that the others take what is left of the time.
+            late = 24 * HEALTHY_STEP_SECONDS * held_up / (1 - held_up)
+            found["inter_token"] = _around([(HEALTHY_STEP_SECONDS, 0.96 * at), (late, 0.04 * at)])
         return found
 
     def window(self, cache: CacheConfig | None) -> EngineWindow:

@@ -81,6 +81,11 @@ def file_of(served: str) -> str | None:
     return _ALONE.get(name.rpartition("/")[2]) if in_path else _FILES.get(name)
 
 
+def name_of(file: str) -> str | None:
+    """Return the first name on the hub of a configuration's file, None where there is none of that name."""
+    return next(iter(KNOWN_MODELS.get(file, ())), None)
+
+
 def nearest_models(served: str) -> list[str]:
     """Return up to three names on the hub like an unknown one, the closest first."""
     whole = {name.lower(): name for names in KNOWN_MODELS.values() for name in names}

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kvpressure.capacity.cards import CARDS
 from kvpressure.cli.access import access_options, pod_options
 from kvpressure.cli.findings import limit_options
 from kvpressure.cli.options import EXISTING_FILE, together
@@ -15,7 +16,7 @@ from kvpressure.cli.report import console, progress, show
 from kvpressure.cli.say import CANNOT_TELL, fail, say_json
 from kvpressure.cli.whatif_changes import changes, names
 from kvpressure.cli.whatif_report import PictureError, draw, json_of, table_report
-from kvpressure.cli.whatif_source import Source, source_of
+from kvpressure.cli.whatif_source import Source, onto_of, source_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.record import SourceError
@@ -38,6 +39,9 @@ _traffic_options = together(
     click.option("--rate", type=click.FloatRange(0.001, 10_000), help="Requests a second that come whatever happens."),
     click.option("--concurrency", type=click.IntRange(1, 10_000), help="Or clients that wait for their answers."),
     click.option("--kv-cache-tokens", type=click.IntRange(16, 1_000_000_000), help="Tokens that the KV pool holds."),
+    click.option("--gpu", metavar="NAME", help=f"The card: {', '.join(CARDS.values())}."),
+    click.option("--model", metavar="NAME", help="By its name on the hub. [default: what the engine serves]"),
+    click.option("--tensor-parallel-size", "tensor_parallel", type=click.IntRange(1, 64), help="Cards of one engine."),
     click.option("--step-seconds", type=click.FloatRange(0.0001, 60), help="Of one decoding step, such as 0.03."),
     click.option(
         "--prefill-tokens-per-second", type=click.FloatRange(1, 10_000_000), help="Prompt tokens computed a second."
@@ -82,15 +86,20 @@ def command(**options: Any) -> None:
     kv-cache-tokens.
 
     Lengths and --rate or --concurrency describe other traffic than the engine's own, which then is served with the
-    engine's pool and step times. Without an engine give these too: --kv-cache-tokens, --step-seconds,
-    --prefill-tokens-per-second.
+    engine's pool and step times. Without an engine give its card and model (--gpu h100_sxm --model llama-3.1-8b), or
+    --kv-cache-tokens, --step-seconds and --prefill-tokens-per-second.
+
+    With --gpu, step times are those that NVIDIA measured of the model on that card, as much faster or slower as the
+    engine is; --set gpu=l40s is the same engine on another card.
 
     It is the simulation that advice rests on: docs/advice.md says how far off it is.
     """
     _check(options)
     try:
         source = source_of(options, load_thresholds())
-        config_changes = changes(options["given"], source.runtime, source.limits, source.model)
+        config_changes = changes(
+            options["given"], source.runtime, source.limits, source.model, onto_of(source, options)
+        )
         found = _searched(source, config_changes) if options["searching"] else None
         rows = compared(source.model, config_changes)
     except (SourceError, DescriptionError) as error:

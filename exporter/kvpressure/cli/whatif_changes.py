@@ -14,6 +14,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.config_changes import (
+    GPU,
     KV_DTYPE,
     MAX_REPLICAS,
     MEMORY,
@@ -32,6 +33,7 @@ _OWN: Final = {
     "kv-cache-tokens": "kv_cache_tokens",
     "sessions": SESSIONS,
     "sticky-replicas": STICKY,
+    "gpu": GPU,
 }
 """What is no flag of a server, and the kind of change it is."""
 _FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free", OFFLOAD)
@@ -44,8 +46,17 @@ def names(runtime: Runtime) -> dict[str, str]:
     return flags | _OWN
 
 
-def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model) -> list[ConfigChange]:
-    """Return the changes in the order given. Raises click.UsageError for one that cannot be simulated, or served."""
+def changes(
+    given: Sequence[str],
+    runtime: Runtime,
+    limits: Limits,
+    model: Model,
+    onto: Callable[[str], ConfigChange] | None = None,
+) -> list[ConfigChange]:
+    """Return the changes in the order given. Raises click.UsageError for one that cannot be simulated, or served.
+
+    `onto` makes the change to another card, where the present one is known.
+    """
     known, made = names(runtime), dict[str, ConfigChange]()
     for text in given:
         name, equals, value = text.partition("=")
@@ -59,7 +70,11 @@ def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model
         kind = known[plain]
         if kind in made:
             raise click.UsageError(f"--set {text}: {plain} is set twice")
-        made[kind] = _MAKE[kind](_Given(text, value.strip(), kind, runtime, limits, model))
+        one = _Given(text, value.strip(), kind, runtime, limits, model)
+        if kind == GPU:
+            made[kind] = onto(one.value) if onto else one.refuse("say with --gpu which card it runs on now")
+            continue
+        made[kind] = _MAKE[kind](one)
     _check_start(list(made.values()), runtime, model)
     return list(made.values())
 
@@ -67,7 +82,8 @@ def changes(given: Sequence[str], runtime: Runtime, limits: Limits, model: Model
 def written(change: ConfigChange, runtime: Runtime) -> str:
     """Return a change as it is given: name and value."""
     name = next(name for name, kind in names(runtime).items() if kind == change.key)
-    return f"{name}={runtime.advice.small_kv if change.key == KV_DTYPE else f'{change.value:.12g}'}"
+    value = runtime.advice.small_kv if change.key == KV_DTYPE else change.name or f"{change.value:.12g}"
+    return f"{name}={value}"
 
 
 class _Given:

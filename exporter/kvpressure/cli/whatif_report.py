@@ -39,6 +39,7 @@ _COLUMNS_OF_SESSIONS: _Columns = (
     ("TTFT s", lambda one: one.first_token_seconds),
     *(column for column in _COLUMNS if column[0] != "goodput/s"),
 )
+_COLUMNS_OF_CARDS: _Columns = (*_COLUMNS, ("TTFT s", lambda one: one.first_token_seconds))
 _INCHES: Final = (9.0, 4.2)
 _DPI: Final = 120
 _COLOURS: Final = CATALOGUE[Cause.KV_CACHE_PRESSURE].fill, CATALOGUE[Cause.COMPUTE_BOUND].fill
@@ -67,7 +68,7 @@ def json_of(
             "requests_per_second": demand.rate or None,
             "prompt_tokens_mean": source.model.known.prompts.mean,
             "output_tokens_mean": source.model.known.outputs.mean,
-            "step_seconds": asdict(server.steps),
+            "step_seconds": server.steps.record(),
         },
         "sessions": None if demand.sessions is None else _sessions_json(demand, demand.sessions),
         "without_sessions": source.without_sessions or None,
@@ -121,7 +122,9 @@ def _head(source: Source) -> Iterator[str]:
 def _table(source: Source, rows: Sequence[Row]) -> Table:
     limited = [figures for one in rows if (figures := one.figures)]
     hits = any(one.refused_ratio.high > 0 or one.shortened_ratio.high > 0 for one in limited)
-    columns = _COLUMNS_OF_SESSIONS if source.model.known.demand.sessions is not None else _COLUMNS
+    columns = _COLUMNS_OF_CARDS if source.model.on_card else _COLUMNS
+    if source.model.known.demand.sessions is not None:
+        columns = _COLUMNS_OF_SESSIONS
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, width=WIDTH)
     table.add_column("", ratio=1, overflow="fold")
     for name in (*(name for name, _ in columns), *(("refused",) if hits else ())):

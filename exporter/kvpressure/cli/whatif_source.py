@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from kvpressure import logs
+from kvpressure.cli.cards import OnCard, on_card, onto
 from kvpressure.cli.findings import EngineFacts, Seen
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, sample, targets_named
@@ -25,9 +26,10 @@ from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation.calibrate_sessions import has_sessions
+from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model, model_of, model_with_sessions, modelled
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
-from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds
+from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepTimes
 from kvpressure.simulation.steps import UnknownError
 
 MAX_ERRORS = 3
@@ -52,6 +54,7 @@ class Source:
     limits: Limits
     model: Model
     late_since: str = ""
+    card: OnCard | None = None
     without_sessions: str = ""
     """Why contexts that are evicted and computed again are not simulated, where they are there; "" where they are."""
 
@@ -80,24 +83,41 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     limits = view.limits.with_declared(facts.limits)
     if options["kv_cache_tokens"] is not None:
         limits = limits.with_declared({"kv_capacity_tokens": float(options["kv_cache_tokens"])})
-    model, why = _modelled(view, limits, thresholds, within, traffic)
+    runtime = named(view.runtime)
+    served = options["model"] or view.key.model_name
+    card = None if options["gpu"] is None else on_card(options["gpu"], served, options, runtime)
+    model, why = _modelled(view, limits, thresholds, within, traffic, card)
     late = _late_since(within, view, traffic, thresholds)
     which = f", engine {view.key.rank}" if len(views) > 1 else ""
-    return Source(f"{view.shown.model_name} at {title}{which}", named(view.runtime), limits, model, late, why)
+    return Source(f"{view.shown.model_name} at {title}{which}", runtime, limits, model, late, card, why)
+
+
+def onto_of(source: Source, options: Mapping[str, Any]) -> Callable[[str], ConfigChange] | None:
+    """Return what makes the change to another card; None where the present one is not known."""
+    now = source.card
+    if now is None:
+        return None
+    return lambda gpu: onto(now, on_card(gpu, now.model, options, source.runtime))
 
 
 def _modelled(
-    view: EngineView, limits: Limits, thresholds: Thresholds, within: float | None, traffic: Traffic | None
+    view: EngineView,
+    limits: Limits,
+    thresholds: Thresholds,
+    within: float | None,
+    traffic: Traffic | None,
+    card: OnCard | None,
 ) -> tuple[Model, str]:
     """Return the model, with sessions where contexts are evicted; and why it is without them though they are."""
     why = ""
-    if traffic is None and has_sessions(view.observed, thresholds):
+    table = None if card is None else card.table
+    if traffic is None and card is None and has_sessions(view.observed, thresholds):
         try:
             return model_with_sessions(view.observed, limits, thresholds, limit_seconds=within), ""
         except UnknownError as error:
             why = f"{error}"
     try:
-        return model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic), why
+        return model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic, card=table), why
     except UnknownError as error:
         raise UnknownError(why or f"{error}") from error
 
@@ -192,21 +212,48 @@ def traffic_of(options: Mapping[str, Any]) -> Traffic | None:
 
 
 def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts, thresholds: Thresholds) -> Source:
+    if options["gpu"] is not None:
+        return _on_a_card(options, traffic, facts, thresholds)
     needed = ("kv_cache_tokens", "step_seconds", "prefill_tokens_per_second")
     lacking = ["--" + name.replace("_", "-") for name in needed if options[name] is None]
     if lacking:
         raise click.UsageError(
-            f"missing {', '.join(lacking)}: without an engine to measure (URL or --trace) they have to be given"
+            f"missing {', '.join(lacking)}: without an engine to measure (URL or --trace) they have to be given, or "
+            "its card and model: --gpu, --model"
         )
-    limits = Limits().with_declared(facts.limits | {"kv_capacity_tokens": float(options["kv_cache_tokens"])})
-    server = Server(
-        pool_tokens=float(options["kv_cache_tokens"]),
-        steps=StepSeconds(options["step_seconds"], 0.0, 1 / options["prefill_tokens_per_second"]),
-        step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
+    steps = StepSeconds(options["step_seconds"], 0.0, 1 / options["prefill_tokens_per_second"])
+    return _simulated(
+        "described traffic", float(options["kv_cache_tokens"]), steps, options, traffic, facts, thresholds
     )
+
+
+def _on_a_card(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts, thresholds: Thresholds) -> Source:
+    if options["model"] is None:
+        raise click.UsageError("--gpu needs --model where there is no engine that says what it serves")
+    card = on_card(options["gpu"], options["model"], options, named(options["runtime"]))
+    pool = options["kv_cache_tokens"] or card.pool_tokens
+    if pool is None:
+        raise click.UsageError(f"missing --kv-cache-tokens: what {options['model']} leaves of the memory is not known")
+    title = f"described traffic, {card.model} on {card.tensor_parallel} x {card.gpu}"
+    found = _simulated(title, float(pool), card.steps, options, traffic, facts, thresholds)
+    return replace(found, card=card)
+
+
+def _simulated(
+    title: str,
+    pool: float,
+    steps: StepTimes,
+    options: Mapping[str, Any],
+    traffic: Traffic,
+    facts: EngineFacts,
+    thresholds: Thresholds,
+) -> Source:
+    limits = Limits().with_declared(facts.limits | {"kv_capacity_tokens": pool})
+    step_tokens = limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS
+    server = Server(pool_tokens=pool, steps=steps, step_tokens=step_tokens)
     if limits.max_num_seqs is not None:
         server = replace(server, max_num_seqs=limits.max_num_seqs.value)
     first, *others = alternatives(within_caps(server, limits), traffic)
     within = options["slo_p95_seconds"]
     model, late = modelled(first, others, thresholds, within), _late_since(within, None, traffic, thresholds)
-    return Source("described traffic", named(options["runtime"]), limits, model, late)
+    return Source(title, named(options["runtime"]), limits, model, late)

@@ -126,6 +126,7 @@ class Thresholds:
     prefill_full_step_min_tokens: float = _in("tokens")
     prefill_dominant_min_ratio: float = _in("ratio")
     prefill_busy_min_count: float = _in("count")
+    held_up_min_ratio: float = _in("ratio")
     stream_idle_max_usage_ratio: float = _in("ratio")
     at_cap_min_ratio: float = _in("ratio")
     refill_max_step_count: float = _in("count")

@@ -21,9 +21,9 @@ from kvpressure.signals.verdict_window import VerdictWindow
 class Inputs:
     """Everything one verdict depends on.
 
-    `batch_baseline` and `step_tokens_baseline` are the engine's own healthy values, `memory_rise_ratio` the share of
-    device memory gained over the window, `starts` how often the server was seen to start in the last ten minutes; None
-    where not known.
+    `batch_baseline`, `step_tokens_baseline` and `kv_usage_baseline` are the engine's own healthy values,
+    `memory_rise_ratio` the share of device memory gained over the window, `starts` how often the server was seen to
+    start in the last ten minutes; None where not known.
     `external_evidence` is what other sources bring (pods, logs, host), by symptom. `declared` are the limits it was
     started with, by name. `signals` are what its page tells of, `optional_signals` what pages of its runtime may tell.
     """
@@ -33,6 +33,7 @@ class Inputs:
     window: VerdictWindow
     batch_baseline: float | None = None
     step_tokens_baseline: float | None = None
+    kv_usage_baseline: float | None = None
     memory_rise_ratio: float | None = None
     starts: int | None = None
     external_evidence: Mapping[str, OutsideEvidence] = field(default_factory=dict)

@@ -53,6 +53,7 @@ PRECEDENCE: Final = (
     "concurrency.sequence_cap",
     # With a queue or without.
     "compute.prefill",
+    "compute.decode_bandwidth",
     "compute.decode",
     "compute.mixed",
     "host.front_end",

@@ -21,7 +21,7 @@ from kvpressure.model.view import LOSING, EngineKey, EngineView, Price
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context
-from kvpressure.signals.baseline import BATCH, STEP_TOKENS
+from kvpressure.signals.baseline import BATCH, KV_USAGE, STEP_TOKENS
 from kvpressure.signals.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
@@ -201,6 +201,7 @@ def _inputs(
         window=features.verdict_window,
         batch_baseline=features.baseline.get(BATCH),
         step_tokens_baseline=features.baseline.get(STEP_TOKENS),
+        kv_usage_baseline=features.baseline.get(KV_USAGE),
         memory_rise_ratio=features.memory_rise_ratio,
         starts=environment.starts,
         external_evidence={

@@ -134,6 +134,7 @@ _ROWS: Final = (
         details={
             "prefill": "most of the compute goes into prompts (prefill)",
             "decode": "most of the compute goes into generation",
+            "decode_bandwidth": "decoding reads so much context that a larger batch gives no more tokens",
         },
     ),
     CauseRow(

@@ -11,10 +11,11 @@ from kvpressure.signals.latency import ANSWER_TOKENS, KINDS
 
 BATCH = "batch"
 STEP_TOKENS = "step_tokens"
+KV_USAGE = "kv_usage"
 
 
 class Baseline:
-    """Mean of healthy p95s: of each latency kind, in seconds, the batch and output length; and of a step's tokens.
+    """Mean of healthy p95s: of latencies, the batch and output length; of a step's tokens and of the KV cache in use.
 
     Aged exponentially, and frozen whenever the engine is not healthy, so that an incident never becomes the norm; a
     latency that is inflated against what is known so far is left out, since its incident may not have been told yet;
@@ -55,7 +56,9 @@ class Baseline:
         longer = max(1.0, answer_tokens / usual) if answer_tokens is not None and usual else 1.0
         latencies = {kind: at(derived, "latency_seconds", kind, "0.95") for kind in KINDS}
         batch = at(derived, "effective_batch_size_quantile", "0.95")
-        values = {**latencies, ANSWER_TOKENS: answer_tokens, BATCH: batch, STEP_TOKENS: step_tokens}
+        usage = at(derived, "kv_cache_usage_ratio")
+        held = {BATCH: batch, STEP_TOKENS: step_tokens, KV_USAGE: usage}
+        values = {**latencies, ANSWER_TOKENS: answer_tokens, **held}
         for name, value in values.items():
             if value is None:
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from kvpressure.model.record import record
+from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
@@ -42,6 +43,7 @@ class Throughput:
     `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one.
     `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
     had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
+    `held_up_ratio` is the share, at least, of the time between tokens in which they came later than half of them do.
     """
 
     generated_tokens: float | None = None
@@ -49,6 +51,7 @@ class Throughput:
     slowdown_factor: float | None = None
     prefill_ratio: float | None = None
     prefilling: float | None = None
+    held_up_ratio: float | None = None
 
 
 @record
@@ -137,7 +140,8 @@ def _preempted_ratio(points: Sequence[Point]) -> float | None:
 def _throughput(points: Sequence[Point], window: EngineWindow, context: Context) -> Throughput:
     prompt, output, steps = (growth(points, name) for name in ("prompt_tokens", "generation_tokens", "steps"))
     computed = None if prompt is None or output is None else prompt + output
-    latency = p95(window.histogram("inter_token", context.thresholds.verdict_window_seconds))
+    between = window.histogram("inter_token", context.thresholds.verdict_window_seconds)
+    latency = p95(between)
     healthy = context.baseline.get("inter_token")
     return Throughput(
         generated_tokens=output,
@@ -145,7 +149,23 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
         slowdown_factor=latency / healthy if latency is not None and healthy else None,
         prefill_ratio=prompt / computed if prompt is not None and computed else None,
         prefilling=rate(points, "prefill_seconds"),
+        held_up_ratio=None if between is None else _held_up(between),
     )
+
+
+def _held_up(between: HistogramSample) -> float | None:
+    """Return the share of all seconds that is left when the shorter half, and its bucket, take all that they may.
+
+    Decoding goes on at a pace that hardly changes within seconds; steps that compute long prompts as well hold it up.
+    """
+    if between.sum <= 0:
+        return None
+    short, below = 0.0, 0.0
+    for bound, count in zip(between.bounds, between.counts, strict=True):
+        short, below = short + (count - below) * bound, count
+        if 2 * count >= between.count:
+            break
+    return max(0.0, 1.0 - short / between.sum)
 
 
 def _busy(points: Sequence[Point]) -> bool | None:

@@ -19,8 +19,9 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
 from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server
-from kvpressure.simulation.steps import SHARED_RATIO, UnknownError, steps_of
+from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepTimes
+from kvpressure.simulation.step_table import StepTable, fitted_to
+from kvpressure.simulation.steps import SHARED_RATIO, Steps, UnknownError, steps_of
 
 LEAST_INTERVALS: Final = 10
 ASKED: Final = 512
@@ -135,12 +136,13 @@ def known(
     *,
     growing: float | None = None,
     held: float | None = None,
+    card: StepTable | None = None,
 ) -> Known:
     """Return the engine as it can be simulated. Raises UnknownError.
 
     `growing` is the share of a step's time that grows with the batch, where the page is to be asked no more about that.
     `held` says that requests wait for something else than the pool: at most so many run at once, infinity where another
-    limit of the server does it.
+    limit of the server does it. `card` is the table of the card and model, where these are known.
     """
     page = read(observed, limits, spread=taken.spread)
     observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
@@ -154,7 +156,7 @@ def known(
         pool -= min(0.8 * pool, max(cached * prompts.mean, usage * pool - own))
     server = Server(
         pool_tokens=pool,
-        steps=steps.end(taken.end) if growing is None else steps.growing(growing),
+        steps=_times(steps, taken.end, growing, card),
         block_tokens=float(cache.block_size or 16),
         max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, held or math.inf),
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
@@ -167,6 +169,12 @@ def known(
     most_error = thresholds.advice_simulated_error_max_ratio
     found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests)
     return _fitted(found, most_error, pool_limits=held is None)
+
+
+def _times(steps: Steps, end: float, growing: float | None, card: StepTable | None) -> StepTimes:
+    if card is not None:
+        return fitted_to(card, steps, end)
+    return steps.end(end) if growing is None else steps.growing(growing)
 
 
 def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:

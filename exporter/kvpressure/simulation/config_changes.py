@@ -19,6 +19,7 @@ PREFIX_CACHING: Final = "prefix_caching"
 OFFLOAD: Final = "kv_offloading"
 SESSIONS: Final = "sessions"
 STICKY: Final = "sticky_replicas"
+GPU: Final = "gpu"
 TIER_BYTES_PER_SECOND: Final = 20e9
 """From host memory to a GPU over PCIe 4.0 x16, of 32 GB/s on paper; the page tells nothing of it."""
 WATERMARK_RATIO: Final = 0.02
@@ -45,6 +46,8 @@ class ConfigChange:
     by: int = 1
     long: int = 0
     at_best: bool = False
+    name: str = ""
+    """What it is set to, where that is no number."""
 
 
 def cap_prompt(tokens: int) -> ConfigChange:

@@ -21,6 +21,7 @@ from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.length_routing import simulated
 from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import UnknownError
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0
@@ -149,8 +150,15 @@ class Model:
             refused_ratio=refused,
             shortened_ratio=span(lambda one: one.shortened_ratio),
             hit_ratio=span(lambda one: one.hit_ratio or 0.0) if self._has_sessions else None,
-            first_token_seconds=span(lambda one: one.first_token_seconds or 0.0) if self._has_sessions else None,
+            first_token_seconds=span(lambda one: one.first_token_seconds or 0.0)
+            if self._has_sessions or self.on_card
+            else None,
         )
+
+    @property
+    def on_card(self) -> bool:
+        """Whether step times are those of a card's table, which tell of first tokens as well."""
+        return isinstance(self.known.server.steps, CardSteps)
 
     @property
     def _has_sessions(self) -> bool:
@@ -226,20 +234,23 @@ def model_of(
     traffic: Traffic | None = None,
     held: float | None = None,
     growing: float | None = None,
+    card: StepTable | None = None,
 ) -> Model:
     """Return the model of an engine, under `traffic` instead of its own where given.
 
     `held` is as for `calibrate.known`: how many run at once where requests wait for something else than the pool;
-    `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls.
+    `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls;
+    with the table of its `card` and model nothing but how fast these are has to be told by polls.
     Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
     """
-    found = known(observed, limits, thresholds, held=held, growing=growing)
+    found = known(observed, limits, thresholds, held=held, growing=growing, card=card)
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
     others = []
     for taken in OTHERWISE:
         try:
-            others.append(known(observed, limits, thresholds, taken, held=held, growing=None if taken.end else growing))
+            likely = None if taken.end else growing
+            others.append(known(observed, limits, thresholds, taken, held=held, growing=likely, card=card))
         except UnknownError:
             continue
     if traffic is not None:

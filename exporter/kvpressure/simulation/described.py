@@ -12,7 +12,8 @@ from kvpressure.model.limits import Limits
 from kvpressure.simulation.calibrate import Known, Measured, requests
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.server import Demand, RequestShape, Server
+from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds, StepTimes
+from kvpressure.simulation.step_table import CARD_RATIOS, CardSteps
 from kvpressure.simulation.steps import UnknownError
 
 _NORMAL: Final = NormalDist()
@@ -24,6 +25,8 @@ STEEPEST: Final = math.exp(Z95 * Z95 / 2)
 """p95 over mean, 3.87, beyond which no lognormal distribution has both."""
 BATCH_SHARE: Final = 0.3
 """Of a step's time, that may grow with the batch where nobody measured it."""
+HOST_LAYER_SECONDS: Final = 5e-5
+"""That a host which launches kernels by CUDA graphs adds for each layer at most."""
 _SHARES: Final = (*(place / 20 for place in range(20)), 0.99)
 
 
@@ -61,11 +64,20 @@ def under(server: Server, traffic: Traffic) -> Iterator[Known]:
 
 
 def alternatives(server: Server, traffic: Traffic) -> list[Known]:
-    """Return the alternatives where step times are described too: they may grow with the batch."""
+    """Return the alternatives where step times are described too: what nobody has measured of them may be otherwise.
+
+    Those of terms may grow with the batch; a card may be slower than its kernels one by one, or wait for its host.
+    """
     found = list(under(server, traffic))
     steps, batch = server.steps, max(1.0, found[0].measured.running)
-    growing = replace(steps, fixed=(1 - BATCH_SHARE) * steps.fixed, sequence=BATCH_SHARE * steps.fixed / batch)
-    return [*found, next(under(replace(server, steps=growing), traffic))]
+    others: list[StepTimes] = []
+    if isinstance(steps, StepSeconds):
+        share = BATCH_SHARE * steps.fixed
+        others = [replace(steps, fixed=steps.fixed - share, sequence=share / batch)]
+    if isinstance(steps, CardSteps):
+        host = HOST_LAYER_SECONDS * steps.table.layers
+        others = [*(steps.scaled(by) for by in CARD_RATIOS), replace(steps, host_seconds=host)]
+    return [*found, *(next(under(replace(server, steps=other), traffic)) for other in others)]
 
 
 def within_caps(server: Server, limits: Limits) -> Server:

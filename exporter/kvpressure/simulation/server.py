@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, replace
-from typing import Final
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Final, Protocol
 
 from kvpressure.simulation.sessions import Sessions
 
@@ -44,6 +44,29 @@ class StepSeconds:
         """Return step times multiplied by `by`."""
         return StepSeconds(*(by * value for value in astuple(self)))
 
+    def record(self) -> dict[str, object]:
+        """Return the terms by their names."""
+        return asdict(self)
+
+
+class StepTimes(Protocol):
+    """How long a step takes: by terms, or by the table of a card (`step_table.CardSteps`)."""
+
+    @property
+    def prompt_token(self) -> float:
+        """Seconds of one more prompt token."""
+
+    def of(
+        self, sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
+    ) -> float:
+        """Return the seconds of a step, as `StepSeconds.of`."""
+
+    def scaled(self, by: float) -> StepTimes:
+        """Return step times multiplied by `by`."""
+
+    def record(self) -> dict[str, object]:
+        """Return what they are, for programs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -57,7 +80,7 @@ class Server:
     """
 
     pool_tokens: float
-    steps: StepSeconds
+    steps: StepTimes
     block_tokens: float = 16.0
     max_num_seqs: float = math.inf
     step_tokens: float = 8192.0

@@ -65,6 +65,7 @@ WINS_NOWHERE = {
     "kv.stays": _POLLS,
     "kv.longest": _LAB.format("kv-prefixes"),
     "deferred.several_kinds": _LAB.format("deferred-encoder"),
+    "compute.decode_bandwidth": _POLLS,
     "compute.decode": _LAB.format("compute-decode"),
     "compute.mixed": _LAB.format("compute-decode"),
     "host.front_end": _LAB.format("host-answers"),

@@ -205,6 +205,55 @@ def test_compute_goes_into_prompts_or_into_answers(ratio, expected):
     assert word(Cause.COMPUTE_BOUND, made) == expected
 
 
+HELD_UP = {"prefill_ratio": 0.99, "step_tokens": 900.0, "held_up_ratio": 0.6, "prefilling": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, "compute.prefill"),
+        ({"held_up_ratio": 0.3}, "healthy.served"),
+        ({"held_up_ratio": None}, "healthy.served"),
+        ({"prefill_ratio": 0.6}, "healthy.served"),
+        ({"waiting": 5.0, "waiting_ratio": 1.0, "at_cap": True}, "concurrency.sequence_cap"),
+    ],
+)
+def test_long_prompts_that_hold_up_those_who_decode_are_compute(asked, expected):
+    quiet = {"waiting": 0.0, "waiting_ratio": 0.0, **FITS}
+    assert rule(inputs(**(quiet | HELD_UP | asked))).id == expected
+
+
+def test_the_grounds_say_how_much_of_the_time_prompts_take():
+    _, said = grounds(inputs(waiting=0.0, waiting_ratio=0.0, **FITS, **HELD_UP))
+    assert (
+        said
+        == "99% of the tokens computed are of prompts. Steps with prompts take at least 60% of the time between tokens."
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, "compute.decode_bandwidth"),
+        ({"slowdown_factor": 2.2, "step_tokens": 60.0}, "compute.decode"),
+        ({"slowdown_factor": 1.5}, "healthy.served"),
+        ({"kv_usage_ratio": 0.22}, "healthy.served"),
+        ({"prefill_ratio": 0.8}, "healthy.served"),
+        ({"gpu_utilization_ratio": 0.2}, "healthy.served"),
+    ],
+)
+def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_bandwidth(asked, expected):
+    decoding = {"prefill_ratio": 0.1, "step_tokens": 25.0, "slowdown_factor": 2.5, "kv_usage_ratio": 0.6}
+    found = inputs(**({"waiting": 0.0, "waiting_ratio": 0.0} | FITS | decoding | asked))
+    found = replace(found, step_tokens_baseline=20.0, kv_usage_baseline=0.2)
+    assert rule(found).id == expected
+    if not asked:
+        assert grounds(found)[1] == (
+            "Steps that decode take 2.5 times as long as healthy ones and read 3.0 times as much context; generated "
+            "tokens have not grown with it."
+        )
+
+
 @pytest.mark.parametrize("by", DETAILS[Cause.PAUSED])
 def test_who_paused_it_is_told(by):
     assert word(Cause.PAUSED, inputs(paused_by=by)) == by

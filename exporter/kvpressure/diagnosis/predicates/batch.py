@@ -70,6 +70,13 @@ def prefills_overlap(facts: Facts) -> bool | None:
 
 
 @fact()
+def prompts_hold_up(facts: Facts) -> bool:
+    """Return whether most of the time between tokens is spent in steps that are held up."""
+    ratio = facts.window.throughput.held_up_ratio
+    return ratio is not None and ratio >= facts.thresholds.held_up_min_ratio
+
+
+@fact()
 def slower(facts: Facts) -> bool:
     """Return whether steps take much longer than healthy ones, over the newest polls."""
     slowdown = facts.window.throughput.slowdown_factor
@@ -83,6 +90,24 @@ def fuller(facts: Facts) -> bool | None:
     if now is None:
         return None
     return healthy is not None and now >= facts.thresholds.step_fuller_min_factor * healthy
+
+
+@fact("steps")
+def reads_more(facts: Facts) -> bool | None:
+    """Return whether decoding reads much more context than in healthy steps, and gets no more tokens for it.
+
+    All that requests hold of the cache is read in every step. Where steps are slower by more than they have more
+    tokens, a larger batch has bought nothing.
+    """
+    window, thresholds = facts.window, facts.thresholds
+    tokens, usage = window.throughput.step_tokens, window.kv_usage_ratio
+    healthy_tokens, healthy_usage = facts.inputs.step_tokens_baseline, facts.inputs.kv_usage_baseline
+    slowdown = window.throughput.slowdown_factor
+    if tokens is None:
+        return None
+    if not healthy_tokens or not healthy_usage or usage is None or slowdown is None:
+        return False
+    return usage >= thresholds.step_fuller_min_factor * healthy_usage and slowdown >= tokens / healthy_tokens
 
 
 @fact("gpu")
@@ -117,12 +142,16 @@ prefill_limits = Shared(mostly_prefill & steps_full)
 
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
+    | (mostly_prefill & prompts_hold_up)
     | (slower & fuller & ~gpu_idle.known_true())
     | (gpu_busy & (slower | (queued & ~steady)) & ~cache_may_hold_queue)
 )
 """Steps that take longer because they compute more, a busy GPU that makes requests wait without a cap, or prompts
-without a pause.
+that are computed without a pause or hold up most of what decodes.
 
 A busy GPU alone does not outweigh requests that wait all the time and are preempted, or may not fit; nor does it
 explain a queue behind a batch that stays at its highest, with steps as fast as ever.
 """
+
+bandwidth_limits = Shared(slower & reads_more & mostly_decode & ~gpu_idle.known_true())
+"""Decoding that waits for memory: each step reads the weights and the context of all that run."""

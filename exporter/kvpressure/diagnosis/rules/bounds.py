@@ -68,7 +68,25 @@ def _prefill_share(facts: Facts) -> str:
 
 
 def _prompts(facts: Facts) -> str:
-    return " ".join(filter(None, (_prefill_share(facts), _scattered(facts))))
+    return " ".join(filter(None, (_prefill_share(facts), _held_up(facts), _scattered(facts))))
+
+
+def _held_up(facts: Facts) -> str:
+    ratio = facts.window.throughput.held_up_ratio
+    if not batch.prompts_hold_up.state(facts) or ratio is None:
+        return ""
+    return f"Steps with prompts take at least {ratio:.0%} of the time between tokens."
+
+
+def _context(facts: Facts) -> str:
+    usage, healthy = facts.window.kv_usage_ratio, facts.inputs.kv_usage_baseline
+    slowdown = facts.window.throughput.slowdown_factor
+    if not usage or not healthy or slowdown is None:
+        return ""
+    return (
+        f"Steps that decode take {slowdown:.1f} times as long as healthy ones and read {usage / healthy:.1f} times as "
+        "much context; generated tokens have not grown with it."
+    )
 
 
 def _scattered(facts: Facts) -> str:
@@ -105,6 +123,7 @@ RULES: Final = (
         {**_NO_CACHE, "gpu_compute_low": False, "latency_inflated": True},
         ("queued_prefill", "prefill", queue.queued & batch.prefill_limits, _prompts),
         ("prefill", "prefill", batch.compute_limits & batch.mostly_prefill, _prompts),
+        ("decode_bandwidth", "decode_bandwidth", batch.bandwidth_limits, _context),
         ("decode", "decode", batch.compute_limits & batch.mostly_decode, _prefill_share),
         ("mixed", "", batch.compute_limits, _prefill_share),
     ),

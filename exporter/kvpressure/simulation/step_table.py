@@ -5,8 +5,6 @@ precedes each token, and all else (matrix products, experts, norms, exchange bet
 of tokens alone and is told by two curves: for steps that only decode, and for steps with chunks. Attention of decoding
 is a grid of sequences and their mean context, attention of chunks one of tokens and of those that precede them, for
 one, two, four, ... chunks in a step. The parts are added, as aiconfigurator's own mixed step does.
-
-Pure, and by itself: it imports nothing of this repository.
 """
 
 from __future__ import annotations
@@ -16,12 +14,17 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
+
+from kvpressure.simulation.steps import Steps
 
 FORMAT: Final = 1
 SECONDS: Final = 1e-6
 """Times in a table are microseconds."""
+CARD_RATIOS: Final = (0.9, 1.15)
+"""Of a card's step times: public traces of vLLM lie between these (`tests/lab/README.md`), clocks differ by a tenth."""
+FULL_STEP_TOKENS: Final = (2_048.0, 4_096.0)
 
 
 class StepTableError(Exception):
@@ -68,10 +71,10 @@ class Grid:
         if not self.power:
             return _between(before, after, part)
         exponent = math.log(after / before) / math.log(self.rows[first + 1] / self.rows[first])
-        return before * (row / self.rows[first]) ** exponent
+        return before * math.exp(exponent * math.log(row / self.rows[first]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTable:
     """Step times of `model` on `tensor_parallel` cards of a kind. `made` says how the table came to be.
 
@@ -99,27 +102,92 @@ class StepTable:
         `tokens`: those that the decoding sequences are computed for, where drafts make them more than one each.
         """
         decoded = sequences if tokens is None else tokens
-        attention = self.decode_attention.at(sequences, context) if sequences else 0.0
-        if not chunks:
-            return (self.decode_tokenwise.at(decoded) + attention) * SECONDS
         computed = sum(chunk.tokens for chunk in chunks)
-        return (self.mixed_tokenwise.at(decoded + computed) + attention + self._attention(chunks, computed)) * SECONDS
+        pairs = sum(chunk.tokens * (chunk.before + chunk.tokens / 2) for chunk in chunks)
+        return self._seconds(sequences, context, decoded, len(chunks), computed, pairs)
+
+    def of(
+        self, sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
+    ) -> float:
+        """Return the seconds of a step, as `StepSeconds.of`: of contexts and preceding tokens the sums are known.
+
+        Where too few tokens precede those of a prompt for one chunk, there are as many equal ones as explain it.
+        """
+        context = context_tokens / sequences if sequences else 0.0
+        chunks = max(1.0, prompt_tokens**2 / (2 * preceding_tokens)) if preceding_tokens > 0 else 1.0
+        many = chunks if prompt_tokens else 0.0
+        return self._seconds(sequences, context, sequences, many, prompt_tokens, preceding_tokens)
 
     @property
     def floor_seconds(self) -> float:
         """Seconds of the smallest step: one sequence with hardly any context."""
         return self.seconds(1.0, 1.0)
 
-    def _attention(self, chunks: Sequence[Chunk], computed: float) -> float:
+    def _seconds(
+        self, sequences: float, context: float, decoded: float, chunks: float, computed: float, pairs: float
+    ) -> float:
+        attention = self.decode_attention.at(sequences, context) if sequences else 0.0
+        if not chunks:
+            return (self.decode_tokenwise.at(decoded) + attention) * SECONDS
+        attention += self._attention(chunks, computed, pairs)
+        return (self.mixed_tokenwise.at(decoded + computed) + attention) * SECONDS
+
+    def _attention(self, chunks: float, computed: float, pairs: float) -> float:
         """Return the microseconds of as many equal chunks that have as many pairs of a token and one it attends to."""
-        mean = computed / len(chunks)
-        pairs = sum(chunk.tokens * (chunk.before + chunk.tokens / 2) for chunk in chunks)
+        mean = computed / chunks
         before = max(0.0, pairs / computed - mean / 2)
-        if len(chunks) == 1:
+        if chunks <= 1:
             return self.chunk_attention[0].at(mean, before)
-        low, share = _place(self.chunk_counts, len(chunks))
+        low, share = _place(self.chunk_counts, chunks)
         one, more = (self.chunk_attention[place].at(mean, before) for place in (low, low + 1))
         return _between(one, more, share)
+
+
+@dataclass(frozen=True, slots=True)
+class CardSteps:
+    """Step times of a table, each `by` times as long, with `host_seconds` more of a host that launches the kernels."""
+
+    table: StepTable
+    by: float = 1.0
+    host_seconds: float = 0.0
+
+    @property
+    def prompt_token(self) -> float:
+        """Seconds of one more prompt token in a step that is full of them."""
+        few, many = (self.table.of(0.0, tokens, 0.0, tokens**2 / 2) for tokens in FULL_STEP_TOKENS)
+        return self.by * (many - few) / (FULL_STEP_TOKENS[1] - FULL_STEP_TOKENS[0])
+
+    def of(
+        self, sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
+    ) -> float:
+        """Return the seconds of a step."""
+        return self.by * self.table.of(sequences, prompt_tokens, context_tokens, preceding_tokens) + self.host_seconds
+
+    def scaled(self, by: float) -> CardSteps:
+        """Return step times multiplied by `by`."""
+        return replace(self, by=self.by * by, host_seconds=self.host_seconds * by)
+
+    def record(self) -> dict[str, object]:
+        """Return what they are, for programs."""
+        told = self.table
+        of = {"gpu": told.card, "model": told.model, "tensor_parallel": told.tensor_parallel, "kv_bits": told.kv_bits}
+        return {**of, "by": self.by, "host_seconds": self.host_seconds}
+
+
+def fitted_to(table: StepTable, steps: Steps, end: float) -> CardSteps:
+    """Return a table's step times so that they explain what an engine's steps take, as far as its polls tell.
+
+    Within what cards differ by, the card is faster or slower; what is beyond that is its host's. At the ends of what is
+    not known (`end` deviations more than expected for a larger batch) all is the card's, or all the host's.
+    """
+    batch = steps.batch
+    held = batch.running * batch.context_tokens
+    told, took = (one.of(batch.running, 0.0, held) for one in (table, steps.likeliest))
+    ratio = took / told
+    by = min(CARD_RATIOS[1], max(CARD_RATIOS[0], ratio))
+    if end:
+        by = min(1.0, ratio) if end > 0 else ratio
+    return CardSteps(table, by, max(0.0, took - by * told))
 
 
 def parse(text: str | bytes) -> StepTable:
