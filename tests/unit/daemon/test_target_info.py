@@ -14,7 +14,7 @@ from kvpressure.daemon.exporter import addresses
         (Target("demo", "http://127.0.0.1:41234"), "127.0.0.1:41234"),
         (Target("chat", "http://gpu-1"), "gpu-1:80"),
         (Target("chat", "https://gpu-1:8443"), "https://gpu-1:8443"),
-        (Target("gpu-1:8000/llama", "http://gpu-1:8000", "/llama/metrics"), "http://gpu-1:8000/llama/metrics"),
+        (Target("gpu-1:8000/llama", "http://gpu-1:8000", "/llama"), "http://gpu-1:8000/llama"),
         (Target("gpu-1:8443", "https://gpu-1:8443"), "https://gpu-1:8443"),
     ],
 )

@@ -93,7 +93,8 @@ def default_name(url: str) -> str:
 
 def typed_address(url: str, path: str) -> str:
     """Return what people type to reach a target: `host:port`, or the whole URL where that would lead elsewhere."""
-    return default_name(url) if url.startswith("http://") and path == "/metrics" else url + path
+    whole = url if path == "/metrics" else url + path
+    return default_name(url) if whole == url and url.startswith("http://") else whole
 
 
 def matching(pattern: str, must: str) -> Callable[[str], str]:

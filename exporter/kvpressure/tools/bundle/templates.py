@@ -47,6 +47,15 @@ _WORST: Final = (
     "{{ else }}systemctl status 'vllm*' 'kvpressure*'{{ end }}{{ end }}"
 )
 _GONE: Final = "{{ with query (%s) }}No answer for {{ . | first | value | humanizeDuration }}. {{ end }}"
+_COUNT: Final = "namespace_model:kvpressure_replicas:count{cluster=%q,namespace=%q,model_name=%q}"
+_MODEL_VALUES: Final = "$labels.cluster $labels.namespace $labels.model_name"
+_REPLICAS: Final = (
+    f"{{{{ with query (printf `{_COUNT}` {_MODEL_VALUES}) }}}}{{{{ $all := . | first | value }}}}"
+    f"{{{{ with query (printf `round(%f * {_COUNT})` $value {_MODEL_VALUES}) }}}}{{{{ . | first | value }}}}"
+    " of {{ $all }} replicas{{ end }}{{ end }}"
+)
+"""How many of a model's replicas the alert's value, a share, is."""
+
 _CAUSE_BEFORE: Final = "{{ with query (%s) }}, cause: {{ . | first | label `cause` }}{{ end }}"
 _SAME_ENGINE: Final = ("cluster", "instance", "target", "model_name", "engine")
 _SAME_MODEL: Final = ("cluster", "namespace", "model_name")
@@ -74,6 +83,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "model": _MODEL + "{{ with $labels.namespace }} in {{ . }}{{ end }}",
         "thing": _THING,
         "on_its_host": _ON_ITS_HOST % {"instance": "$labels.instance"},
+        "replicas": _REPLICAS,
         "triage": _triage(options.selector, "$labels"),
         "impact": partial(_impact, options.selector, _SAME_ENGINE),
         "impact_of_all": partial(_impact, options.selector, _SAME_MODEL),
