@@ -1,56 +1,60 @@
 """What lands in a chat: the page of a model of which two of three replicas collapse, kept as docs/alerts.md.
 
-promtool renders the generated rules' texts, Debian's Alertmanager posts them. UPDATE_GOLDEN=1 writes the page again.
+promtool renders the generated rules' texts, Debian's Alertmanager posts them with the generated templates.
+UPDATE_GOLDEN=1 writes the page again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import yaml
+from aiohttp import web
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.bundle import Options, bundle_files
-from tests.support.alerting import alertmanager, webhook
-from tests.support.processes import eventually
+from tests.support import built
+from tests.support.alerting import configured
+from tests.support.processes import Process, eventually
 from tests.support.rule_texts import fired
 from tests.support.tools import ROOT, need
 
 pytestmark = pytest.mark.e2e
 PAGE = ROOT / "docs" / "alerts.md"
 ALERT = "KVPressureCacheTooSmall"
-LONGEST_LINE = 140
-"""Characters; two or three lines of a locked phone."""
-
-VOLATILE = ("fingerprint", "startsAt", "endsAt", "generatorURL")
-REPEATED = ("commonAnnotations", "commonLabels", "externalURL", "groupKey")
 TEMPLATE = """## An alert as it arrives
 
-Made by `tests/e2e/test_slack.py` from rules of `kvpressure generate`, with
+Made by `tests/e2e/test_slack.py` from rules and templates of `kvpressure generate`, with
 `--runbook-url {runbooks} --dashboard-url {boards}`: rendered by promtool for a model
-of which two of three replicas collapse, posted by Debian's Alertmanager to a webhook.
+of which two of three replicas collapse, posted by Debian's Alertmanager with `alertmanager/kvpressure.tmpl`, as
+`alertmanager/receivers.yaml` has it.
 
-In Slack, with a template of title, description and the two links:
+In Slack:
 
-> **[{severity}] {summary}**
-> {facts}
-> `{command}`
-> [Runbook][1] · [Board][2]
+```text
+{slack}
+```
 
-[1]: {runbook}
-[2]: {board}
+In Teams:
 
-The body, less what differs each time ({volatile}) or is said
-twice ({repeated}):
+```text
+{teams}
+```
+
+In PagerDuty:
 
 ```json
-{body}
+{pagerduty}
 ```
 """
 
@@ -87,41 +91,116 @@ def rendered(folder: Path, runbooks: str, boards: str) -> tuple[dict[str, str], 
     return page
 
 
-async def test_a_page_is_a_fact_a_command_and_two_links_and_the_docs_show_it(tmp_path: Path) -> None:
-    runbooks, boards = "https://runbooks.example.com", "https://grafana.example.com"
-    labels, annotations = rendered(tmp_path, runbooks, boards)
-    async with webhook() as hook, alertmanager(tmp_path, hook) as (process, url), aiohttp.ClientSession() as session:
-        posted = [{"labels": labels, "annotations": annotations}]
-        async with session.post(f"{url}/api/v2/alerts", json=posted) as response:
+def receivers() -> dict[str, Any]:
+    """The generated receivers by kind, secrets and what this Alertmanager does not know aside."""
+    found = yaml.safe_load((built.bundle() / "alertmanager" / "receivers.yaml").read_text())
+    assert found["templates"] == ["kvpressure.tmpl"]
+    kinds = {kind: own[0] for one in found["receivers"] for kind, own in one.items() if kind != "name"}
+    return {kind: {key: text for key, text in own.items() if "file" not in key} for kind, own in kinds.items()}
+
+
+@contextlib.asynccontextmanager
+async def chats(directory: Path, bodies: dict[str, Any]) -> AsyncIterator[tuple[Process, str]]:
+    """Debian's Alertmanager with the generated receivers; what it posts lands in `bodies` by receiver.
+
+    It is older than `msteamsv2_configs`: texts for Teams come through a receiver for Slack.
+    """
+
+    async def receive(request: web.Request) -> web.Response:
+        bodies[request.match_info["path"]] = await request.json()
+        return web.json_response({"status": "success", "dedup_key": "x"}, status=202)
+
+    app = web.Application()
+    app.router.add_post("/{path}", receive)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        sink = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        own = receivers()
+        all_of_them = {
+            "name": "all",
+            "slack_configs": [
+                {**own["slack_configs"], "api_url": f"{sink}/slack"},
+                {**own["msteamsv2_configs"], "api_url": f"{sink}/teams"},
+            ],
+            "pagerduty_configs": [{**own["pagerduty_configs"], "routing_key": "k", "url": f"{sink}/pagerduty"}],
+        }
+        shutil.copy(built.bundle() / "alertmanager" / "kvpressure.tmpl", directory)
+        route = {"receiver": "all", "group_wait": "1s", "group_by": ["alertname"]}
+        config = {"route": route, "receivers": [all_of_them], "templates": ["kvpressure.tmpl"]}
+        async with configured(directory, yaml.safe_dump(config)) as manager:
+            yield manager
+    finally:
+        await runner.cleanup()
+
+
+async def posted(directory: Path, alerts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the three get, by receiver."""
+    bodies: dict[str, Any] = {}
+    async with chats(directory, bodies) as (process, url), aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/api/v2/alerts", json=alerts) as response:
             assert response.status == 200, await response.text()
 
         async def came() -> bool:
-            return bool(hook.bodies)
+            return len(bodies) == 3
 
         await eventually(came, process)
-    body: dict[str, Any] = {key: value for key, value in hook.bodies[0].items() if key not in REPEATED}
-    assert body["receiver"] == "kvpressure-page"
-    body["alerts"] = [{key: value for key, value in one.items() if key not in VOLATILE} for one in body["alerts"]]
-    told = body["alerts"][0]["annotations"]
-    facts, command = told["description"].split("\n")
-    assert max(len(facts), len(command), len(told["summary"])) <= LONGEST_LINE
-    assert command.startswith("Run: kubectl kvpressure triage -n chat pod/vllm-0")
+    return bodies
+
+
+async def test_a_page_is_a_fact_a_command_and_two_links_and_the_docs_show_it(tmp_path: Path) -> None:
+    runbooks, boards = "https://runbooks.example.com", "https://grafana.example.com"
+    labels, annotations = rendered(tmp_path, runbooks, boards)
+    bodies = await posted(tmp_path, [{"labels": labels, "annotations": annotations}])
+    facts, command = annotations["description"].split("\n")
+    command = command.removeprefix("Run: ")
+    assert command == "kubectl kvpressure triage -n chat pod/vllm-0"
+    (slack,), (teams,) = bodies["slack"]["attachments"], bodies["teams"]["attachments"]
+    title = f"[CRITICAL] {annotations['summary']}"
+    assert slack["title"] == teams["title"] == bodies["pagerduty"]["payload"]["summary"] == title
+    assert slack["text"].splitlines()[:2] == [facts, f"`{command}`"]
+    assert teams["text"].split("\n\n")[:2] == [facts, f"`{command}`"]
+    pager = bodies["pagerduty"]["payload"]
+    assert pager["severity"] == "critical"
+    pager["custom_details"] = {key: pager["custom_details"][key] for key in ("facts", "run", "runbook", "board")}
+    assert pager["custom_details"] == {
+        "facts": f"{facts}\n",
+        "run": f"{command}\n",
+        "runbook": annotations["runbook_url"],
+        "board": annotations["dashboard_url"],
+    }
     text = TEMPLATE.format(
         runbooks=runbooks,
         boards=boards,
-        severity=labels["severity"].upper(),
-        summary=told["summary"],
-        facts=facts,
-        command=command.removeprefix("Run: "),
-        runbook=told["runbook_url"],
-        board=told["dashboard_url"],
-        volatile=", ".join(f"`{name}`" for name in VOLATILE),
-        repeated=", ".join(f"`{name}`" for name in REPEATED),
-        body=json.dumps(body, indent=1, ensure_ascii=False),
+        slack=f"{slack['title']}\n{slack['text']}".strip(),
+        teams=f"{teams['title']}\n\n{teams['text']}".strip(),
+        pagerduty=json.dumps({key: pager[key] for key in ("summary", "severity", "custom_details")}, indent=1),
     )
+    assert not re.search(r"unknown|no value|Runbook>?\W*$|<@|<!", text)
     generated = PAGE.read_text().partition(TEMPLATE.partition("\n")[0])[0]
     if os.environ.get("UPDATE_GOLDEN"):
         PAGE.write_text(generated + text)
     assert PAGE.read_text() == generated + text, (
         "docs/alerts.md is stale: run with UPDATE_GOLDEN=1 and look at the diff"
     )
+
+
+async def test_many_alerts_are_one_message_and_a_name_calls_nobody(tmp_path: Path) -> None:
+    alerts = [
+        {
+            "labels": {"alertname": ALERT, "severity": "warning", "target": f"t{number}"},
+            "annotations": {
+                "summary": f"<!channel> on t{number}",
+                "description": f"<@U{number}>\nRun: triage t{number}",
+            },
+        }
+        for number in range(7)
+    ]
+    bodies = await posted(tmp_path, alerts)
+    for name in ("slack", "teams"):
+        (attachment,) = bodies[name]["attachments"]
+        assert attachment["title"] == "[WARNING] !channel on t0 (and 6 more)"
+        assert "<" not in attachment["text"]
+        assert [f"`triage t{number}`" in attachment["text"] for number in range(7)] == [True] * 5 + [False] * 2
+    assert bodies["pagerduty"]["payload"]["custom_details"]["run"].count("triage") == 7

@@ -103,7 +103,7 @@ def test_every_runbook_and_every_promtool_test_belongs_to_a_rule() -> None:
     without_an_exporter = {alert.name for file in load_rules(given) for alert in file.alerts}
     assert books - {"README"} == {*NAMES, *without_an_exporter}
     named = {re.sub(r"^(alerts|recording)/|\.yaml\.j2$", "", file.path) for file in rule_files()}
-    together = {"idle", "muted-symptoms", "paused", "rolling-restart", "not-kv"}
+    together = {"idle", "muted-symptoms", "paused", "rolling-restart", "not-kv", "texts"}
     assert {path.stem for path in TESTS.glob("*.yaml")} - together <= named
 
 

@@ -77,15 +77,19 @@ async def webhook() -> AsyncIterator[Webhook]:
 @contextlib.asynccontextmanager
 async def alertmanager(directory: Path, hook: Webhook) -> AsyncIterator[tuple[Process, str]]:
     """Debian's Alertmanager with the generated example, whose only change is the webhooks' host and port."""
-    program, amtool = (
-        need("prometheus-alertmanager", "prometheus-alertmanager"),
-        need("amtool", "prometheus-alertmanager"),
-    )
     example = (built.bundle() / "alertmanager" / "alertmanager.yaml").read_text()
     assert example.count(EXAMPLE_WEBHOOK) == 2
+    async with configured(directory, example.replace(EXAMPLE_WEBHOOK, hook.url)) as manager:
+        yield manager
+
+
+@contextlib.asynccontextmanager
+async def configured(directory: Path, text: str) -> AsyncIterator[tuple[Process, str]]:
+    """Debian's Alertmanager with this configuration: its process, and its URL once it is ready."""
+    program = need("prometheus-alertmanager", "prometheus-alertmanager")
     config = directory / "alertmanager.yaml"
-    config.write_text(example.replace(EXAMPLE_WEBHOOK, hook.url))
-    clean(amtool, "check-config", config)
+    config.write_text(text)
+    clean(need("amtool", "prometheus-alertmanager"), "check-config", config)
     address = f"127.0.0.1:{free_port()}"
     command = [
         program,

@@ -15,6 +15,7 @@ from kvpressure.advice import Action, Case, Place, advise_on
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
+from kvpressure.config.settings.types import typed_address
 from kvpressure.config.target import Target
 from kvpressure.daemon.advised import Advised
 from kvpressure.daemon.canaries import Canaries, canary_times
@@ -256,6 +257,7 @@ class Daemon:
         return {
             **self._families_beside(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
+            "target_info": addresses(self._targets.targets) or None,
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),
             "config_last_reload_success_timestamp_seconds": self._reloaded_at,
@@ -288,6 +290,12 @@ class Daemon:
 
 
 _CALM = ("library_not_found", "binding_not_found", "detached")
+
+
+def addresses(targets: Iterable[Target]) -> dict[str, dict[str, float]]:
+    """Return the address of each target that is not called by it: what an alert's command needs."""
+    typed = {one.name: typed_address(one.url, one.path) for one in targets if not one.pod}
+    return {name: {address: 1.0} for name, address in typed.items() if address != name}
 
 
 def _pipeline_settings(settings: Settings) -> PipelineSettings:

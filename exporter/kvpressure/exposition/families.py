@@ -126,6 +126,13 @@ EXPORTER: Final = (
         "gauge",
         "Unix time of the last successful configuration reload.",
     ),
+    exporter_family(
+        "target_info",
+        "gauge",
+        "1; the address of a target whose name is not its address; absent for the others, and for pods.",
+        "target",
+        "address",
+    ),
     exporter_family("thresholds_info", "gauge", "1; hash of the thresholds in use.", "hash"),
     exporter_family("build_info", "gauge", "1; version of kvpressure and Python.", "version", "python_version"),
 )

@@ -91,6 +91,12 @@ def default_name(url: str) -> str:
     return rest if re.search(r":\d+$", rest) else f"{rest}:{443 if scheme == 'https' else 80}"
 
 
+def typed_address(url: str, path: str) -> str:
+    """Return what people type to reach a target: `host:port`, or the whole URL where that would lead elsewhere."""
+    whole = url if path == "/metrics" else url + path
+    return default_name(url) if whole == url and url.startswith("http://") else whole
+
+
 def matching(pattern: str, must: str) -> Callable[[str], str]:
     """Return a check that a whole text matches, which raises ValueError with `must`: {text!r} in it is the text."""
     known = re.compile(pattern)

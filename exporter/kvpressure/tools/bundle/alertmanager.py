@@ -99,7 +99,7 @@ def inhibitions(alerts: Iterable[Alert], options: Options) -> tuple[Inhibition, 
 
 
 def alertmanager_config(path: str, template: str, options: Options, alerts: Sequence[Alert]) -> str:
-    """Return the whole file. `path` is the template's name in messages; raises ConfigError."""
+    """Return one file of the example, whole. `path` is the template's name in messages; raises ConfigError."""
     more = {
         "inhibitions": inhibitions(alerts, options),
         "page_url": options.page_url,

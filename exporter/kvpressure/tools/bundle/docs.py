@@ -27,7 +27,8 @@ themselves.
 
 Windows hold four scrapes each, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
 writes longer ones. Links to runbooks and boards come with `--runbook-url` and `--dashboard-url`: an exporter's own
-address is a pod's, which no laptop can open.
+address is a pod's, which no laptop can open. Receivers for Slack, Teams and PagerDuty are in
+`alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
 
 """
 _VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series

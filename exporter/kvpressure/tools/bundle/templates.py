@@ -14,23 +14,51 @@ from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.tools.bundle.options import Options
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
-_ENGINE: Final = "{{ $labels.model_name }} on {{ $labels.target }}" + _RANK
+_MODEL: Final = "{{ reReplaceAll `.*/(.)` `$1` $labels.model_name }}"
+"""Without its maker: a locked phone shows some two hundred characters."""
+
+_ENGINE: Final = _MODEL + " on {{ or $labels.pod $labels.target }}" + _RANK
+_THING: Final = (
+    "{{ with $labels.pod }}{{ $labels.namespace }}/{{ . }}{{ else }}"
+    "{{ $labels.container }} at {{ $labels.instance }}{{ end }}"
+)
+_LOOPBACK: Final = r"^(https?://)?(localhost|127\.|\[::1\])"
+_ON_ITS_HOST: Final = (
+    f"{{{{ if not (match `{_LOOPBACK}` %(instance)s) }}}}ssh {{{{ %(instance)s | stripPort }}}} {{{{ end }}}}"
+)
+"""What comes before a command that must run where the exporter does; nothing where that is where Prometheus is."""
+
+_REACHABLE: Final = r"^(https?://[\w.:\[\]-]+|[\w.:\[\]-]+:[0-9]+)(/[\w.~/-]*)?$"
+"""Addresses that `triage` can ask, and a shell takes as one word."""
+
 _TRIAGE: Final = (
-    "{{ if $labels.pod }}kubectl kvpressure triage -n {{ $labels.namespace }} pod/{{ $labels.pod }}"
-    "{{ else if match `^[^/ ]+:[0-9]+$` $labels.target }}kvpressure triage {{ $labels.target }}"
-    "{{ else }}kvpressure triage URL{{ end }}"
+    "{{ $at := %(target)s }}{{ with query (printf `kvpressure_target_info{%(selector)scluster=%%q,instance=%%q,"
+    "target=%%q}` %(cluster)s %(instance)s %(target)s) }}{{ $at = . | first | label `address` }}{{ end }}"
+    "{{ if and %(pod)s (eq $at %(target)s) }}kubectl kvpressure triage -n {{ %(namespace)s }} pod/{{ %(pod)s }}"
+    f"{{{{ else if match `{_REACHABLE}` $at }}}}"
+    f"{{{{ if match `{_LOOPBACK}` $at }}}}{_ON_ITS_HOST}{{{{ end }}}}kvpressure triage {{{{ $at }}}}"
+    "{{ else }}curl -s {{ %(instance)s | printf `http://%%s/targets` }}{{ end }}"
 )
+"""The command for one engine: its pod, or its address; who has neither is listed by the exporter."""
+
 _WORST: Final = (
-    "{{ with query (printf `(%s) == on () group_left () max(%s)`%s) }}{{ with sortByLabel `target` . | first }}"
-    "{{ if .Labels.pod }}kubectl kvpressure triage -n {{ .Labels.namespace }} pod/{{ .Labels.pod }}"
-    "{{ else }}kvpressure triage {{ .Labels.target }}{{ end }}{{ end }}"
-    "{{ else }}kubectl -n {{ $labels.namespace }} get pods{{ end }}"
+    "{{ with query (printf `(%s) == on () group_left () max(%s)`%s) }}{{ $worst := sortByLabel `target` . | first }}%s"
+    "{{ else }}{{ if $labels.namespace }}kubectl -n {{ $labels.namespace }} get pods"
+    "{{ else }}systemctl status 'vllm*' 'kvpressure*'{{ end }}{{ end }}"
 )
-_GONE: Final = (
-    "{{ with query (%s) }}It has not answered for {{ . | first | value | humanizeDuration }}; "
-    "what was seen before: {{ end }}"
+_GONE: Final = "{{ with query (%s) }}No answer for {{ . | first | value | humanizeDuration }}. {{ end }}"
+_COUNT: Final = "namespace_model:kvpressure_replicas:count{cluster=%q,namespace=%q,model_name=%q}"
+_MODEL_VALUES: Final = "$labels.cluster $labels.namespace $labels.model_name"
+_REPLICAS: Final = (
+    f"{{{{ with query (printf `{_COUNT}` {_MODEL_VALUES}) }}}}{{{{ $all := . | first | value }}}}"
+    f"{{{{ with query (printf `round(%f * {_COUNT})` $value {_MODEL_VALUES}) }}}}{{{{ . | first | value }}}}"
+    " of {{ $all }} replicas{{ end }}{{ end }}"
 )
+"""How many of a model's replicas the alert's value, a share, is."""
+
+_CAUSE_BEFORE: Final = "{{ with query (%s) }}, cause: {{ . | first | label `cause` }}{{ end }}"
 _SAME_ENGINE: Final = ("cluster", "instance", "target", "model_name", "engine")
+_SAME_MODEL: Final = ("cluster", "namespace", "model_name")
 _VLLM_ENGINE: Final = (
     "{{ $labels.model_name }} on {{ if $labels.pod }}{{ with $labels.namespace }}{{ . }}/{{ end }}{{ $labels.pod }}"
     "{{ else }}{{ $labels.instance }}{{ end }}"
@@ -54,8 +82,13 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "thresholds_hash": options.thresholds.hash,
         "selector": options.selector,
         "engine": _ENGINE,
-        "model": "{{ $labels.model_name }}{{ with $labels.namespace }} in {{ . }}{{ end }}",
-        "triage": _TRIAGE,
+        "model": _MODEL + "{{ with $labels.namespace }} in {{ . }}{{ end }}",
+        "thing": _THING,
+        "on_its_host": _ON_ITS_HOST % {"instance": "$labels.instance"},
+        "replicas": _REPLICAS,
+        "triage": _triage(options.selector, "$labels"),
+        "impact": partial(_impact, options.selector, _SAME_ENGINE),
+        "impact_of_all": partial(_impact, options.selector, _SAME_MODEL),
         "worst": partial(_worst, options.selector),
         "now": now,
         "lately": Now(options.selector, look_back="10m"),
@@ -69,6 +102,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "details": {cause.value: dict(meanings) for cause, meanings in DETAILS.items()},
         "remedies": {detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items()},
         "plain": plain,
+        "cause_before": _CAUSE_BEFORE % now.query('kvpressure_engine_last_bottleneck{cause!="unknown"}'),
         "gone": _GONE % now.query("kvpressure_engine_silent_seconds"),
         **(more or {}),
     }
@@ -80,13 +114,46 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         raise ConfigError([Problem(path, None, "", f"uses what does not exist: {error.message}")]) from None
 
 
+def _triage(selector: str, labels: str) -> str:
+    """Return the command for the engine whose labels are fields of `labels`."""
+    names = ("cluster", "instance", "namespace", "pod", "target")
+    fields = {name: f"{labels}.{name}" for name in names}
+    return _TRIAGE % {**fields, "selector": f"{selector}," if selector else ""}
+
+
 def _worst(selector: str, *series: str) -> str:
     """Return the command for the alert's replica with the highest value of any of `series`; ties go by name.
 
     With `topk` any of them would do, another at each evaluation, and the text would never be the same.
     """
-    either = " or ".join(_selected(one, selector, ("cluster", "namespace", "model_name")) for one in series)
-    return _WORST % (either, either, 2 * " $labels.cluster $labels.namespace $labels.model_name" * len(series))
+    either = " or ".join(_selected(one, selector, _SAME_MODEL) for one in series)
+    labels = 2 * "".join(f" $labels.{name}" for name in _SAME_MODEL) * len(series)
+    return _WORST % (either, either, labels, _triage(selector, "$worst.Labels"))
+
+
+def _impact(selector: str, same: Sequence[str], cause: str = "", look_back: str = "10m") -> str:
+    """Return sentences on those held up: since when, how many wait and how long, what it cost; each where it is known.
+
+    They are of the alert's engine, or with the labels of a model of all its engines. `cause` is the value of that label
+    whose beginning counts, "" for none. What is not there, or is nothing, has no sentence.
+    """
+    values = "".join(f" $labels.{name}" for name in same)
+
+    def query(expr: str, series: str, window: str = "") -> str:
+        return f"with query (printf `{expr % (_selected(series, selector, same) + window)}`{values})"
+
+    first, last = ". | first | value", f"[{look_back}]"
+    drain = query("max(last_over_time(%s)) > 0", "kvpressure_queue_drain_seconds", last)
+    waiting = query("sum(last_over_time(%s)) > 0", "kvpressure_requests_waiting", last)
+    lost = query("sum(increase(%s)) >= 1", "kvpressure_lost_tokens_total", "[10m]")
+    calm = "time() - max_over_time(timestamp(max(%s) == 0)[1h:15s]) > 0"
+    began = query(calm, f'kvpressure_bottleneck{{cause="{cause}"}}') if cause else ""
+    since = f"{{{{ {began} }}}}Began {{{{ {first} | humanizeDuration }}}} ago. {{{{ end }}}}" if cause else ""
+    return (
+        f"{since}{{{{ {waiting} }}}}Waiting {{{{ {first} | printf `%.0f` }}}}"
+        f" (1m mean){{{{ {drain} }}}}, {{{{ {first} | humanizeDuration }}}} to drain{{{{ end }}}}. {{{{ end }}}}"
+        f"{{{{ {lost} }}}}{{{{ {first} | humanize }}}} tokens lost in 10m. {{{{ end }}}}"
+    )
 
 
 def _selected(series: str, selector: str, labels: Sequence[str]) -> str:
@@ -115,20 +182,22 @@ def _vllm_since(alert: str) -> str:
 
 
 class Now:
-    """`now(series, how)`: another series' value for the alert's engine, as text for a description.
+    """`now(series, how, text)`: another series' value for the alert's engine, in a text where `{}` stands for it.
 
     `series` may end in matchers (`name{kind="e2e"}`), `how` is a Prometheus function such as humanize. Where the series
-    is absent, the text is "unknown"; with a `look_back`, only where it has been absent for that long. `labels` have to
-    be the alert's.
+    is absent, so is the text, and a value without one is "unknown"; with a `look_back`, only where it has been absent
+    for that long. `labels` have to be the alert's.
     """
 
     def __init__(self, selector: str, look_back: str = "", labels: Sequence[str] = _SAME_ENGINE) -> None:
         self._selector, self._labels, self._look_back = selector, labels, look_back
 
-    def __call__(self, series: str, how: str = "humanize") -> str:
+    def __call__(self, series: str, how: str = "humanize", text: str = "") -> str:
         """Return the template text."""
-        found = f"{{{{ with query ({self.query(series)}) }}}}{{{{ . | first | value | {how} }}}}"
-        return f"{found}{{{{ else }}}}unknown{{{{ end }}}}"
+        before, _, after = text.partition("{}")
+        otherwise = "" if text else "{{ else }}unknown"
+        found = f"{before}{{{{ . | first | value | {how} }}}}{after}"
+        return f"{{{{ with query ({self.query(series)}) }}}}{found}{otherwise}{{{{ end }}}}"
 
     def query(self, series: str) -> str:
         """Return the template expression that gives the query."""
