@@ -100,7 +100,7 @@ def test_every_switch_reaches_the_settings() -> None:
     assert settings["logs"]["max_bytes_per_second"] == 65536
     assert settings["host"]["cgroup_dir"] == "/host/sys/fs/cgroup"
     assert settings["log"] == {"level": "debug"}
-    assert settings["thresholds_file"] == "/etc/kvpressure/thresholds.yaml"
+    assert settings_of("thresholds")["thresholds_file"] == "/etc/kvpressure/thresholds.yaml"
     assert settings_of("namespaces")["kubernetes"]["namespaces"] == ["llm", "chat"]
     assert settings_of("no kubernetes")["kubernetes"] == {"enabled": "false"}
     assert settings_of("tls")["web"] == {"listen_address": ":9443", "config_file": "/etc/kvpressure-web/web.yaml"}
@@ -207,6 +207,14 @@ def test_bad_values_are_refused_with_their_place(values: dict[str, Any], reason:
     result = try_template(merged(MINIMAL, values))
     assert result.returncode != 0
     assert reason in result.stderr
+
+
+def test_thresholds_that_the_rules_would_not_have_are_refused_in_one_line() -> None:
+    own = {"thresholds": {"kv_saturated_min_ratio": 0.95}}
+    result = try_template(merged(MINIMAL, {**own, "prometheusRule": {"enabled": True}}))
+    assert result.returncode != 0
+    assert "set prometheusRule.enabled=false and apply what `kvpressure generate --thresholds` writes" in result.stderr
+    assert template(own)
 
 
 def test_helm_may_hand_down_globals_when_the_chart_is_a_dependency() -> None:
@@ -412,8 +420,11 @@ def test_the_notes_say_what_to_look_at_first(tmp_path: Path) -> None:
     assert text.index("Type this next") < text.index("port-forward") < text.index("look at these in order")
     assert "No PodMonitor was made" in text
     assert "KVPressureThresholdsDiffer" not in text
+    assert "Inhibitions reach" not in text
+    assert "KVPressureThresholdsDiffer" in notes({"thresholds": {"kv_saturated_min_ratio": 0.95}}, tmp_path)
+    inhibition = {"inhibition": {"enabled": True, "namespace": "llm"}}
+    assert "Inhibitions reach alerts whose label `namespace` is llm" in notes(inhibition, tmp_path)
     text = notes(EVERYTHING | {"web": {"tls": True}}, tmp_path)
     assert "curl -sk https://localhost:10405/targets" in text
     assert "permission denied" in text
     assert "set `podMonitor.labels`" in text
-    assert "KVPressureThresholdsDiffer" in text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from kvpressure.tools.audit import Knowledge, Manifests, Problem, audit, read
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.formats import as_json, as_sarif
 from kvpressure.tools.audit.manifests import MAX_CHARS
-from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place, Report, Reviewed, Status
+from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place, Report, Reviewed
 
 _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000
@@ -45,7 +46,7 @@ _FAIL_ON: Final = "The lowest level of a failed check that ends with exit code 1
 Line = tuple[tuple[str, str], ...]
 """Pieces of text with their styles, "" for plain."""
 
-_STYLES: Final[dict[Status, str]] = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
+_STYLES: Final = {"pass": "green", "fail": "bold red", "unknown": "yellow", "note": "cyan"}
 _GAP: Final = "  "
 _MIN_REASON: Final = 20
 """Columns that the last column of the table keeps on the narrowest terminal."""
@@ -222,7 +223,14 @@ def lines(result: Report, width: int) -> Iterator[Line]:
         yield from _fixes(engine, width)
         yield ()
     engines = f"{len(result.engines)} engine{'' if len(result.engines) == 1 else 's'}"
-    yield from _wrapped(f"{engines}: {', '.join(f'{result.count(status)} {status}' for status in STATUSES)}", width)
+    counts = Counter(_shown(finding) for engine in result.engines for finding in engine.findings)
+    words = [*STATUSES, *(["note"] if counts["note"] else [])]
+    yield from _wrapped(f"{engines}: {', '.join(f'{counts[word]} {word}' for word in words)}", width)
+
+
+def _shown(finding: Finding) -> str:
+    """Return the status as people see it: what fails and is no more than a note is a note."""
+    return "note" if finding.status == "fail" and finding.level == "note" else finding.status
 
 
 class _Lines:
@@ -243,16 +251,17 @@ class _Lines:
 
 def _table(engine: Reviewed, width: int) -> Iterator[Line]:
     numbers = [_line_number(finding, engine) for finding in engine.findings]
-    status = max(len(word) for word in ("status", *(finding.status for finding in engine.findings)))
+    status = max(len(word) for word in ("status", *map(_shown, engine.findings)))
     check = max(len(word) for word in ("check", *(finding.check for finding in engine.findings)))
     number = max(len(word) for word in ("line", *numbers))
     begin = len(_GAP) + status + check + number + 3 * len(_GAP)
     yield ((f"{_GAP}{'status':<{status}}{_GAP}{'check':<{check}}{_GAP}{'line':>{number}}{_GAP}found", "dim"),)
     for finding, line in zip(engine.findings, numbers, strict=True):
         reason = _wrapped(clean(finding.reason), max(width - begin, _MIN_REASON))
-        before = f"{'':{status - len(finding.status)}}{_GAP}{finding.check:<{check}}{_GAP}{line:>{number}}{_GAP}"
+        shown = _shown(finding)
+        before = f"{'':{status - len(shown)}}{_GAP}{finding.check:<{check}}{_GAP}{line:>{number}}{_GAP}"
         first = next(reason, ())
-        yield (_GAP, ""), (finding.status, _STYLES[finding.status]), (before, ""), *first
+        yield (_GAP, ""), (shown, _STYLES[shown]), (before, ""), *first
         for more in reason:
             yield (" " * begin, ""), *more
 
@@ -267,9 +276,11 @@ def _line_number(finding: Finding, engine: Reviewed) -> str:
 
 def _fixes(engine: Reviewed, width: int) -> Iterator[Line]:
     fixed = [finding for finding in engine.findings if finding.status == "fail" and finding.fix]
-    if fixed:
-        yield (("  Fix", "bold"),)
+    fixed.sort(key=lambda finding: finding.level == "note")
+    title = ""
     for finding in fixed:
+        if title != (title := "  Note" if finding.level == "note" else "  Fix"):
+            yield ((title, "bold"),)
         yield from _wrapped(clean(f"   {finding.check}, {finding.place}"), width, "dim")
         for line in finding.fix.splitlines():
             yield ((clean(f"     {line}"), "cyan"),)

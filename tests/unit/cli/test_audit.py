@@ -68,7 +68,8 @@ def test_the_tables_are_those_that_rich_would_print(width: int, tmp_path: Path) 
         for one in engine.findings:
             elsewhere = "" if one.place.file == engine.place.file else "*"
             number = "" if one.place.line is None else f"{one.place.line}{elsewhere}"
-            table.add_row(one.status, one.check, number, Text(clean(one.reason)))
+            shown = "note" if (one.status, one.level) == ("fail", "note") else one.status
+            table.add_row(shown, one.check, number, Text(clean(one.reason)))
         out = CleanConsole(file=io.StringIO(), width=width, highlight=False, emoji=False, markup=False)
         heading = f"{engine.title}{f' in namespace {engine.namespace}' if engine.namespace else ''}"
         out.print(Text(clean(f"{heading}, container {engine.container} ({engine.place})")))

@@ -44,6 +44,8 @@ VLLM = {
     "--max-loras",
     "--max-model-len",
     "--max-num-batched-tokens",
+    "--max-num-queued-reqs",
+    "--max-num-queued-tokens",
     "--max-num-seqs",
     "--override-generation-config",
     "--scheduling-policy",

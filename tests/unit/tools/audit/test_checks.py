@@ -388,6 +388,15 @@ def test_long_requests_pass_where_all_that_may_run_fit_together() -> None:
     assert (few.status, few.reason.rpartition(": ")[2]) == ("pass", "all 1 sequences fit the KV cache at their longest")
 
 
+def test_a_cap_far_above_what_fits_fails_without_annotated_lengths_too() -> None:
+    model, share = "--model=Qwen/Qwen3-30B-A3B", "--gpu-memory-utilization=0.9"
+    fails = sized("max-num-seqs", model, share, "--max-num-seqs=512")
+    assert fails.status == "fail"
+    assert "only 3 fit the KV cache at their longest" in fails.reason
+    assert sized("max-num-seqs", model, share, "--max-num-seqs=8").status == "pass"
+    assert sized("max-num-seqs", model, share, "--max-num-seqs=256").status == "unknown", "vLLM's own default"
+
+
 def test_more_sequences_than_tokens_in_a_step_have_one_reason_and_one_fix() -> None:
     args = (QWEN_SMALL, "--max-num-batched-tokens=64", "--max-num-seqs=128")
     seqs, plausible = (sized(check, *args, annotations=LENGTHS) for check in ("max-num-seqs", "max-num-seqs-plausible"))

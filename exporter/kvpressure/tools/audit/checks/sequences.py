@@ -8,7 +8,7 @@ from kvpressure.capacity.capacity_plan import Plan
 from kvpressure.tools.audit.checks.context import Context, limit_fix, number, unseen
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Verdict
-from kvpressure.tools.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force
+from kvpressure.tools.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force, traffic_of
 
 _LIMIT: Final = "max_num_seqs"
 _STEP: Final = "max_num_batched_tokens"
@@ -25,7 +25,8 @@ def declared(engine: Engine, context: Context) -> Verdict:
     if limit is not None and _refused(engine):
         return Verdict("unknown", f"{shown}: the server would not start (max-num-seqs-plausible)", place)
     if not isinstance(sized, str) and count is not None and not sized.refused:
-        return _measured(engine, sized, count, shown)
+        share = context.thresholds.advice_request_share_max_ratio
+        return _measured(engine, sized, (count, shown), share)
     if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
         whose = "" if limit is None else f", a default of {engine.runtime.title}"
         why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
@@ -33,10 +34,14 @@ def declared(engine: Engine, context: Context) -> Verdict:
     return Verdict("pass", f"{number(limit.value)} sequences", place)
 
 
-def _measured(engine: Engine, sized: Sized, count: int, shown: str) -> Verdict:
-    place = engine.limit_place(_LIMIT)
+def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: float) -> Verdict:
+    """By memory alone, where no lengths are annotated: `share` of the longest is short for a request.
+
+    `in_force` is the number of sequences, and how it is written.
+    """
+    place, (count, shown) = engine.limit_place(_LIMIT), in_force
     if sized.plan is not None and sized.plan.max_num_seqs:
-        return _planned(engine, sized, sized.plan, (count, shown))
+        return _planned(engine, sized, sized.plan, in_force)
     fits = sized.pool().fit(sized.longest, 1.0)
     if not fits:
         return Verdict("unknown", f"{shown}; the server would not start (memory-target)", place)
@@ -45,7 +50,12 @@ def _measured(engine: Engine, sized: Sized, count: int, shown: str) -> Verdict:
     if engine.reading.limits.get(_LIMIT) is None or count in engine.runtime.audit.defaults[_LIMIT]:
         reason = f"{shown}: {number(fits)} fit at their longest; how long they are is not known ({PROMPT}, {OUTPUT})"
         return Verdict("unknown", reason, place)
-    return Verdict("pass", f"{shown} sequences; {number(fits)} fit the KV cache at their longest", place)
+    found = f"{number(fits)} fit the KV cache at their longest"
+    most = sized.pool().fit(max(1, int(sized.longest * share)), 1.0)
+    if count > most:
+        reason = f"{shown}: only {found}, {number(most)} at {share:.0%} of it; are they shorter? ({PROMPT}, {OUTPUT})"
+        return Verdict("fail", reason, place, limit_fix(engine, _LIMIT, str(most), sized.command))
+    return Verdict("pass", f"{shown} sequences; {found}", place)
 
 
 def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]) -> Verdict:
@@ -77,11 +87,20 @@ def plausible(engine: Engine, context: Context) -> Verdict:
         return Verdict("fail", reason, place, fix)
     if limit.value <= context.thresholds.batch_collapse_max_sequences:
         return Verdict("fail", f"{count} leaves nothing to batch", place, fix)
-    if pool is not None and limit.value > pool.value:
-        reason = f"{count} sequences do not find a token each in a KV cache of {number(pool.value)}"
+    if pool is not None and limit.value * (tokens := _least_tokens(engine, context)) > pool.value:
+        fits = number(pool.value // tokens)
+        reason = f"{count}: only {fits} of {number(tokens)} tokens fit a KV cache of {number(pool.value)}"
         return Verdict("fail", reason, place, fix)
     most = f"{title}'s largest default" if largest else "any that is known"
     return Verdict("pass", f"{count} is between a batch and {most}", place)
+
+
+def _least_tokens(engine: Engine, context: Context) -> int:
+    """Return the tokens of a request as annotated, else the share of the longest that is short for one, at least 1."""
+    longest, traffic = engine.reading.limits.get("max_model_len"), traffic_of(engine)
+    if traffic is not None:
+        return int(traffic.prompt_p95 + traffic.output_p95)
+    return max(1, int(longest.value * context.thresholds.advice_request_share_max_ratio)) if longest else 1
 
 
 def _refused(engine: Engine) -> bool:
