@@ -50,10 +50,13 @@ prometheus_options = together(
 
 
 def split_engine_url(text: str) -> tuple[str, str]:
-    """Return what people type for an engine as its base and path: `host:port` will do. Raises ValueError."""
+    """Return what people type for an engine as its base and path: `host:port` and `:port` will do. Raises ValueError.
+
+    The only reader of addresses: every command takes the same ones.
+    """
     from kvpressure.config.settings.types import split_url  # noqa: PLC0415 - `plan` seldom asks an engine
 
-    return split_url(text if "://" in text else f"http://{text}")
+    return split_url(text if "://" in text else f"http://localhost{text}" if text[:1] == ":" else f"http://{text}")
 
 
 def page_url(text: str) -> str:
