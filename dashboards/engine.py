@@ -493,7 +493,7 @@ def _what_to_do() -> Row:
     query = "?target=${target:raw}&instance=${instance:raw}"
     listed = "\n".join(f"- [{name}]({address}/{name}{query}): {when}" for name, when in RUNBOOKS.items())
     content = f"""**Is the cause KV cache pressure?** First shed or cap long requests, then change limits;
-`kvpressure advise http://ENGINE:PORT` prints the flags with values, in the right order, and how to verify.
+`kvpressure triage --advice HOST:PORT` prints the flags with values, in the right order, and how to verify.
 
 {listed}
 

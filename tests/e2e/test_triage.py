@@ -38,11 +38,13 @@ async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp
         serving("sequence-cap-queue") as capped,
     ):
         pressure, quiet, mixed, dead, dead_advice, watch = await asyncio.gather(
-            kvpressure("triage", pressed.url, "--gpus", "--duration", SECONDS, *told, env=gpu_environment(tmp_path)),
+            kvpressure(
+                "triage", pressed.url, "--full", "--gpus", "--duration", SECONDS, *told, env=gpu_environment(tmp_path)
+            ),
             kvpressure("triage", idle.url, "--duration", SECONDS),
             kvpressure("triage", calm.url, refused, "--duration", SECONDS, "--json"),
             kvpressure("triage", refused),
-            kvpressure("advise", refused, "--json"),
+            kvpressure("triage", refused, "--advice", "--json"),
             watched(capped.url, tmp_path / "watch.log"),
         )
     assert pressure[0] == 1, pressure
@@ -70,11 +72,13 @@ async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp
     assert (watch[0], "Traceback" in watch[1]) == (1, False), watch
 
 
-async def test_advise_tells_what_to_do_at_the_end_of_a_recording():
+async def test_advice_tells_what_to_do_at_the_end_of_a_recording():
     preempting, capped, calm = await asyncio.gather(
-        kvpressure("advise", "--trace", TRACES / "preemption-thrash.jsonl.xz", "--max-num-seqs", "32", "--json"),
-        kvpressure("advise", "--trace", TRACES / "sequence-cap-queue.jsonl.xz", "--unit", "vllm.service"),
-        kvpressure("advise", "--trace", TRACES / "light-load.jsonl.xz"),
+        kvpressure(
+            "triage", "--advice", "--trace", TRACES / "preemption-thrash.jsonl.xz", "--max-num-seqs", "32", "--json"
+        ),
+        kvpressure("triage", "--advice", "--trace", TRACES / "sequence-cap-queue.jsonl.xz", "--unit", "vllm.service"),
+        kvpressure("triage", "--advice", "--trace", TRACES / "light-load.jsonl.xz"),
     )
     assert (preempting[0], capped[0], calm[0]) == (1, 1, 0)
     (engine,) = json.loads(preempting[1])["engines"]
@@ -92,7 +96,7 @@ async def test_advise_tells_what_to_do_at_the_end_of_a_recording():
 
 
 async def test_what_cannot_be_a_url_or_lacks_one_is_refused_with_exit_code_2():
-    wrong, none = await asyncio.gather(kvpressure("triage", "ftp://x"), kvpressure("advise"))
+    wrong, none = await asyncio.gather(kvpressure("triage", "ftp://x"), kvpressure("triage"))
     assert (wrong[0], none[0]) == (2, 2)
     assert "must start with http:// or https://" in wrong[2]
-    assert "URL of an engine or --trace FILE" in none[2]
+    assert "give the address of an engine, or --trace FILE" in none[2]

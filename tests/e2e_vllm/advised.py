@@ -1,4 +1,4 @@
-"""`python -m tests.e2e_vllm.advised`: a real vLLM under KV pressure, what `kvpressure advise` prints done, measured.
+"""`python -m tests.e2e_vllm.advised`: a real vLLM under KV pressure, what `triage --advice` prints done, measured.
 
 Flags are replaced and vLLM is started anew; a cap on prompts keeps the clients away whose prompts are longer, as a
 gateway would; of N replicas one is run, with its share of the clients. KV in 8 bits, which vLLM does not have on CPUs,
@@ -112,14 +112,14 @@ def _number(text: str) -> int:
 async def measured(
     environment: Environment, flags: Sequence[str], loads: Sequence[Load], folder: Path, name: str
 ) -> Any:
-    """What clients get of a server with these flags; and what `advise` and `triage` print of it meanwhile."""
+    """What clients get of a server with these flags; and what `triage` prints of it meanwhile, advice and all."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     scenario = Scenario(name, (), flags=tuple(flags))
     async with servers.vllm(environment, scenario, port, folder / f"vllm-{name}.log"), _driven(url, loads) as tallies:
         await asyncio.sleep(WARM_SECONDS)
         began, before = time.monotonic(), _tokens(await get(f"{url}/metrics"))
-        advice = asyncio.create_task(kvpressure("advise", url, *KNOWN, "--json"))
+        advice = asyncio.create_task(kvpressure("triage", "--advice", url, *KNOWN, "--json"))
         await asyncio.sleep(MEASURED_SECONDS)
         after, seconds = _tokens(await get(f"{url}/metrics")), time.monotonic() - began
         _, said = await advice

@@ -188,7 +188,7 @@ SENTENCE = b"kvpressure: standard output cannot be written: No space left on dev
 COMMANDS = {
     "replay": ("replay", str(RECORDING)),
     "replay --json": ("replay", "--json", str(RECORDING)),
-    "advise": ("advise", "--trace", str(RECORDING)),
+    "advice": ("triage", "--advice", "--trace", str(RECORDING)),
     "audit": ("audit", str(MANIFEST)),
     "audit --sarif": ("audit", "--sarif", str(MANIFEST)),
     "plan": PLAN,

@@ -82,11 +82,11 @@ def test_replay_prints_names_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(
-    "terminal escapes (OSC 52), bidirectional or zero-width marks in a recording's names, given to `advise`",
+    "terminal escapes (OSC 52), bidirectional or zero-width marks in a recording's names, given to `triage`",
     "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
 )
 def test_advise_prints_names_clean(tmp_path: Path) -> None:
-    assert not hidden(run("advise", "--trace", str(recording(tmp_path)), "--namespace", HOSTILE))
+    assert not hidden(run("triage", "--advice", "--trace", str(recording(tmp_path)), "--namespace", HOSTILE))
 
 
 @pytest.mark.fault(

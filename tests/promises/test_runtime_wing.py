@@ -19,7 +19,7 @@ from kvpressure.runtimes.table import COUNTERS, GAUGES, HISTOGRAMS
 PACKAGE = Path(kvpressure.__file__).parent
 
 OWN_OPTIONS = {
-    # `kvpressure plan`, `advise` and `triage` take limits in our own vocabulary, whatever engine it is about.
+    # `kvpressure plan` and `triage` take limits in our own vocabulary, whatever engine it is about.
     "cli/findings.py": ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"),
     "cli/plan.py": (
         "gpu-memory-utilization",

@@ -21,7 +21,6 @@ COMMANDS = {
     "run": "Run the exporter.",
     "demo": "Watch an incident: a simulated engine, no GPU needed.",
     "triage": "Say what limits running engines, why, and what to do.",
-    "advise": "Print only what to do, with computed values.",
     "incidents": "Look back: the incidents that a Prometheus has seen.",
     "whatif": "Predict what other flags would do.",
     "plan": "Compute safe limits for a model or a running engine.",
@@ -33,8 +32,6 @@ COMMANDS = {
 }
 """What each does, short enough for one line of the list."""
 
-_WITHIN = {"advise": "triage"}
-"""Commands that stand, under their own name, in the file of another."""
 KUBECTL_PLUGIN = "kubectl-kvpressure"
 
 
@@ -103,11 +100,9 @@ class LazyGroup(click.Group):
         """Return the command, None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
-        if name == "run":
+        if cmd_name == "run":
             _load_structlog_alone()
-        module = importlib.import_module(f"kvpressure.cli.{_WITHIN.get(name, name)}")
-        command: click.Command = getattr(module, "advise" if name in _WITHIN else "command")
+        command: click.Command = importlib.import_module(f"kvpressure.cli.{cmd_name.replace('-', '_')}").command
         return command
 
 

@@ -50,10 +50,17 @@ prometheus_options = together(
 
 
 def split_engine_url(text: str) -> tuple[str, str]:
-    """Return what people type for an engine as its base and path: `host:port` will do. Raises ValueError."""
-    from kvpressure.config.settings.types import split_url  # noqa: PLC0415 - `plan` seldom asks an engine
+    """Return what people type for an engine as its base and path: `host:port` and `:port` will do. Raises ValueError.
 
-    return split_url(text if "://" in text else f"http://{text}")
+    The only reader of addresses: every command takes the same ones.
+    """
+    from kvpressure.config.settings.types import split_url  # noqa: PLC0415 - `plan` seldom asks an engine
+    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - as above
+
+    if is_reference(text):
+        how = f"kubectl port-forward {text} 8000, then give :8000"
+        raise ValueError(f"{text} is in a cluster, where triage and whatif reach it; here: {how}")
+    return split_url(text if "://" in text else f"http://localhost{text}" if text[:1] == ":" else f"http://{text}")
 
 
 def page_url(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What `triage` and `advise` found out: one record per engine or unreachable target, exit code, JSON.
+"""What `triage` found out: one record per engine or unreachable target, exit code, JSON.
 
 And what a page does not tell of an engine, which options say.
 """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from kvpressure.cli.say import fail
+from kvpressure.cli.say import fail, say
 from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
@@ -34,6 +34,31 @@ _ALSO = {"--config": ("--config.file",)}
 def together(*options: Decorator) -> Decorator:
     """Return one decorator for all of `options`, which help shows in this order."""
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
+
+
+class UsualFirst(click.Command):
+    """A command of many options: `--help` shows those named in `usual`, in that order, `--help-all` the others too."""
+
+    def __init__(self, *args: Any, usual: Sequence[str], **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self._usual = {name: at for at, name in enumerate(usual)}
+        asked: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": self._show_all}
+        self.params.append(click.Option(["--help-all"], help="Show every option and exit.", **asked))
+
+    def _show_all(self, ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+        if asked:
+            self._usual = {}
+            say(*self.get_help(ctx).splitlines())
+            ctx.exit()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options as one list."""
+        usual = self._usual
+        wanted = [one for one in self.get_params(ctx) if not usual or one.name in {*usual, "help", "help_all"}]
+        wanted.sort(key=lambda one: usual.get(one.name or "", len(usual)))
+        rows = [row for one in wanted if (row := one.get_help_record(ctx)) is not None]
+        with formatter.section("Usual options" if usual else "Options"):
+            formatter.write_dl(rows)
 
 
 def _parameter(flag: str) -> str:

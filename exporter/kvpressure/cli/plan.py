@@ -28,6 +28,7 @@ from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_of, access_options
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
+from kvpressure.cli.options import UsualFirst
 from kvpressure.cli.plan_report import flags, report
 from kvpressure.cli.plan_sessions import asked_of, planned, session_options, session_report, with_lengths
 from kvpressure.cli.say import fail, say, say_json
@@ -72,10 +73,24 @@ _RESERVE = "Activations and the rest per GPU, instead of an estimate."
 _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB."
 
 
-@click.command()
+@click.command(
+    cls=UsualFirst,
+    usual=(
+        "model",
+        "model_config",
+        "url",
+        "gpu",
+        "gpu_memory",
+        "tensor_parallel",
+        "prompt_p95",
+        "output_p95",
+        "concurrency",
+        "as_json",
+    ),
+)
 @click.option("--model-config", type=_FILE, help="The model's Hugging Face config.json.")
 @click.option("--model", metavar="NAME", help="Instead of --model-config, a well-known model by its name on the hub.")
-@click.option("--url", help="A running engine (http://host:port, host:port, or its page's full address).")
+@click.option("--url", help="A running engine: host:port, :port, or http://host:port.")
 @click.option("--duration", default=0.0, type=click.FloatRange(0, 3600), help=_DURATION)
 @click.option("--kv-cache-tokens", type=_COUNT, help="Instead of --url: the pool's tokens as the engine logs them.")
 @click.option("--gpu-memory", type=size_bytes, metavar="SIZE", multiple=True, help=_GPU_MEMORY)

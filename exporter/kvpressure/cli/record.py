@@ -64,13 +64,13 @@ class Recorder:
 
 
 @click.command()
-@click.argument("url", required=False)
+@click.argument("url", required=False, metavar="[ADDRESS]")
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--duration", default=60.0, show_default=True, type=click.FloatRange(1, 86400), help="Seconds to record.")
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 60), help="Seconds per page.")
 @click.option("--label", help="What the engine is going through, written on every line.")
 @click.option(
-    "--gpus", is_flag=True, help="With URL: GPU readings on every line. Alone: what the GPU libraries answer."
+    "--gpus", is_flag=True, help="With ADDRESS: GPU readings on every line. Alone: what the GPU libraries answer."
 )
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
 @access_options
@@ -84,10 +84,10 @@ def command(
     force: bool,
     **options: Any,
 ) -> None:
-    """Record the pages of the engine at URL (http://host:port, host:port, or the page's full address) for `replay`.
+    """Record the metrics of the engine at ADDRESS (host:port, :port, or http://host:port) for `replay`.
 
-    The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without URL, `--gpus` writes one JSON file of
-    what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
+    The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without ADDRESS, `--gpus` writes one JSON file
+    of what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
     """
     if not force and output.exists() and output.stat().st_size > 0:  # an incident does not come back for a second one
         raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")

@@ -129,7 +129,7 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
 def _print_json(line: TraceLine, views: list[EngineView]) -> None:
     for view in views:
         record = {**engine_json(view), "t": line.t}
-        del record["actions"]  # advice is for the end of a recording: `advise --trace`
+        del record["actions"]  # advice is for the end of a recording: `triage --trace`
         if line.label is not None:
             record["label"] = line.label
         say_json(record, indent=None)

@@ -19,7 +19,7 @@ from kvpressure.advice import Action
 from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say
-from kvpressure.exposition.wording import NOT_KNOWN, STAGES, by_time, duration, meaning, quantity
+from kvpressure.exposition.wording import NOT_KNOWN, STAGES, by_time, duration, meaning, quantity, query_in_words
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.values import at
@@ -103,8 +103,8 @@ def advice_report(findings: Sequence[Finding]) -> Group:
         said = [CATALOGUE[finding.cause].label]
         if (diagnosis := finding.diagnosis) is not None:
             said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
-        parts += [Text(_name(finding), style="bold underline"), Text("\n".join([*said, ""]))]
-        parts += _problem(finding)
+        parts += [Text(name_of(finding), style="bold underline"), Text("\n".join([*said, ""]))]
+        parts += problem(finding)
         if finding.actions:
             parts += advice(finding.actions)
         elif finding.view is not None:  # what was never read may well need something
@@ -128,7 +128,7 @@ def verdict_line(finding: Finding, now: float) -> str:
     """One engine in one line, for logs."""
     if (diagnosis := finding.diagnosis) is None:
         return f"{clean(finding.target)}: {CATALOGUE[finding.cause].label}: {clean(finding.problem)}"
-    return f"{_name(finding)}: {_gone(finding)}{_sentence(diagnosis, now)}"
+    return f"{name_of(finding)}: {_gone(finding)}{_sentence(diagnosis, now)}"
 
 
 def advice(actions: Sequence[Action], *, commands: bool = True) -> list[RenderableType]:
@@ -139,7 +139,7 @@ def advice(actions: Sequence[Action], *, commands: bool = True) -> list[Renderab
     for title, group in by_time(actions):
         parts.append(Text(f"{title}\n" if commands else title, style="bold"))
         parts += [part for action in group for part in (_action(action) if commands else [_short(action)])]
-    return parts + (_placeholders(actions) if commands else [])
+    return parts + (placeholders(actions) if commands else [])
 
 
 def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
@@ -158,27 +158,36 @@ def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
     return Group(*parts)
 
 
+def verdict_of(finding: Finding, now: float) -> list[RenderableType]:
+    """Return the line of the verdict; nothing of a target without one."""
+    view, diagnosis = finding.view, finding.diagnosis
+    if diagnosis is None or view is None:
+        return []
+    style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
+    return [Text(_gone(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style)]
+
+
 def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [Text(_name(finding), style="bold underline")]
+    parts: list[RenderableType] = [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
     view, diagnosis = finding.view, finding.diagnosis
     if diagnosis is not None and view is not None:
-        style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
-        parts.append(Text(_gone(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style))
-        parts.append(Text(f"{meaning(diagnosis)} {_numbers(view)}\n"))
+        parts.append(Text(f"{meaning(diagnosis)} {numbers(view)}\n"))
         if diagnosis.grounds:
             parts.append(Text(f"{clean(diagnosis.grounds)}\n"))
         parts += _evidence(diagnosis, whole=whole)
-    return parts + _problem(finding)
+    return parts + problem(finding)
 
 
-def _problem(finding: Finding) -> list[RenderableType]:
+def problem(finding: Finding) -> list[RenderableType]:
+    """Return why nothing can be told, or that the newest poll failed; nothing where neither is so."""
     if not finding.problem:
         return []
     said = "cannot tell: " if finding.view is None else "newest poll failed: "
     return [Text(f"{said}{clean(finding.problem)}", style="yellow")]
 
 
-def _name(finding: Finding) -> str:
+def name_of(finding: Finding) -> str:
+    """Return the target, its model and its rank."""
     if (view := finding.view) is None:
         return clean(finding.target)
     return clean(f"{finding.target}  {view.key.model_name}" + (f"  engine {view.key.rank}" if view.key.rank else ""))
@@ -208,7 +217,8 @@ _NUMBERS = (
 )
 
 
-def _numbers(view: EngineView) -> str:
+def numbers(view: EngineView) -> str:
+    """Return what the engine does, in one sentence; "" where nothing of it is known."""
     found = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
     shown = [f"{name} {quantity(value, unit)}" for name, unit, value in found if value is not None]
     return f"{'Now' if view.silence is None else 'Then'}: {', '.join(shown)}." if shown else ""
@@ -263,9 +273,18 @@ def _action(action: Action) -> list[RenderableType]:
             rows.add_row(name, Text(clean(text), style="bold green" if name == "new" else ""))
     if action.commands:
         rows.add_row("run", "")
-    lines: list[RenderableType] = [Line(line, "dim" if line.startswith("#") else "cyan") for line in action.commands]
     title = Text(f"{action.order}. {clean(action.title)}", style="bold")
-    return [title, Padding(rows, (0, 0, 0, 3)), *lines, *_checks(action.checks), Text("")]
+    return [title, Padding(rows, (0, 0, 0, 3)), *command_lines(action), *_checks(action.checks), Text("")]
+
+
+def command_lines(action: Action) -> list[RenderableType]:
+    """Return the action's commands, to paste."""
+    return [Line(line, "dim" if line.startswith("#") else "cyan") for line in action.commands]
+
+
+def expected(action: Action) -> list[RenderableType]:
+    """Return what the action is expected to do, where that is predicted."""
+    return [Text(clean(f"  expected: {action.expectation}"))] if action.expectation else []
 
 
 def _named_rows() -> Table:
@@ -276,19 +295,16 @@ def _named_rows() -> Table:
 
 
 def _checks(checks: Sequence[str]) -> list[RenderableType]:
-    """Sentences are wrapped, queries are not."""
+    """Return the checks; of queries, which need an exporter, what the next triage has to show."""
     parts: list[RenderableType] = []
     for index, check in enumerate(checks):
-        if check.startswith("kvpressure_"):
-            parts.append(Line(check, "cyan"))
-            continue
         rows = _named_rows()
-        rows.add_row("" if index else "verify", clean(check))
+        rows.add_row("" if index else "verify", clean(query_in_words(check)))
         parts.append(Padding(rows, (0, 0, 0, 3)))
     return parts
 
 
-def _placeholders(actions: Sequence[Action]) -> list[RenderableType]:
+def placeholders(actions: Sequence[Action]) -> list[RenderableType]:
     """Return what to fill in, once for all commands."""
     used = [name for name in PLACEHOLDERS if any(name in action.placeholders for action in actions)]
     if not used:

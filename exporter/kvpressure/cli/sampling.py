@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Any
 
@@ -14,8 +15,9 @@ from rich.live import Live
 
 from kvpressure import logs
 from kvpressure.cli.access import Access, access_of, split_engine_url
-from kvpressure.cli.findings import EngineFacts, Finding, Seen, as_json, engines_of, exit_code
-from kvpressure.cli.report import console, gpu_table, progress, show, triage_report, verdict_line
+from kvpressure.cli.brief import brief_report
+from kvpressure.cli.findings import EngineFacts, Finding, Seen, advice_json, as_json, engines_of, exit_code
+from kvpressure.cli.report import advice_report, console, gpu_table, progress, show, triage_report, verdict_line
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.types import default_name
@@ -34,8 +36,8 @@ from kvpressure.printable import clean
 from kvpressure.sources.gpu.source import SOURCE as GPUS
 from kvpressure.sources.port_owner import find_owners, port_here
 
-GIVE_UP_SECONDS = 5.0
-"""Sampling ends early when by then no engine has answered once."""
+GIVE_UP_SECONDS, REFUSED_SECONDS = 5.0, 0.5
+"""Sampling ends early when by then no engine has answered once; or when all that are named refuse the connection."""
 
 SLOW_SECONDS = 1.0
 """An engine whose answers usually take longer is not read once a second."""
@@ -108,7 +110,10 @@ class Sampler:
     def hopeless(self) -> bool:
         """True when nothing answered for a while; a first answer that is still awaited may come."""
         health = self._fleet.health()
-        return self.seconds >= GIVE_UP_SECONDS and all(h.last_success is None and h.errors for h in health)
+        if not all(h.last_success is None and h.errors for h in health):
+            return False
+        refused = all(h.reason == "refused" for h in health)
+        return self.seconds >= (REFUSED_SECONDS if refused else GIVE_UP_SECONDS)
 
     @property
     def undecided(self) -> bool:
@@ -169,6 +174,20 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
             await asyncio.sleep(REDRAW_SECONDS)
 
 
+class Shows(Enum):
+    """How much is printed of what was found."""
+
+    BRIEF = "brief"
+    FULL = "full"
+    ADVICE = "advice"
+
+    def report(self, found: Sequence[Finding], now: float) -> Group:
+        """Return the report."""
+        if self is Shows.ADVICE:
+            return advice_report(found)
+        return brief_report(found, now) if self is Shows.BRIEF else triage_report(found, now)
+
+
 @dataclass(slots=True)
 class Triage:
     """One run of the command."""
@@ -179,6 +198,7 @@ class Triage:
     seconds: float
     as_json: bool
     gpus: bool
+    shows: Shows = Shows.BRIEF
 
     async def once(self) -> int:
         """Sample, print, and give the exit code."""
@@ -208,7 +228,8 @@ class Triage:
     def _print(self, *, brief: bool = False) -> int:
         found, now = self.findings(), self.sampler.clock.wall()
         if self.as_json:
-            say_json(self.record(found, now), indent=None if brief else 1)
+            all_of_it = self.shows is not Shows.ADVICE
+            say_json(self.record(found, now) if all_of_it else advice_json(found), indent=None if brief else 1)
         elif brief:
             say(*(verdict_line(finding, now) for finding in found))
         else:
@@ -221,10 +242,10 @@ class Triage:
         return {**sampled, **as_json(found, self.sampler.gpus())}
 
     def show(self, out: Console, found: list[Finding], now: float) -> None:
-        """Everything for people."""
-        if self.gpus:
+        """Print for people what was asked for."""
+        if self.gpus and self.shows is not Shows.ADVICE:
             show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
-        show(out, triage_report(found, now))
+        show(out, self.shows.report(found, now))
 
     def _screen(self) -> Group:
         report = triage_report(self.findings(), self.sampler.clock.wall(), commands=False)
@@ -243,8 +264,10 @@ def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool 
     return targets
 
 
-def prepare(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> Triage:
+def prepare(
+    urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False, shows: Shows = Shows.BRIEF
+) -> Triage:
     """Return a run on the engines at `urls`. Raises click.BadParameter for one that cannot be one."""
     targets, thresholds = targets_named(urls, options, gpus=gpus), load_thresholds()
     facts, sampler = EngineFacts.of(options), Sampler(targets, thresholds, gpus=gpus)
-    return Triage(sampler, facts, thresholds, options["duration"], options["as_json"], gpus)
+    return Triage(sampler, facts, thresholds, options["duration"], options["as_json"], gpus, shows)

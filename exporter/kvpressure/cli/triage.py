@@ -1,7 +1,4 @@
-"""`kvpressure triage`: sample live engines for a while, say what limits them, prove it, and say what to do.
-
-`kvpressure advise` says only what to do.
-"""
+"""`kvpressure triage`: sample live engines for a while, say what limits them, prove it, and say what to do."""
 
 from __future__ import annotations
 
@@ -14,51 +11,62 @@ import click
 
 from kvpressure.cli.access import access_options, pod_options
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code, facts_options
+from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.options import EXISTING_FILE
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.report import advice_report, console, show
-from kvpressure.cli.sampling import Triage, prepare, sample
+from kvpressure.cli.report import console, show
+from kvpressure.cli.sampling import Shows, prepare
 from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.view import EngineView
 
-_DURATION = click.option(
-    "--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample."
-)
-
 
 @click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")
-@click.argument("engines", nargs=-1, metavar="[URL... | KIND/NAME...]")
-@_DURATION
-@click.option("--gpus", is_flag=True, help="Also read this machine's GPUs; with one URL they count as that engine's.")
+@click.argument("engines", nargs=-1, metavar="[ADDRESS... | KIND/NAME...]")
+@click.option("--full", is_flag=True, help="Print all evidence and every step, not one.")
+@click.option("--advice", is_flag=True, help="Print only what to do, every step, with computed values.")
+@click.option("--trace", type=EXISTING_FILE, help="Diagnose the end of a recording.")
+@click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
+@click.option("--gpus", is_flag=True, help="Also read this machine's GPUs; of one engine they count as its own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
 @pod_options
 @access_options
 @facts_options
-def command(engines: tuple[str, ...], **options: Any) -> None:
-    """Sample each engine once a second and say what limits it, with evidence and advice.
+def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
+    """Sample each engine once a second and say what limits it, with three facts and the first step.
 
-    URL is http://host:port, host:port, or the page's full address. KIND/NAME is pod/NAME, deploy/NAME, sts/NAME,
-    rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are reached through a port-forward
-    with your kubeconfig, and their limits, restarts and logs count as evidence; nothing has to be installed there.
-    Options under "In force now" tell what neither shows.
+    ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics. KIND/NAME
+    is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
+    reached through a port-forward with your kubeconfig, and their limits, restarts and logs count as evidence; nothing
+    has to be installed there. Options under "In force now" tell what neither shows. Commands are for the workload named
+    with --namespace, --deployment, --pod, --container or --unit, and have placeholders where none was named.
 
     The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
     bound (--json says which, and its detail). It is 2 without a verdict: unreachable, too few samples. With several
     engines 1 wins over 2, and 2 over 0.
     """
+    if full and advice:
+        raise click.UsageError("give --full or --advice, not both")
+    if advice and options["watch"]:
+        raise click.UsageError("--advice is printed once: give it without --watch")
+    shows = Shows.FULL if full else Shows.ADVICE if advice else Shows.BRIEF
+    if trace is not None:
+        if engines or options["selector"] or options["watch"] or options["gpus"]:
+            raise click.UsageError("--trace is of a recording: give it without engines, --watch and --gpus")
+        sys.exit(_print(of_trace(trace, EngineFacts.of(options)), shows, as_json=options["as_json"]))
     if options["selector"] or any(map(is_reference, engines)):
         from kvpressure.cli import triage_pod  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
 
-        sys.exit(triage_pod.run(engines, options))
+        sys.exit(triage_pod.run(engines, options, shows))
     given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]
     if given or not engines:
-        raise click.UsageError(f"name a pod as KIND/NAME or -l SELECTOR{'' if given else ', or a URL'}")
-    triage = prepare(engines, options, gpus=options["gpus"])
+        others = "" if given else ", give the address of an engine, or --trace FILE"
+        raise click.UsageError(f"name a pod as KIND/NAME or -l SELECTOR{others}")
+    triage = prepare(engines, options, gpus=options["gpus"], shows=shows)
     try:
         if options["watch"]:
             asyncio.run(triage.watch())
@@ -68,40 +76,13 @@ def command(engines: tuple[str, ...], **options: Any) -> None:
         sys.exit(exit_code(found) if options["watch"] else CANNOT_TELL)
 
 
-@click.command(epilog="Exit codes: 0 nothing to do, 1 a bottleneck was named, 2 cannot tell.")
-@click.argument("url", required=False)
-@click.option("--trace", type=EXISTING_FILE, help="Diagnose the end of a recording.")
-@_DURATION
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@access_options
-@facts_options
-def advise(url: str | None, trace: Path | None, **options: Any) -> None:
-    """Print what to do about the engine at URL, or at the end of a recording, in order.
-
-    Values are computed from the engine's metrics; limits that its metrics do not show are given with the options
-    marked "In force now". The commands are for the workload named with --namespace, --deployment, --pod, --container
-    or --unit, and have placeholders where none was named.
-    """
-    if (url is None) == (trace is None):
-        raise click.UsageError("give either the URL of an engine or --trace FILE")
-    if trace is not None:
-        found = of_trace(trace, EngineFacts.of(options))
+def _print(found: list[Finding], shows: Shows, *, as_json: bool) -> int:
+    """Print the findings at the end of a recording, and return the exit code."""
+    if as_json:
+        say_json(advice_json(found) if shows is Shows.ADVICE else findings_json(found))
     else:
-        try:
-            found = asyncio.run(_sampled(prepare((url or "",), options)))
-        except KeyboardInterrupt:
-            sys.exit(CANNOT_TELL)
-    if options["as_json"]:
-        say_json(advice_json(found))
-    else:
-        show(console(), advice_report(found))
-    sys.exit(exit_code(found))
-
-
-async def _sampled(triage: Triage) -> list[Finding]:
-    async with triage.sampler:
-        await sample(triage.sampler, triage.seconds)
-        return triage.findings()
+        show(console(), shows.report(found, max((one.view.t for one in found if one.view is not None), default=0.0)))
+    return exit_code(found)
 
 
 def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:

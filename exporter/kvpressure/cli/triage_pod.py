@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ from kvpressure.cli.access import access_of
 from kvpressure.cli.findings import EngineFacts, Finding, Seen, engines_of, exit_code, worst_first
 from kvpressure.cli.pods import facts_of, look, opened, targets_of_pods, wanted
 from kvpressure.cli.report import show
-from kvpressure.cli.sampling import Sampler, Triage, sample
+from kvpressure.cli.sampling import Sampler, Shows, Triage, sample
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.wording import duration
@@ -54,24 +54,24 @@ class Failed(click.ClickException):
     exit_code = CANNOT_TELL
 
 
-def run(words: Sequence[str], options: dict[str, Any]) -> int:
+def run(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIEF) -> int:
     """Run the whole command and give the exit code. Raises click.ClickException."""
     logs.configure("error", "logfmt")
     try:
-        return asyncio.run(triage_pods(words, options))
+        return asyncio.run(triage_pods(words, options, shows))
     except KubeError as error:
         raise Failed(f"{error}") from error
     except KeyboardInterrupt:
         return CANNOT_TELL
 
 
-async def triage_pods(words: Sequence[str], options: dict[str, Any]) -> int:
+async def triage_pods(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIEF) -> int:
     """Find the pods, sample their engines, print; gives the exit code. Raises KubeError and click.UsageError."""
     async with opened(wanted(words, options)) as (client, pods):
         thresholds, targets = load_thresholds(), targets_of_pods(pods, access_of(options))
         seconds = options["duration"] if targets else 0.0
         what = Sampler(targets, thresholds), EngineFacts.of(options), thresholds, seconds, options["as_json"]
-        triage = PodTriage(*what, gpus=False, client=client, pods=pods)
+        triage = PodTriage(*what, gpus=False, shows=shows, client=client, pods=pods)
         if not options["watch"]:
             return await triage.once()
         try:
@@ -86,8 +86,8 @@ async def triage_pods(words: Sequence[str], options: dict[str, Any]) -> int:
 class PodTriage(Triage):
     """One run on pods: the findings on their engines, and what the API server says beside them."""
 
-    client: KubeClient
-    pods: list[ForwardedPod]
+    client: KubeClient = field(kw_only=True)
+    pods: list[ForwardedPod] = field(kw_only=True)
 
     async def once(self) -> int:
         """Sample with what is known at the start, look again, print."""
@@ -114,8 +114,9 @@ class PodTriage(Triage):
         return {**super(PodTriage, self).record(found, now), "pods": [pod_json(pod) for pod in self.pods]}
 
     def show(self, out: Console, found: list[Finding], now: float) -> None:
-        """Show what the cluster says, then what the engines say."""
-        show(out, pods_report(self.pods, now))
+        """Show what the cluster says where all is asked for, then what the engines say."""
+        if self.shows is Shows.FULL:
+            show(out, pods_report(self.pods, now))
         super(PodTriage, self).show(out, found, now)
 
     def _of(self, pod: ForwardedPod, seen: Seen | None, beside: Sequence[EngineView]) -> list[Finding]:

@@ -11,7 +11,7 @@ import click
 from kvpressure.capacity.cards import CARDS
 from kvpressure.cli.access import access_options, pod_options
 from kvpressure.cli.findings import limit_options
-from kvpressure.cli.options import EXISTING_FILE, together
+from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
 from kvpressure.cli.report import console, progress, show
 from kvpressure.cli.say import CANNOT_TELL, fail, say_json
 from kvpressure.cli.whatif_changes import changes, names
@@ -51,9 +51,22 @@ _traffic_options = together(
 
 
 @click.command(
-    epilog="Exit codes: 0 predicted, 1 --search found no limits that keep the objective, 2 nothing can be predicted."
+    cls=UsualFirst,
+    usual=(
+        "given",
+        "searching",
+        "slo_p95_seconds",
+        "trace",
+        "duration",
+        "prompt_p95",
+        "answer_p95",
+        "concurrency",
+        "namespace",
+        "as_json",
+    ),
+    epilog="Exit codes: 0 predicted, 1 --search found no limits that keep the objective, 2 nothing can be predicted.",
 )
-@click.argument("url", required=False, metavar="[URL|KIND/NAME]")
+@click.argument("url", required=False, metavar="[ADDRESS|KIND/NAME]")
 @click.option("--trace", type=EXISTING_FILE, help="Start from a recording.")
 @click.option("--at", type=click.FloatRange(0), metavar="SECOND", help="Of the recording; without it, its last one.")
 @click.option("--engine", help="The data-parallel rank, where there are several. [default: the one with most to do]")
@@ -77,7 +90,7 @@ _traffic_options = together(
 @access_options
 @limit_options
 def command(**options: Any) -> None:
-    """Simulate the engine at URL, of a pod, or of a recording, as it is and with other flags, and compare.
+    """Simulate the engine at ADDRESS, of a pod, or of a recording, as it is and with other flags, and compare.
 
     KIND/NAME is pod/NAME, deploy/NAME and the others of triage: reached through a port-forward with your kubeconfig,
     with the limits that the pod declares. Of several pods it is the engine with most to do.
@@ -127,7 +140,7 @@ def command(**options: Any) -> None:
 
 def _check(options: dict[str, Any]) -> None:
     if options["url"] is not None and options["trace"] is not None:
-        raise click.UsageError("give an engine (URL or KIND/NAME) or --trace FILE, not both")
+        raise click.UsageError("give an engine (ADDRESS or KIND/NAME) or --trace FILE, not both")
     reached = [name for name in ("namespace", "container", "kubeconfig", "context", "port") if options[name]]
     if reached and not is_reference(options["url"] or ""):
         raise click.UsageError(f"--{reached[0]} is for a pod: name it as KIND/NAME, such as pod/llama-0")

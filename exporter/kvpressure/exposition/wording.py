@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import Final
 
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.catalogue import CATALOGUE
-from kvpressure.model.verdict import DETAILS, Diagnosis, Stage
+from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
 from kvpressure.model.view import Incident
 
 STAGES: dict[Stage, str] = {
@@ -236,3 +237,22 @@ _FORMS: Mapping[str, Callable[[float], str]] = {
     "seconds": seconds,
     "bytes": lambda value: f"{value / 2**30:,.1f} GiB",
 }
+
+
+_QUERY: Final = re.compile(r'(absent\()?kvpressure_(\w+)(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')
+
+
+def query_in_words(check: str) -> str:
+    """Return a query in the words of `triage --full` and `triage --json`; a sentence as it is.
+
+    >>> query_in_words('kvpressure_preempted_request_ratio{namespace="prod"} < 0.01  # now 0.2')
+    '- preempted_request_ratio < 0.01  (now 0.2)'
+    """
+    if (query := _QUERY.match(check)) is None:
+        return check
+    if query[2] == "bottleneck" and (cause := re.search('cause="([a-z_]+)"', query[0])):
+        return f"- the verdict is not {CATALOGUE[Cause(cause[1])].label}"
+    if query[1]:
+        return f"- no {query[2]}"
+    name = query[2].replace("_quantile", " p95") if 'quantile="0.95"' in query[0] else query[2]
+    return "- " + re.sub(r"#\s*(.*)$", r"(\1)", check.replace(query[0], name))

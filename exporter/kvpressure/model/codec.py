@@ -1,4 +1,4 @@
-"""The JSON of a verdict: what the API, the page's data, `triage`, `advise` and `replay` say of one engine.
+"""The JSON of a verdict: what the API, the page's data, `triage` and `replay` say of one engine.
 
 Names are those of the records. What is not known is `null`; under `derived` it has no key. `docs/api.md` describes it.
 """

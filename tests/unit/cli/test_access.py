@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import main
-from kvpressure.cli.access import Access
+from kvpressure.cli.access import Access, page_url
 from kvpressure.cli.plan_engine import read_engine
 from kvpressure.cli.record import Recorder
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
@@ -23,7 +23,7 @@ from tests.support.tools import FIXTURES
 pytestmark = [pytest.mark.recorded, pytest.mark.process]
 
 OPTIONS = ("--bearer-token-file", "--ca-file", "--cert-file", "--key-file", "--insecure")
-READERS = ("triage", "advise", "whatif", "record", "plan")
+READERS = ("triage", "whatif", "record", "plan")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,8 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.mark.parametrize("command", READERS)
 def test_every_command_that_reads_a_page_has_the_options(command: str) -> None:
-    shown = CliRunner().invoke(main, [command, "--help"]).output.split()
+    every = "--help-all" if command in {"whatif", "plan"} else "--help"
+    shown = CliRunner().invoke(main, [command, every]).output.split()
     assert [option for option in OPTIONS if option not in shown] == []
 
 
@@ -71,3 +72,27 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read_by_pla
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
         with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
             await asyncio.to_thread(read_engine, server.url, Access())
+
+
+@pytest.mark.parametrize(
+    ("typed", "page"),
+    [
+        ("gpu-1:8000", "http://gpu-1:8000/metrics"),
+        ("gpu-1:8000/metrics", "http://gpu-1:8000/metrics"),
+        (":8000", "http://localhost:8000/metrics"),
+        (":8000/metrics", "http://localhost:8000/metrics"),
+        ("https://gpu-1:8443/llama", "https://gpu-1:8443/llama"),
+        ("http://gpu-1:8000/", "http://gpu-1:8000/metrics"),
+    ],
+)
+def test_an_address_may_be_typed_in_short(typed: str, page: str) -> None:
+    assert page_url(typed) == page
+
+
+@pytest.mark.parametrize("command", ["record", "plan"])
+def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path) -> None:
+    named = ["--url", "pod/llama-0"] if command == "plan" else ["pod/llama-0", "-o", str(tmp_path / "x.jsonl")]
+    lengths = ["--prompt-p95", "9", "--output-p95", "9"] if command == "plan" else []
+    answer = CliRunner().invoke(main, [command, *named, *lengths])
+    assert answer.exit_code == 2
+    assert "kubectl port-forward pod/llama-0 8000, then give :8000" in " ".join(answer.output.split())

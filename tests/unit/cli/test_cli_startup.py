@@ -48,7 +48,6 @@ USED = {
     "run": _SERVER,
     "demo": {*_SERVER, "rich"},
     "triage": _SAMPLER,
-    "advise": _SAMPLER,
     "record": _SAMPLER - {"aiohttp"},
     "incidents": {*_HTTP, "httpx2", "jinja2", "pydantic", "yaml"},  # names are resolved as polls resolve them
     "whatif": _SAMPLER,
@@ -63,8 +62,8 @@ ROOMS = {
     "kvpressure.tools.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),
     "kvpressure.daemon.exporter": {"run", "demo"},
-    "kvpressure.daemon.pollers": {"run", "demo", "triage", "advise", "whatif"},
-    "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "advise", "incidents", "whatif", "replay"},
+    "kvpressure.daemon.pollers": {"run", "demo", "triage", "whatif"},
+    "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "incidents", "whatif", "replay"},
 }
 """Rooms of our own, and the commands that enter them."""
 

@@ -1,4 +1,4 @@
-"""Detail, grounds and missing evidence where people read them: the page, triage, advise."""
+"""Detail, grounds and missing evidence where people read them: the page and triage."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
+from kvpressure.cli.sampling import Shows
 from kvpressure.cli.triage import command
 from kvpressure.cli.triage_pod import triage_pods
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, engine_pod, kubeconfig, serving
@@ -45,7 +46,8 @@ class World:
         options: dict[str, Any] = dict(context.params)
         options["duration"] = SECONDS
         with structlog.testing.capture_logs():
-            code = await triage_pods(options.pop("engines"), options)
+            shows = Shows.FULL if options.pop("full") else Shows.BRIEF
+            code = await triage_pods(options.pop("engines"), options, shows)
         return code, *self.capture.readouterr()
 
     async def refused(self, *words: str) -> str:
@@ -116,7 +118,7 @@ async def test_a_pod_is_diagnosed_through_its_port_forward_with_what_the_cluster
 async def test_people_read_the_same_facts_as_text(world):
     add(world, restartCount=1, lastState={"terminated": {**ENDED, "reason": "Error", "exitCode": 1}})
     world.cluster.logs["llama-0", True] = OOM
-    _, out, _ = await world.triage("pod/llama-0")
+    _, out, _ = await world.triage("pod/llama-0", "--full")
     lines = " ".join(out.split())
     for words in (
         "pod prod/llama-0 container vllm",

@@ -65,3 +65,15 @@ def test_one_that_moves_is_sampled_for_as_long_as_was_asked():
     found = triage(0, 12.0)
     assert found.cause is Cause.HEALTHY
     assert found.seconds == pytest.approx(12.0, abs=1.0)
+
+
+def test_one_that_refuses_the_connection_is_given_up_within_two_seconds():
+    async def run() -> float:
+        targets = targets_of([":1"], Access(), gpus=False)
+        async with Sampler(targets, THRESHOLDS, clock=virtual_time.LoopClock()) as sampler:
+            await sample(sampler, 30.0)
+            (seen,) = sampler.seen()
+            assert seen.problem.startswith("connection refused by http://localhost:1/metrics")
+            return sampler.seconds
+
+    assert virtual_time.run(run()) < 2

@@ -63,7 +63,9 @@ def test_the_table_fits_a_terminal_of_80_columns(name: str):
 
 def test_it_expects_what_the_advice_expects():
     """One calibration, one scheduler, one set of cures."""
-    advised = CliRunner().invoke(main, ["advise", "--trace", str(COLLAPSE), "--json"], catch_exceptions=False)
+    advised = CliRunner().invoke(
+        main, ["triage", "--advice", "--trace", str(COLLAPSE), "--json"], catch_exceptions=False
+    )
     (engine,) = json.loads(advised.stdout)["engines"]
     actions = {action["key"]: action["expected"] for action in engine["actions"]}
     (servers,) = [action["new"].split()[0] for action in engine["actions"] if action["key"] == "add_replica"]
@@ -164,7 +166,7 @@ def test_what_cannot_be_predicted_is_said_and_not_guessed():
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "give an engine (URL or KIND/NAME), --trace FILE, or traffic"),
+        ((), "give an engine (ADDRESS or KIND/NAME), --trace FILE, or traffic"),
         (("http://a:1", "--trace", str(THRASH)), "not both"),
         (("--rate", "3"), "missing: --prompt-mean, --prompt-p95, --answer-mean, --answer-p95"),
         ((*LENGTHS, *ENGINE), "missing: --rate or --concurrency"),

@@ -30,7 +30,7 @@ ELSE = {
     "others.jsonl": ((json.dumps({"t": 1.0, "page": PAGE}) + "\n").encode() * 40, "none of its lines can be read"),
     "cut.jsonl.gz": (gzip.compress(b"{}\n" * 99)[:12], "cannot be read"),
 }
-COMMANDS = {"replay": ["replay", "{}"], "advise": ["advise", "--trace", "{}"], "whatif": ["whatif", "--trace", "{}"]}
+COMMANDS = {"replay": ["replay", "{}"], "triage": ["triage", "--trace", "{}"], "whatif": ["whatif", "--trace", "{}"]}
 
 
 @pytest.mark.parametrize("name", ELSE)

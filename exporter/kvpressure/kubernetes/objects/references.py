@@ -46,6 +46,9 @@ _KINDS: Final[Mapping[Kind, tuple[str, ...]]] = {
     ),
 }
 _BY_WORD: Final = {word: kind for kind, words in _KINDS.items() for word in words}
+_METRICS: Final = re.compile(r"(?<=/)(?P<name>[^/]+)/metrics$")
+"""The usual path after an object's name; `deploy/metrics` is a Deployment of that name."""
+
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -69,18 +72,18 @@ class Found:
 
 
 def is_reference(word: str) -> bool:
-    """Return whether a word names an object in a cluster rather than an address.
+    """Return whether a word names an object in a cluster rather than an address; `/metrics` may follow it.
 
-    >>> is_reference("deploy/llama"), is_reference("http://pod/x"), is_reference("gpu-7:8000"), is_reference("pod")
-    (True, False, False, False)
+    >>> [is_reference(word) for word in ("deploy/llama", "po/x/metrics", "sts/metrics", "http://pod/x", "gpu-7:80")]
+    [True, True, True, False, False]
     """
-    kind, slash, name = word.partition("/")
+    kind, slash, name = _METRICS.sub(r"\g<name>", word).partition("/")
     return bool(slash) and kind.lower() in _BY_WORD and "/" not in name and ":" not in name
 
 
 def parse_reference(word: str) -> Reference:
     """Read `kind/name`. Raises KubeError for a name that no object can have."""
-    kind, _, name = word.partition("/")
+    kind, _, name = _METRICS.sub(r"\g<name>", word).partition("/")
     if not _NAME.fullmatch(name):
         raise KubeError(f"{word!r} names no object: names are lower-case letters, digits, - and .")
     return Reference(_BY_WORD[kind.lower()], name)

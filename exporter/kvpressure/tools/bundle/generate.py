@@ -56,9 +56,9 @@ def bundle_files(options: Options, *, with_runbooks: bool = True, with_dashboard
         files[f"prometheus/{file.place.removesuffix('.j2')}"] = head + dump({"groups": list(file.groups)})
     for kind, text in rule_objects(rules, options).items():
         files[f"kubernetes/prometheusrule-{kind}.yaml"] = text
-    for file in sorted((_DATA / "alertmanager").iterdir(), key=lambda file: file.name):
-        path = f"alertmanager/{file.name}"
-        files[path.removesuffix(".j2")] = alertmanager_config(path, file.read_text("utf-8"), options, alerts)
+    for template in sorted((_DATA / "alertmanager").iterdir(), key=lambda template: template.name):
+        path = f"alertmanager/{template.name}"
+        files[path.removesuffix(".j2")] = alertmanager_config(path, template.read_text("utf-8"), options, alerts)
     files["kubernetes/alertmanagerconfig.yaml"] = dump(alertmanager_object(alerts, options))
     known = load_rules(dataclasses.replace(options, all_alerts=True))
     files["alerts.md"] = alerts_markdown([alert for file in known for alert in file.alerts], options)

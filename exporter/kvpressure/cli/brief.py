@@ -1,0 +1,61 @@
+"""What `triage` prints by itself: of each engine the verdict, three facts and one step; `report` has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kvpressure.cli.findings import Finding, advised, worst_first
+from kvpressure.cli.report import command_lines, expected, name_of, numbers, problem, verdict_of
+from kvpressure.model.values import at
+from kvpressure.printable import clean
+
+MOST_FACTS = 3
+
+
+def brief_report(findings: Sequence[Finding], now: float) -> Group:
+    """Return the report, worst engine first, with the first step for the worst of each target."""
+    shown = advised(findings)
+    parts: list[RenderableType] = []
+    for finding in worst_first(findings):
+        parts += [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
+        facts = list(facts_of(finding))
+        parts += [Text(f"  - {fact}") for fact in facts[:MOST_FACTS]]
+        parts += problem(finding)
+        step = finding in shown and bool(finding.actions)
+        parts += _step(finding) if step else []
+        if finding.view is not None:
+            steps = len(finding.actions) - 1 if step else 0
+            more = [f"{steps} more steps"] if steps > 1 else ["one more step"] if steps else []
+            parts.append(Text(f"--full: all evidence{', ' if more else ''}{', '.join(more)}", style="dim"))
+        parts.append(Text(""))
+    return Group(*parts)
+
+
+def facts_of(finding: Finding) -> Iterator[str]:
+    """Yield what supports the verdict, the strongest first: its grounds, what is measured, the symptoms that hold."""
+    view, diagnosis = finding.view, finding.diagnosis
+    if view is None or diagnosis is None:
+        return
+    if diagnosis.grounds:
+        yield clean(diagnosis.grounds)
+    if shown := numbers(view):
+        yield shown
+    lost = at(view.derived, "lost_tokens_total")
+    if lost is not None and lost >= 1:
+        yield f"Tokens lost while this was watched: {lost:,.0f}."
+    for evidence in diagnosis.symptoms.values():
+        if evidence.state:
+            yield clean(f"{evidence.symptom}: {evidence.text}")
+
+
+def _step(finding: Finding) -> list[RenderableType]:
+    first = finding.actions[0]
+    change = f": {' -> '.join(filter(None, (first.current, first.new)))}" if first.new else ""
+    parts: list[RenderableType] = [Text(clean(f"Do: {first.title}{change}"), style="bold")]
+    parts += expected(first)
+    if first.placeholders:
+        return [*parts, Text("  its commands: --full, with --deployment, --pod or --unit named", style="dim")]
+    return [*parts, *command_lines(first)]

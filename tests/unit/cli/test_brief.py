@@ -1,0 +1,59 @@
+"""What `triage` prints without an option: a verdict, three facts and one step for each engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvpressure.advice import Place, advise
+from kvpressure.cli.brief import brief_report, facts_of
+from kvpressure.cli.findings import Finding
+from kvpressure.config.thresholds import load_thresholds
+from tests.support.advice_cases import NOW, PRODUCTION
+from tests.support.observed import pressed_view
+from tests.support.printed import printed
+
+pytestmark = pytest.mark.recorded
+
+
+def found(place: Place = PRODUCTION) -> Finding:
+    view = pressed_view("traces/preemption-thrash.jsonl.xz")
+    assert view.diagnosis is not None
+    actions = advise(view.diagnosis, view.derived, view.limits, place, load_thresholds(), observed=view.observed)
+    return Finding("llama:8000", view, actions=actions)
+
+
+def test_an_engine_has_a_verdict_three_facts_and_the_first_step_with_its_commands() -> None:
+    finding = found()
+    lines = printed(brief_report([finding], NOW), 400).splitlines()
+    assert lines[1].startswith("KV CACHE PRESSURE")
+    assert [line.startswith("  - ") for line in lines[2:6]] == [True, True, True, False]
+    (step,) = (line for line in lines if line.startswith("Do: "))
+    assert finding.actions[0].title in step
+    assert not any(action.title in "\n".join(lines) for action in finding.actions[1:])
+    assert set(finding.actions[0].commands) <= {line.strip() for line in lines}
+    assert "kvpressure_" not in "\n".join(lines)
+    assert lines[-2] == f"--full: all evidence, {len(finding.actions) - 1} more steps"
+
+
+def test_commands_with_placeholders_are_left_to_the_whole_report() -> None:
+    finding = found(Place())
+    steps = tuple(action for action in finding.actions if action.placeholders)
+    text = printed(brief_report([replace(finding, actions=steps)], NOW))
+    assert "NAMESPACE" not in text
+    assert "its commands: --full" in text
+
+
+def test_a_target_that_cannot_be_read_has_its_reason_alone() -> None:
+    finding = Finding("llama:8000", problem="connection refused")
+    assert printed(brief_report([finding], NOW)).split() == ["llama:8000", "cannot", "tell:", "connection", "refused"]
+    assert list(facts_of(finding)) == []
+
+
+def test_what_an_engine_names_stays_on_its_line() -> None:
+    finding = found()
+    assert finding.view is not None
+    assert finding.diagnosis is not None
+    view = replace(finding.view, diagnosis=replace(finding.diagnosis, grounds="a\nb\x1b[31m"))
+    assert "a\nb" not in printed(brief_report([replace(finding, view=view)], NOW))
