@@ -65,8 +65,10 @@ class PageScore:
             self.evaluations += steps
             self.firing += min(steps, sum(start <= t <= end for t in fired.holds))
         possible = [second.t - begin for second in seconds if KV in second.accepted]
+        last = seconds[-1].t - begin
         for t in _begins(fired):
-            if any(start <= t <= end for start, end in spans):
+            # After the last page a sample is still looked back at, and nobody knows what is true.
+            if t > last or any(start <= t <= end for start, end in spans):
                 continue
             if any(end < t <= end + AFTER_SECONDS for _, end in spans):
                 self.late.append(name)

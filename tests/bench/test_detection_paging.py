@@ -38,6 +38,12 @@ def test_a_page_without_any_pressure_is_false():
     assert score(300, 600, range(750, 800, 15)).false == ["e"]
 
 
+def test_what_begins_after_the_last_page_is_neither():
+    found = PageScore()
+    found.add("e", firing([105.0], 0.0), track(0, 100, seconds=100), [])
+    assert (found.late, found.false) == ([], [])
+
+
 def test_a_stretch_of_less_than_two_minutes_is_not_counted_and_may_be_told():
     found = score(300, 360, range(330, 360, 15))
     assert (found.rows, found.late, found.false) == ([], [], [])
