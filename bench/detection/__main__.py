@@ -87,10 +87,10 @@ def main() -> int:
     return int(any(row["pass"] is False for row in rows))
 
 
-def judged(chosen: Sequence[Spec], workers: int = WORKERS) -> list[Outcome]:
-    """Every episode's outcome, in order, made by that many processes."""
+def judged(chosen: Sequence[Spec], workers: int = WORKERS, each: int = EACH) -> list[Outcome]:
+    """Every episode's outcome, in order, made by that many processes, in `each` variants beside it as it is."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        judge = partial(outcome, thresholds=load_thresholds(), each=EACH)
+        judge = partial(outcome, thresholds=load_thresholds(), each=each)
         return list(_counted(pool.map(judge, chosen, chunksize=2), len(chosen)))
 
 

@@ -82,7 +82,7 @@ def outcome(spec: Spec, thresholds: Thresholds, each: int = 3) -> Outcome:
     """Make the episode and judge it as it is and in `each` other variants (recordings: in all)."""
     episode = build(spec)
     result = Outcome(episode.name, episode.group, episode.case)
-    for variant in list(VARIANTS) if spec.kind == "recording" else chosen(spec.seed, each):
+    for variant in list(VARIANTS) if each and spec.kind == "recording" else chosen(spec.seed, each):
         frames = VARIANTS[variant](episode.frames, random.Random(f"{episode.name}/{variant}"))
         seen = watched(frames, episode.name, thresholds, scraped=variant == AS_IS)
         score = result.scores[variant] = Score()

@@ -13,6 +13,10 @@ from kvpressure.tools.bundle import Options, load_rules
 from kvpressure.tools.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 
 ALERT: Final = "KVPressureCacheTooSmall"
+TICKET: Final = "KVPressureQueueNotServed"
+"""What tells of any other queue that is not served in time."""
+SUFFERED: Final = "kvpressure_queue_drain_seconds"
+"""What those who come wait, beside which the table of pages is read."""
 PAGE: Final = f"{ALERT} (warning)"
 """The first that anybody hears of: it has the bars."""
 ALERT_VLLM_ONLY: Final = "KVPressureVLLMCacheTooSmall"
@@ -32,6 +36,12 @@ def shipped(scrape_seconds: int = 15) -> tuple[Rule, ...]:
 
 
 @functools.cache
+def ticket(scrape_seconds: int = 15) -> tuple[Rule, ...]:
+    """The ticket of a queue that is not served, in the same way."""
+    return _rules(EXPORTER, TICKET, scrape_seconds)
+
+
+@functools.cache
 def vllm_only(scrape_seconds: int = 15, alert: str = ALERT_VLLM_ONLY) -> tuple[Rule, ...]:
     """An alert on vLLM's own series, in the same way."""
     return _rules(VLLM_ONLY, alert, scrape_seconds)
@@ -39,8 +49,9 @@ def vllm_only(scrape_seconds: int = 15, alert: str = ALERT_VLLM_ONLY) -> tuple[R
 
 @functools.cache
 def asked() -> frozenset[str]:
-    """The exporter's series that its expressions name."""
-    return frozenset(name for rule in shipped() for name in re.findall(r"\bkvpressure_\w+", rule.expr))
+    """The exporter's series that their expressions name, and what is shown beside them."""
+    rules = (*shipped(), *ticket())
+    return frozenset(name for rule in rules for name in re.findall(r"\bkvpressure_\w+", rule.expr)) | {SUFFERED}
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from bench.detection.judge import Outcome
 from bench.detection.prometheus import STEP_SECONDS, Sample, openmetrics, serving
 from bench.detection.rules import Firing, RuleScore, evaluate, firing, samples, score_rule
 from bench.detection.score import KV, Second
-from bench.detection.shipped import asked, seconds, shipped
+from bench.detection.shipped import SUFFERED, asked, seconds, shipped, ticket
 from bench.detection.shown import Scrape, Series
 from bench.detection.today import TODAY, Rule
 from bench.detection.truth import Accepted
@@ -161,9 +161,11 @@ def test_the_shipped_alert_is_read_from_the_bundle() -> None:
     page, critical = shipped()
     assert (page.name, critical.name) == ("KVPressureCacheTooSmall (warning)", "KVPressureCacheTooSmall (critical)")
     assert page.keep_seconds == critical.keep_seconds == 180
-    assert page.for_seconds < critical.for_seconds == 60
+    assert page.for_seconds == critical.for_seconds == 0, "the series say for how long it has been so"
+    assert [rule.name for rule in ticket()] == ["KVPressureQueueNotServed (warning)"]
     assert 'cause="kv_cache_pressure"' in page.expr
     assert {"kvpressure_bottleneck", "kvpressure_symptom", "kvpressure_engine_last_bottleneck"} <= asked()
+    assert {"kvpressure_queue_unserved_seconds", SUFFERED} <= asked()
     assert seconds("1m30s") == 90
     with pytest.raises(ValueError, match="no duration"):
         seconds("30")

@@ -53,8 +53,6 @@ IN: Final[dict[str, tuple[str, ...]]] = {
     "New engine": PHASES[:2],
     "Prompt length over two weeks": PHASES[3:],
     "Output length over two weeks": PHASES[3:],
-    # Only when the cache fills steadily, which the demo may do in any phase.
-    "Predicted time until prompts no longer fit": (),
     # What a demo on a machine without Kubernetes does not have.
     **dict.fromkeys(
         (

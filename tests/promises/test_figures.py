@@ -36,6 +36,25 @@ def test_the_readme_says_of_the_lab_what_the_lab_says():
     assert seconds == int(median)
 
 
+def test_the_readme_says_of_the_page_what_its_score_says():
+    rows = json.loads((ROOT / "bench/detection/pages.json").read_text())
+    told = re.search(
+        r"told in (\d+) of (\d+) stretches of two minutes before they are over, (\d+) s after they begin on the "
+        r"simulator and (\d+) s in the lab \(at a scrape a minute (\d+), (\d+) s and (\d+) s\); (\w+) begins? "
+        r"after the end",
+        " ".join((ROOT / "README.md").read_text().split()),
+    )
+    assert told is not None
+    expected = []
+    for seconds in (15, 60):
+        of = {("lab" in row["episodes"]): row for row in rows if row["scrape_seconds"] == seconds}
+        expected.append(sum(row["told"] for row in of.values()))
+        expected += [sum(row["stretches"] for row in of.values())] if seconds == 15 else []
+        expected += [f"{of[in_lab]['delay_seconds']:.0f}" for in_lab in (False, True)]
+    late = sum(row["begun_after_the_end"] + row["false"] for row in rows)
+    assert told.groups() == (*map(str, expected), str(late) if late else "none")
+
+
 def test_the_triage_in_the_readme_is_what_the_recording_gives():
     """Shortened for the first screen, and so compared figure by figure."""
     (found,) = of_trace(FIXTURES / "traces" / "long-context-collapse.jsonl.xz", EngineFacts())

@@ -18,6 +18,7 @@ from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.settings.types import typed_address
 from kvpressure.config.target import Target
 from kvpressure.daemon.advised import Advised
+from kvpressure.daemon.baseline_file import BaselineFile
 from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.otlp import OtlpPush
@@ -61,6 +62,8 @@ class Daemon:
         self._read_settings = read_settings
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
+        limits = loaded.settings.limits
+        self._baseline_file = BaselineFile(loaded.settings.baseline_file, self._clock, limits.max_engines)
         self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
         self._histories = Histories()
         self._advised = Advised()
@@ -137,6 +140,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Read the world until cancelled; everything it started has ended when this returns."""
+        self._pipeline.restore_baselines(await asyncio.to_thread(self._baseline_file.read))
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
         self._node_sources.start()
         self._otlp.start()
@@ -149,6 +153,7 @@ class Daemon:
         finally:
             parts = (self._fleet, self._node_sources, self._canaries, self._otlp)
             await asyncio.gather(*(part.stop() for part in parts))
+            self._baseline_file.write(self._pipeline.baselines())
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -162,6 +167,8 @@ class Daemon:
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
+        if self._baseline_file.is_due():
+            await asyncio.to_thread(self._baseline_file.write, self._pipeline.baselines())
         wanted, engines = self._pipeline.canaries_wanted(now), self._pipeline.known
         self._canaries.ask(wanted, engines, self._targets.targets, self._loaded)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
@@ -192,7 +199,8 @@ class Daemon:
         new = self.settings
         settings, price = _pipeline_settings(new), _price(before.settings.gpu)
         if _pipeline_settings(before.settings) != replace(settings, price=price):
-            self._pipeline = _pipeline(self._loaded)
+            known, self._pipeline = self._pipeline.baselines(), _pipeline(self._loaded)
+            self._pipeline.restore_baselines(known)
         self._pipeline.settings = settings
         self._pipeline.set_thresholds(self._loaded.thresholds)
         self._pipeline.set_canary(canary_times(self._loaded))

@@ -6,7 +6,7 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,6 +18,7 @@ from kvpressure.model.environment import DeclaredLimit, Environment
 from kvpressure.model.samples import CanaryReport, EnginePage, EngineSample, GpuReport
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
+from kvpressure.signals.baseline import Healthy
 from kvpressure.signals.canary import CanaryTimes, CanaryWanted, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.eviction import Octaves
@@ -39,6 +40,7 @@ class Pipeline:
         self.caps_reached: Counter[str] = Counter()
         self.rejected: dict[str, Counter[str]] = {}
         self._engines: dict[EngineKey, EngineState] = {}
+        self._restored: dict[EngineKey, Healthy] = {}
         self._hits: dict[tuple[str, str], Octaves] = {}
         """Prefix hits by turnover of the replicas of a model, by its name and their namespace."""
         self._last_page: dict[str, float] = {}
@@ -57,6 +59,15 @@ class Pipeline:
     def set_thresholds(self, thresholds: Thresholds) -> None:
         """Judge by other thresholds from now on; what is known of healthy states stays."""
         self.thresholds = thresholds
+
+    def baselines(self) -> Mapping[EngineKey, Healthy]:
+        """Return what is healthy for each engine that is alive, as far as anything is known of it."""
+        found = {key: engine.past.baseline.saved() for key, engine in self._engines.items()}
+        return {key: healthy for key, healthy in found.items() if healthy}
+
+    def restore_baselines(self, baselines: Mapping[EngineKey, Healthy]) -> None:
+        """Start from these once their engines are seen; of an engine that is known already nothing changes."""
+        self._restored = dict(baselines)
 
     @property
     def known(self) -> Container[EngineKey]:
@@ -196,6 +207,8 @@ class Pipeline:
             if len(self._engines) >= self.settings.max_engines:
                 self._make_room(target.name)
             engine = self._engines[key] = EngineState(self.settings, self._hits_of(sample.model_name, target.namespace))
+            if (healthy := self._restored.pop(key, None)) is not None:
+                engine.past.baseline.restore(healthy)
         return engine
 
     def _hits_of(self, model: str, namespace: str) -> Octaves:

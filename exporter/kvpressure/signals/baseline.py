@@ -12,6 +12,10 @@ from kvpressure.signals.latency import ANSWER_TOKENS, KINDS
 BATCH = "batch"
 STEP_TOKENS = "step_tokens"
 KV_USAGE = "kv_usage"
+NAMES = frozenset({*KINDS, ANSWER_TOKENS, BATCH, KV_USAGE, STEP_TOKENS})
+
+Healthy = Mapping[str, tuple[float, float]]
+"""By name: the mean, and for how many seconds it was seen healthy."""
 
 
 class Baseline:
@@ -27,6 +31,15 @@ class Baseline:
         self._mean: dict[str, float] = {}
         self._known_seconds: dict[str, float] = {}
         self._t: float | None = None
+
+    def saved(self) -> Healthy:
+        """Return all that is known, to be restored in another process."""
+        return {name: (mean, self._known_seconds[name]) for name, mean in self._mean.items()}
+
+    def restore(self, healthy: Healthy) -> None:
+        """Go on from what another process knew."""
+        self._mean = {name: mean for name, (mean, _) in healthy.items()}
+        self._known_seconds = {name: seconds for name, (_, seconds) in healthy.items()}
 
     def values(self, thresholds: Thresholds) -> Mapping[str, float]:
         """Return the healthy p95 of what there is enough evidence for, by latency kind, `batch` and so on."""

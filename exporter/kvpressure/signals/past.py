@@ -63,7 +63,7 @@ class EngineHistory:
         siblings: Octaves | None = None,
     ) -> None:
         self._seconds, self._long_window_seconds = seconds, long_window_seconds
-        self._baseline = Baseline()
+        self.baseline = Baseline()
         self._cost = Cost(longest_interval_seconds)
         self._learned_cap: float | None = None
         """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
@@ -128,7 +128,7 @@ class EngineHistory:
         if self._learned_cap is not None and (self._window.highest_running() or 0.0) > self._learned_cap:
             self._learned_cap = None  # a larger batch was seen since: it was no cap
         cap = context.max_num_seqs or self._learned_cap
-        context = replace(context, baseline=self._baseline.values(thresholds), max_num_seqs=cap)
+        context = replace(context, baseline=self.baseline.values(thresholds), max_num_seqs=cap)
         derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         waiting = verdict_window.queue.waiting
@@ -162,7 +162,7 @@ class EngineHistory:
         """Return what a prediction of consequences starts from."""
         curve = self._hit_curve
         return replace(
-            observed(self._window, self._baseline.values(thresholds)),
+            observed(self._window, self.baseline.values(thresholds)),
             minutes=self._means.minutes(),
             hit_ratio_before=curve.before,
             turnover_before_factor=curve.before_factor,
@@ -186,7 +186,7 @@ class EngineHistory:
         newest = features.verdict_window
         self._cost.update(self._window.points, cause, thresholds, with_room, _recomputed(features, thresholds))
         self.demand = newest.queue.demand
-        self._baseline.update(
+        self.baseline.update(
             features.t,
             features.derived,
             newest.throughput.step_tokens,

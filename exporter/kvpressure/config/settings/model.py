@@ -255,6 +255,11 @@ class Settings(Section):
         json_schema_extra={DERIVED: "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds"},
     )
     thresholds_file: Path | None = Field(default=None, description="Overrides of single thresholds: `name: value`.")
+    baseline_file: Path | None = Field(
+        default=None,
+        description="File in which what is healthy for each engine outlives a restart of the exporter; its directory "
+        "has to be writable. Unset: it is learned again. A change takes effect at the next start.",
+    )
     _config_file: Path | None = PrivateAttr(None)
 
     @property

@@ -1,0 +1,138 @@
+"""What is healthy for each engine, kept over a restart of the exporter in one small file that an operator names.
+
+A history it is not: a dozen numbers an engine, as they are now. What is read is checked as anything from outside: size,
+age, shape, names and ranges; a file that is none of ours is left out as a whole, with one line in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from kvpressure.model.view import EngineKey
+from kvpressure.net.schedule import Clock
+from kvpressure.signals.baseline import NAMES, Healthy
+
+FORMAT: Final = "kvpressure baselines 1"
+MAX_BYTES: Final = 8 << 20
+MAX_AGE_SECONDS: Final = 7 * 86_400.0
+"""Models, flags and traffic are others after a week."""
+MAX_VALUE: Final = 1e7
+MAX_LABEL_LENGTH: Final = 1024
+WRITE_SECONDS: Final = 60.0
+
+Baselines = Mapping[EngineKey, Healthy]
+log = structlog.get_logger("kvpressure.daemon.baseline_file")
+
+
+class BaselineFile:
+    """The file at `path`, None for none; `read` once at the start, `write` at most once a minute and at the end."""
+
+    def __init__(self, path: Path | None, clock: Clock, max_engines: int) -> None:
+        self._path, self._clock, self._max_engines = path, clock, max_engines
+        self._written = clock.monotonic()
+        self._failed = False
+
+    def read(self) -> Baselines:
+        """Return what was known; nothing where there is no file, or one that is not to be believed."""
+        if self._path is None:
+            return {}
+        try:
+            return parsed(_content(self._path), self._clock.wall(), self._max_engines)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("baselines are not restored, and are learned again", path=str(self._path), error=str(error))
+            return {}
+
+    def is_due(self) -> bool:
+        """Whether it is to be written."""
+        return self._path is not None and self._clock.monotonic() - self._written >= WRITE_SECONDS
+
+    def write(self, baselines: Baselines) -> None:
+        """Replace the file in one step; one line in the log where that begins to fail."""
+        self._written = self._clock.monotonic()
+        if self._path is None or not baselines:  # of an exporter that has seen nobody yet, what is there stays
+            return
+        try:
+            _replace(self._path, text_of(baselines, self._clock.wall()))
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                log.warning("baselines cannot be written", path=str(self._path), error=str(error))
+            self._failed = True
+
+
+def text_of(baselines: Baselines, now: float) -> bytes:
+    """Return the file's content."""
+    engines = [
+        {"target": key.target, "model_name": key.model_name, "engine": key.rank, "healthy": healthy}
+        for key, healthy in baselines.items()
+    ]
+    return json.dumps({"format": FORMAT, "written": now, "engines": engines}).encode()
+
+
+def parsed(text: bytes, now: float, max_engines: int) -> Baselines:
+    """Return what a file says. Raises ValueError for one that is too large, foreign, damaged or old."""
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"larger than {MAX_BYTES} bytes")
+    found = json.loads(text)
+    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("engines"), list):
+        raise ValueError(f"not a file of {FORMAT!r}")
+    written = _number(found.get("written"), "written", most=math.inf)
+    if not -WRITE_SECONDS <= now - written <= MAX_AGE_SECONDS:
+        raise ValueError("written more than a week ago, or in the future")
+    return dict(_engine(one) for one in found["engines"][:max_engines])
+
+
+def _engine(one: Any) -> tuple[EngineKey, Healthy]:
+    if not isinstance(one, dict) or not isinstance(one.get("healthy"), dict):
+        raise ValueError("an engine is no object")
+    target, model_name, rank = (_label(one.get(name)) for name in ("target", "model_name", "engine"))
+    healthy = {}
+    for name, pair in one["healthy"].items():
+        if name not in NAMES or not isinstance(pair, list) or len(pair) != len(("mean", "seconds")):
+            raise ValueError("a value is not known")
+        healthy[name] = (_number(pair[0], name), _number(pair[1], name))
+    return EngineKey(target, model_name, rank), healthy
+
+
+def _label(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_LABEL_LENGTH:
+        raise ValueError("an engine has no name")
+    return value
+
+
+def _number(value: Any, name: str, most: float = MAX_VALUE) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ValueError(f"{name} is out of range")
+    return float(value)
+
+
+def _content(path: Path) -> bytes:
+    """Return as much as tells that it is too much; a pipe or a device is refused and not waited for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        return file.read(MAX_BYTES + 1)
+
+
+def _replace(path: Path, text: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

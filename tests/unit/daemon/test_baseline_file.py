@@ -1,0 +1,118 @@
+"""What is healthy for an engine over a restart of the exporter: a file, as it should be and as it should not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from kvpressure.config.settings import Settings
+from kvpressure.config.target import Target
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.daemon import baseline_file
+from kvpressure.daemon.baseline_file import FORMAT, MAX_AGE_SECONDS, MAX_BYTES, BaselineFile, parsed, text_of
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.model.samples import EnginePage, EngineSample
+from kvpressure.model.view import EngineKey
+from kvpressure.net.schedule import SystemClock
+
+KEY = EngineKey("chat/vllm-0:8000", "m", "0")
+KNOWN = {KEY: {"e2e": (2.5, 400.0), "batch": (16.0, 300.0)}}
+NOW = 1.8e9
+
+
+def file(path: Path) -> BaselineFile:
+    return BaselineFile(path, SystemClock(), max_engines=4)
+
+
+def test_what_is_written_is_read_again_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "baselines.json"
+    file(path).write(KNOWN)
+    assert file(path).read() == KNOWN
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    file(path).write({})
+    assert file(path).read() == KNOWN, "an exporter that has seen nobody takes nothing away"
+
+
+def test_without_a_path_or_a_file_nothing_is_known_and_nothing_is_said(tmp_path: Path) -> None:
+    with capture_logs() as lines:
+        nowhere = BaselineFile(None, SystemClock(), max_engines=4)
+        nowhere.write(KNOWN)
+        assert nowhere.read() == file(tmp_path / "none.json").read() == {}
+        assert not nowhere.is_due()
+    assert lines == []
+    assert Settings().baseline_file is None
+
+
+def of(**more: object) -> bytes:
+    engine = {"target": "t", "model_name": "m", "engine": "0", "healthy": {"e2e": [1.0, 60.0]}}
+    return json.dumps({"format": FORMAT, "written": NOW, "engines": [engine | more]}).encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[" * 100_000,
+        b'{"format": "another"}',
+        of()[:-9],
+        of(healthy={"e2e": [1.0]}),
+        of(healthy={"e2e": [float("nan"), 60.0]}),
+        of(healthy={"e2e": [1e9, 60.0]}),
+        of(healthy={"e2e": [True, 60.0]}),
+        of(healthy={"other": [1.0, 60.0]}),
+        of(target=5),
+        of(target="x" * 5000),
+        of().replace(b"1800000000.0", str(NOW - MAX_AGE_SECONDS - 1).encode()),
+        of().replace(b"1800000000.0", str(NOW + 3600).encode()),
+        b" " * (MAX_BYTES + 1),
+    ],
+)
+def test_what_is_not_to_be_believed_is_left_out_with_one_line(tmp_path: Path, text: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        parsed(text, NOW, 4)
+    path = tmp_path / "baselines.json"
+    path.write_bytes(text)
+    with capture_logs() as lines:
+        assert file(path).read() == {}
+    assert [line["log_level"] for line in lines] == ["warning"]
+
+
+def test_no_more_engines_are_read_than_may_be_held() -> None:
+    many = {EngineKey(f"t{number}", "m", "0"): KNOWN[KEY] for number in range(9)}
+    assert len(parsed(text_of(many, NOW), NOW, 4)) == 4
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with capture_logs() as lines:
+        assert file(tmp_path / "pipe").read() == {}
+    assert "regular" in lines[0]["error"]
+
+
+def test_a_directory_that_cannot_be_written_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
+    unwritable = file(tmp_path / "none" / "baselines.json")
+    with capture_logs() as lines:
+        unwritable.write(KNOWN)
+        unwritable.write(KNOWN)
+    assert len(lines) == 1
+
+
+def test_it_is_written_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = file(tmp_path / "baselines.json")
+    assert not one.is_due()
+    monkeypatch.setattr(baseline_file, "WRITE_SECONDS", 0.0)
+    assert one.is_due()
+
+
+def test_an_engine_goes_on_from_what_was_known_of_it_and_no_other_does() -> None:
+    before = Pipeline(PipelineSettings(), load_thresholds())
+    before.restore_baselines(KNOWN)
+    for name in ("chat/vllm-0:8000", "chat/vllm-1:8000"):
+        page = EnginePage(t=NOW, engines=(EngineSample("m", "0", {"running": 1.0, "waiting": 0.0}, {}),))
+        before.on_page(Target(name=name, url=f"http://{name}"), page)
+    assert before.baselines() == KNOWN
