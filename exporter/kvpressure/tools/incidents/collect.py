@@ -36,6 +36,8 @@ COUNTED_RATIO: Final = 0.75
 TOO_FEW: Final = "too_few_polls"
 """At the begin of what is read: nothing is wrong with the engine's series."""
 
+MAX_DOUBLINGS: Final = 10
+
 _STAGES: Final = (Stage.NONE, Stage.BUILDING, Stage.COLLAPSED, Stage.FAILING)
 
 
@@ -184,7 +186,12 @@ class Collector:
         if not isinstance(demand, Mapping):
             return None
         asked = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
-        count = desired_replicas([ReplicaReading(self._labels.get("pod", ""), asked)], self._limits)
+        # One replica, which could have been doubled and doubled again.
+        began = view.t if self._open is None else self._open.began
+        doubled = int(max(0.0, view.t - began) // self._limits.scaling_down_hold_seconds)
+        most = math.floor(self._limits.scaling_up_max_factor ** min(doubled, MAX_DOUBLINGS))
+        reading = ReplicaReading(self._labels.get("pod", ""), asked)
+        count = desired_replicas([reading], self._limits, least_serving=max(1, most))
         return None if count is None else float(count)
 
     def _keep(self, open_: _Open, point: _Point) -> None:

@@ -141,11 +141,23 @@ def test_a_picture_has_the_time_before_and_stays_small_however_long_it_was() -> 
 def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> None:
     collector = Collector({"pod": "a"}, LIMITS, STEP)
     view = engine_view(
-        t=0.0, diagnosis=replace(diagnosis(KV), t=0.0), derived={"demand_replicas": {"kv_tokens": 2.0 * 0.8}}
+        t=0.0, diagnosis=replace(diagnosis(KV), t=0.0), derived={"demand_replicas": {"kv_tokens": 2.0 * 0.7}}
     )
     list(collector.add(view, EngineSample("m", "0", {}, {})))
     (one,) = collector.finish(ended=True)
-    assert one.incident["peak"]["desired_replicas"] == -(-1.6 // LIMITS.scaling_target_ratio)
+    assert one.incident["peak"]["desired_replicas"] == -(-1.4 // LIMITS.scaling_target_ratio) == 2
+
+
+def test_replicas_that_would_have_served_at_most_double_in_five_minutes() -> None:
+    collector = Collector({"pod": "a"}, LIMITS, STEP)
+    for number in range(long(660)):
+        t = STEP * number
+        view = engine_view(
+            t=t, diagnosis=replace(diagnosis(KV), t=t), derived={"demand_replicas": {"kv_tokens": 3332.0}}
+        )
+        list(collector.add(view, EngineSample("m", "0", {}, {})))
+    (one,) = collector.finish(ended=True)
+    assert one.incident["peak"]["desired_replicas"] == 2 * 2 * 2
 
 
 def test_alerts_count_from_its_begin_until_shortly_after_its_end() -> None:
