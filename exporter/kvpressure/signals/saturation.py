@@ -30,6 +30,14 @@ class _Load:
     demand: float | None = None
 
 
+@record
+class _Most:
+    """Bounds on what is asked for: times what an engine has, and the share of the drain time that a request takes."""
+
+    factor: float
+    turn: float | None
+
+
 FAMILIES: Final = (
     engine_family(
         "saturation_ratio",
@@ -48,9 +56,10 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Derived:
     """`saturation_ratio` and `demand_replicas` by constraint."""
     more = _more(window, newest.queue, context.thresholds)
+    most = _Most(context.thresholds.scaling_up_max_factor, _turn(window, context.thresholds))
     loads = {
-        "kv_tokens": _kv(window, newest, more),
-        "sequences": _sequences(context, newest.queue, more),
+        "kv_tokens": _kv(window, newest, more, most),
+        "sequences": _sequences(context, newest.queue, more, most),
         "prefill": _prefill(window, context, newest.queue, more),
     }
     used = [min(1.0, load.used) for load in loads.values() if load.used is not None]
@@ -72,15 +81,23 @@ def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float |
     return max(0.0, growth / started + queue.waiting / started / thresholds.scaling_down_hold_seconds)
 
 
-def _with_queue(running: float, waiting: float, more: float | None) -> float:
+def _turn(window: EngineWindow, thresholds: Thresholds) -> float | None:
+    """Return the share of the time to drain the queue in that one request takes, at most 1; None where not known."""
+    each = window.per_event("inference_seconds", "ended", least=RECENT_STARTS, seconds=window.seconds)
+    return None if each is None else min(1.0, each / thresholds.scaling_down_hold_seconds)
+
+
+def _with_queue(running: float, waiting: float, more: float | None, most: _Most) -> float:
     """Return what those who run hold and those who wait ask for: all at once, or less where the queue is long.
 
-    Then it is as much more than all there is as it takes to serve those who come and drain the queue in time.
+    Then it is as much more than all there is as it takes to serve those who come and drain the queue in time; demand
+    at most so many times what there is, and beside it no more than what serves the backlog in time, one after another.
     """
-    return running + waiting if more is None else min(running + waiting, max(running, 1.0) * (1.0 + more))
+    asked = running + waiting if more is None else min(running + waiting, max(running, 1.0) * (1.0 + more))
+    return asked if most.turn is None else min(asked, most.factor * max(running, 1.0) + most.turn * waiting)
 
 
-def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None) -> _Load:
+def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None, most: _Most) -> _Load:
     """Tokens of the pool: in use, and what those who run and wait take in the middle of their lives.
 
     A request holds its prompt when it comes in and its answer too when it ends, so many at once hold half of their
@@ -93,7 +110,7 @@ def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None) -> _Loa
     usable = 1.0 - kept_tokens(window.cache) / capacity if capacity else 1.0
     if each is None:
         return _Load(usage, usage / usable if queue.waiting <= 0 else None)
-    return _Load(usage, _with_queue(max(usage, running * each), queue.waiting * each, more) / usable)
+    return _Load(usage, _with_queue(max(usage, running * each), queue.waiting * each, more, most) / usable)
 
 
 def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | None:
@@ -109,12 +126,12 @@ def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | N
     return (prompt * (1.0 if share is None else share) + window.of_histograms(answer_mean_tokens) / 2) / capacity
 
 
-def _sequences(context: Context, queue: Queue, more: float | None) -> _Load:
+def _sequences(context: Context, queue: Queue, more: float | None, most: _Most) -> _Load:
     cap = context.max_num_seqs
     if not cap or queue.demand is None or queue.waiting is None:
         return _Load()
     running = (queue.demand - queue.waiting) / cap
-    return _Load(running, _with_queue(running, queue.waiting / cap, more))
+    return _Load(running, _with_queue(running, queue.waiting / cap, more, most))
 
 
 def _prefill(window: EngineWindow, context: Context, queue: Queue, more: float | None) -> _Load:

@@ -61,8 +61,11 @@ def test_fewer_are_asked_for_once_fewer_would_have_held_most_of_the_last_minutes
     assert desired_replicas([], LIMITS, [1.7]) == 2
 
 
-def test_more_are_asked_for_at_once():
-    assert desired_replicas([reading("a", 3.2 * TARGET)], LIMITS, [0.8] * 19) == 4
+def test_more_are_asked_for_at_once_up_to_twice_as_many_as_served_all_the_time():
+    assert desired_replicas([reading("a", 1.6 * TARGET), reading("b", 1.6 * TARGET)], LIMITS, [0.8] * 19) == 4
+    assert desired_replicas([reading("a", 34.0)], LIMITS) == 2
+    assert desired_replicas([reading("a", 9.0), reading("b", 9.0)], LIMITS, least_serving=1) == 2
+    assert desired_replicas([reading(name, 9.0) for name in "abc"], LIMITS, least_serving=1) == 3
 
 
 def test_what_was_asked_for_lately_is_counted_as_prometheus_counts_it():
@@ -75,4 +78,4 @@ def test_what_was_asked_for_lately_is_counted_as_prometheus_counts_it():
 def test_without_a_look_at_all_of_the_last_minutes_no_replica_that_serves_is_given_up():
     now = [reading("a", 0.1), reading("b", 0.1), reading("c", 0.1, lost=True)]
     assert desired_replicas(now, LIMITS, whole=False) == 3
-    assert desired_replicas([reading("a", 1.7)], LIMITS, whole=False) == 3
+    assert desired_replicas([reading("a", 1.4)], LIMITS, whole=False) == 2

@@ -71,9 +71,12 @@ _INCIDENT: Final = keys(
     cause=CAUSE,
     detail=DETAIL,
     grounds=or_null(string("What tells the detail, or why nothing does.")),
-    began=moment("When the verdict first named it; the trouble is a few samples older"),
-    ended=or_null(moment("When it last did; null where it still did at the end")),
+    began=moment("When its queue began; where there was none, when the verdict first named it, a few samples late"),
+    ended=or_null(moment("When its queue was served, or the verdict last named it; null where it went on at the end")),
     seconds=number("How long it took.", minimum=0),
+    judged_seconds=number(
+        "Of it, what verdicts speak of; where that is too little, nothing lost is counted.", minimum=0
+    ),
     step_seconds=number("Time between the samples it was judged by.", minimum=0),
     causes=mapping({"type": "number"}, "Seconds that each cause held."),
     confidence=or_null(ratio("Share of the evidence available that agrees with the cause, on average.")),

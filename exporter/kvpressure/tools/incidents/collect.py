@@ -28,8 +28,15 @@ BEFORE_SECONDS: Final = 900.0
 PICTURE_SERIES: Final = ("running", "waiting", "kv_usage_ratio", "tokens_per_second")
 MAX_PICTURE_POINTS: Final = 180
 
+QUEUE_SECONDS: Final = 300.0
+"""A queue that began longer before the first verdict is not what the verdict is about."""
+COUNTED_RATIO: Final = 0.75
+"""Of an incident, that was judged: of less, what it lost would be a guess."""
+
 TOO_FEW: Final = "too_few_polls"
 """At the begin of what is read: nothing is wrong with the engine's series."""
+
+MAX_DOUBLINGS: Final = 10
 
 _STAGES: Final = (Stage.NONE, Stage.BUILDING, Stage.COLLAPSED, Stage.FAILING)
 
@@ -43,10 +50,14 @@ class _Point:
 
 @dataclass(slots=True)
 class _Open:
-    """An incident that may go on. `began` and `last`, when the verdict named it first and last, are both late."""
+    """An incident that may go on. `began` is when its queue began, where that is known, else `named`, by a verdict.
+
+    `last`, when the verdict named it last, is late; `queued`, when somebody last waited, is not.
+    """
 
     began: float
     last: float
+    named: float
     causes: dict[tuple[Cause, str], float] = field(default_factory=dict)
     """Seconds of each."""
     confidence: float = 0.0
@@ -56,6 +67,19 @@ class _Open:
     stage: Stage = Stage.NONE
     peak: dict[str, float] = field(default_factory=dict)
     points: list[_Point] = field(default_factory=list)
+    queued: float | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether at its newest sample it is named, and somebody waits where anybody has."""
+        t = self.points[-1].t if self.points else self.last
+        return t <= self.last and (self.queued is None or t <= self.queued)
+
+    def over(self, step: float) -> float:
+        """Return when it was over: with its queue, at the sample after the last with one, else with its verdict."""
+        if self.queued is None or any(detail == "eviction" for _, detail in self.causes):
+            return self.last
+        return max(self.began, min(self.last, self.queued + step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +121,9 @@ class Collector:
             yield self._ended(self._open, ended=True)
         if diagnosis.cause in LOSING:
             if self._open is None:
-                self._open = _Open(max(known, t - self._step), t)
+                named = max(known, t - self._step)
+                began = self._queue_began(t)
+                self._open = _Open(named if began is None else began, t, named)
                 self._open.points = list(self._before)
             self._trouble(self._open, view, diagnosis, point)
         elif self._open is not None:
@@ -107,7 +133,19 @@ class Collector:
     def finish(self, *, ended: bool) -> Iterator[Ended]:
         """Nothing more comes: `ended` says whether because the engine was gone, not because the time was."""
         if self._open is not None:
-            yield self._ended(self._open, ended=ended or self._t - self._open.last > self._limits.incident_gap_seconds)
+            yield self._ended(self._open, ended=ended or not self._open.goes_on)
+
+    def _queue_began(self, t: float) -> float | None:
+        """Return when the queue of now began, by the samples before `t`; None where none did lately."""
+        began = t
+        for point in reversed(self._before):
+            waiting = point.values[1]
+            if waiting is None or t - point.t > QUEUE_SECONDS:
+                return None
+            if waiting < 1:
+                return point.t if began < t else None
+            began = point.t
+        return None
 
     def silent_since(self, newest: float) -> bool:
         """Whether the target answered at `newest` and showed this engine no more."""
@@ -148,11 +186,18 @@ class Collector:
         if not isinstance(demand, Mapping):
             return None
         asked = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
-        count = desired_replicas([ReplicaReading(self._labels.get("pod", ""), asked)], self._limits)
+        # One replica, which could have been doubled and doubled again.
+        began = view.t if self._open is None else self._open.began
+        doubled = int(max(0.0, view.t - began) // self._limits.scaling_down_hold_seconds)
+        most = math.floor(self._limits.scaling_up_max_factor ** min(doubled, MAX_DOUBLINGS))
+        reading = ReplicaReading(self._labels.get("pod", ""), asked)
+        count = desired_replicas([reading], self._limits, least_serving=max(1, most))
         return None if count is None else float(count)
 
     def _keep(self, open_: _Open, point: _Point) -> None:
         """Points for the picture; a long incident is shown in coarser ones."""
+        if (point.values[1] or 0.0) >= 1:
+            open_.queued = point.t
         open_.points.append(point)
         if len(open_.points) > 2 * MAX_PICTURE_POINTS:
             open_.points = open_.points[::2]
@@ -175,7 +220,10 @@ class Collector:
         cause = max(by_cause, key=by_cause.__getitem__)
         key = max((key for key in open_.causes if key[0] is cause), key=open_.causes.__getitem__)
         (view, diagnosis), cost = open_.best[key], open_.cost
-        seconds, lost = open_.last - open_.began, None if cost is None else cost.lost_tokens
+        over = open_.over(self._step)
+        seconds, judged = over - open_.began, max(0.0, over - open_.named)
+        counted = judged >= COUNTED_RATIO * seconds
+        lost = None if cost is None or not counted else cost.lost_tokens
         incident = {
             "target": view.key.target,
             "labels": dict(self._labels),
@@ -187,14 +235,15 @@ class Collector:
             "detail": key[1] or None,
             "grounds": diagnosis.grounds or None,
             "began": open_.began,
-            "ended": open_.last if ended else None,
+            "ended": over if ended else None,
             "seconds": round(seconds, 3),
+            "judged_seconds": round(judged, 3),
             "step_seconds": round(self._step, 3),
             "causes": {one.value: round(held, 3) for one, held in by_cause.items()},
             "confidence": _rounded(open_.confidence / open_.judged, 4),
             "stage": open_.stage.value,
             "lost_tokens": None if lost is None else round(lost),
-            "lost_seconds": None if cost is None else _rounded(cost.lost_seconds, 3),
+            "lost_seconds": None if cost is None or not counted else _rounded(cost.lost_seconds, 3),
             "recomputed_tokens": None if cost is None else _rounded(cost.recomputed_tokens, 0),
             "recomputed_seconds": None if cost is None else _rounded(cost.recomputed_seconds, 3),
             "recomputed_gpu_seconds": None,

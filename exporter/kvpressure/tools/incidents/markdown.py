@@ -98,9 +98,9 @@ def _timeline(one: Json) -> Iterator[tuple[float, str]]:
 
 
 def _actions(one: Json) -> Iterator[str]:
-    if not one["actions"]:
-        return
     yield from ("", "### What would have helped", "")
+    if not one["actions"]:
+        yield f"{words.NO_ACTION[:1].upper()}{words.NO_ACTION[1:]}."
     for action in one["actions"]:
         change = plain(words.change(action, "→"))
         yield f"{action['order']}. **{plain(action['title'])}**{change}. {plain(action['why'])}"

@@ -13,6 +13,11 @@ from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.tools.incidents.names import Json
 
 INDENT: Final = "  "
+SURE_SAMPLES: Final = 8
+"""Of an incident, from which on what a begin or end between two of them may be off by is little."""
+NO_ACTION: Final = (
+    "nothing that is known: look at the engine's log of that time, and record its metrics (kvpressure record)"
+)
 
 
 def engine_name(one: Json) -> str:
@@ -35,7 +40,9 @@ def meaning(incident: Json) -> str:
 def when(incident: Json) -> str:
     """Begin, end and length."""
     end = "still going on at the end" if incident["ended"] is None else f"to {clock(incident['ended'], day=True)}"
-    return f"{clock(incident['began'], day=True)} {end}, {duration(incident['seconds'])}"
+    text = f"{clock(incident['began'], day=True)} {end}, {duration(incident['seconds'])}"
+    few = incident["seconds"] < SURE_SAMPLES * incident.get("step_seconds", 0.0)
+    return f"{text}, too short to date to better than {duration(incident['step_seconds'])}" if few else text
 
 
 def lost(incident: Json) -> str:
@@ -46,6 +53,9 @@ def lost(incident: Json) -> str:
 def _lost(incident: Json) -> str:
     tokens, time = incident["lost_tokens"], incident["lost_seconds"]
     if tokens is None or time is None:
+        judged = incident.get("judged_seconds")
+        if judged is not None and judged < incident["seconds"]:
+            return f"too short to count (verdicts speak of {duration(judged)} of it)"
         return "not known (nothing tells what it would have done without)"
     return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
 
@@ -125,13 +135,20 @@ def lines(incident: Json) -> Iterator[str]:
     alerts = list(fired(incident))
     for place, line in enumerate(alerts or ["nothing: no alert of ours, and none of the copied rules"]):
         yield f"{INDENT}{'would fire' if not place else '':<12}{line}"
+    yield from _actions(incident)
+    for missing in incident["missing"]:
+        yield f"{INDENT}{'unknown':<12}{missing['what']}: {missing['how']}"
+
+
+def _actions(incident: Json) -> Iterator[str]:
+    """Return what would have helped, in order."""
+    if not incident["actions"]:
+        yield f"{INDENT}{'do':<12}{NO_ACTION}"
     for action in incident["actions"]:
         told = f"{action['order']}. {action['title']}{change(action, '->')}"
         yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{told}"
         if expected := _expected(action):
             yield f"{INDENT}{'':<15}expected: {expected}"
-    for missing in incident["missing"]:
-        yield f"{INDENT}{'unknown':<12}{missing['what']}: {missing['how']}"
 
 
 def summary(document: Json) -> Iterator[str]:

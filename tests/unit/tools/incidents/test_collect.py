@@ -10,6 +10,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.verdict import Cause, Stage
+from kvpressure.tools.incidents import words
 from kvpressure.tools.incidents.collect import MAX_PICTURE_POINTS, Collector, Ended, fired_during
 from kvpressure.tools.incidents.judged_alerts import Fired
 from tests.support.advice_cases import diagnosis
@@ -48,6 +49,45 @@ def test_an_incident_begins_with_the_sample_before_the_first_verdict_and_ends_wi
     assert (incident["cause"], incident["causes"], incident["stage"]) == (KV.value, {KV.value: 150.0}, "collapsed")
     assert incident["confidence"] == pytest.approx(0.8)
     assert incident["peak"]["kv_usage_ratio"] == 0.9
+
+
+def queued(causes: Iterable[Cause], waiting: Iterable[float], *, ended: bool = False) -> Ended:
+    """The one incident of verdicts and queues, a step apart."""
+    collector, found = Collector({"pod": "a"}, LIMITS, STEP), list[Ended]()
+    for number, (cause, many) in enumerate(zip(causes, waiting, strict=True)):
+        t = STEP * number
+        view = engine_view(t=t, diagnosis=replace(diagnosis(cause, Stage.COLLAPSED), t=t), derived={})
+        found += collector.add(view, EngineSample("m", "0", {"running": 8.0, "waiting": many}, {}))
+    (one,) = [*found, *collector.finish(ended=ended)]
+    return one
+
+
+def test_an_incident_is_dated_by_its_queue_and_not_by_verdicts_that_come_late() -> None:
+    one = queued([WELL] * 8 + [KV] * 7 + [WELL], [0.0] * 5 + [4.0] * 7 + [0.0] * 4)
+    # The queue is first seen at 75 s and last at 165 s; verdicts name it from 120 s to 210 s.
+    assert (one.incident["began"], one.incident["ended"], one.incident["seconds"]) == (60.0, 180.0, 120.0)
+
+
+def test_what_an_incident_lost_is_not_told_where_verdicts_speak_of_too_little_of_it() -> None:
+    one = queued([WELL] * 8 + [KV] * 7 + [WELL], [0.0] * 5 + [4.0] * 7 + [0.0] * 4)
+    assert (one.incident["judged_seconds"], one.incident["lost_tokens"]) == (75.0, None)
+    assert words.lost(one.incident) == "too short to count (verdicts speak of 1 min 15 s of it)"
+
+
+def test_an_incident_whose_queue_is_served_does_not_go_on_whatever_the_verdict_says_still() -> None:
+    assert queued([WELL] * 4 + [KV] * 8, [0.0] * 3 + [4.0] * 7 + [0.0] * 2).incident["ended"] == 150.0
+    assert queued([WELL] * 4 + [KV] * 6 + [WELL] * 2, [0.0] * 3 + [4.0] * 7 + [0.0] * 2).incident["ended"] == 135.0
+    assert queued([WELL] * 4 + [KV] * 8, [0.0] * 3 + [4.0] * 9).incident["ended"] is None
+
+
+def test_a_queue_that_was_there_for_long_does_not_date_the_incident() -> None:
+    one = queued([WELL] * 40 + [KV] * 8, [0.0] * 2 + [4.0] * 46)
+    assert one.incident["began"] == 585.0
+
+
+def test_an_incident_of_a_few_samples_is_said_to_be_too_short_to_date() -> None:
+    one = queued([WELL] * 4 + [KV] * 4 + [WELL], [0.0] * 4 + [4.0] * 4 + [0.0])
+    assert words.when(one.incident).endswith("1 min 0 s, too short to date to better than 15 s")
 
 
 def test_trouble_that_comes_back_within_the_gap_is_the_same_and_after_it_another() -> None:
@@ -101,11 +141,23 @@ def test_a_picture_has_the_time_before_and_stays_small_however_long_it_was() -> 
 def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> None:
     collector = Collector({"pod": "a"}, LIMITS, STEP)
     view = engine_view(
-        t=0.0, diagnosis=replace(diagnosis(KV), t=0.0), derived={"demand_replicas": {"kv_tokens": 2.0 * 0.8}}
+        t=0.0, diagnosis=replace(diagnosis(KV), t=0.0), derived={"demand_replicas": {"kv_tokens": 2.0 * 0.7}}
     )
     list(collector.add(view, EngineSample("m", "0", {}, {})))
     (one,) = collector.finish(ended=True)
-    assert one.incident["peak"]["desired_replicas"] == -(-1.6 // LIMITS.scaling_target_ratio)
+    assert one.incident["peak"]["desired_replicas"] == -(-1.4 // LIMITS.scaling_target_ratio) == 2
+
+
+def test_replicas_that_would_have_served_at_most_double_in_five_minutes() -> None:
+    collector = Collector({"pod": "a"}, LIMITS, STEP)
+    for number in range(long(660)):
+        t = STEP * number
+        view = engine_view(
+            t=t, diagnosis=replace(diagnosis(KV), t=t), derived={"demand_replicas": {"kv_tokens": 3332.0}}
+        )
+        list(collector.add(view, EngineSample("m", "0", {}, {})))
+    (one,) = collector.finish(ended=True)
+    assert one.incident["peak"]["desired_replicas"] == 2 * 2 * 2
 
 
 def test_alerts_count_from_its_begin_until_shortly_after_its_end() -> None:
