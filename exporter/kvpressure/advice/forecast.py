@@ -85,7 +85,7 @@ def _relieved(
     case: Case, held: float | None, choose: Callable[[Model], Choice], growing: float | None = None
 ) -> Forecast:
     try:
-        model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing)
+        model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
     except UnknownError as error:
         return Forecast(reason=str(error))
     return Forecast(model, choose(model))

@@ -138,7 +138,7 @@ def command(**options: Any) -> None:
     sessions = None if asked is None else planned(asked, plan)
     told = None if live else predicted(plan, options, runtime)
     if options["as_json"]:
-        also = {} if told is None else {"predicted": asdict(told)}
+        also: dict[str, Any] = {} if told is None else {"predicted": asdict(told)}
         also |= {} if asked is None else {"sessions": None if sessions is None else asdict(sessions)}
         say_json({"title": title, "flags": given, **asdict(plan), **also})
     else:

@@ -10,8 +10,9 @@ from click.testing import CliRunner, Result
 from kvpressure.cli import main
 from tests.support.tools import FIXTURES
 
-TRAFFIC = "--prompt-mean 2000 --prompt-p95 6000 --answer-mean 300 --answer-p95 800 --concurrency 32".split()
-LENGTHS = "--prompt-p50 1500 --prompt-p95 6000 --output-p50 250 --output-p95 800 --concurrency 32".split()
+LOAD = ("--concurrency", "32")
+TRAFFIC = ("--prompt-mean", "2000", "--prompt-p95", "6000", "--answer-mean", "300", "--answer-p95", "800", *LOAD)
+LENGTHS = ("--prompt-p50", "1500", "--prompt-p95", "6000", "--output-p50", "250", "--output-p95", "800", *LOAD)
 
 
 def run(*arguments: str) -> Result:
