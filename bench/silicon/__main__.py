@@ -1,9 +1,10 @@
 """`python -m bench.silicon`: tables of step times, out of aiconfigurator-core, and how near they are to it.
 
     python3.12 -m venv .venv-silicon
-    .venv-silicon/bin/pip install aiconfigurator-core==0.12.0
+    .venv-silicon/bin/pip install --require-hashes -r requirements/silicon.txt
     .venv-silicon/bin/python -m bench.silicon make            # capacity/step_tables/*.json, and answers for the tests
     .venv-silicon/bin/python -m bench.silicon check           # the tables beside the library, at random steps
+    .venv/bin/python -m bench.silicon predict                 # `whatif --gpu --model` beside the lab, in .venv
 
 The library is a dependency of this command alone: 80 MB, and 300 MB of what it needs. Names choose tables.
 """
@@ -37,11 +38,16 @@ SEED: Final = 28
 def main() -> int:
     """Make tables, or compare them; 1 where one is too large or too far from the library."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("make", "check"))
+    parser.add_argument("what", choices=("make", "check", "predict"))
     parser.add_argument("names", nargs="*", help="tables, or beginnings of their names; all when none is given")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[201, 202], help="of what is predicted")
     options = parser.parse_args()
+    if options.what == "predict":
+        from bench.silicon.predict import report  # noqa: PLC0415 - what the library's environment lacks
+
+        return report(options.seeds)
     wanted = [made for made in TABLES if not options.names or any(map(made.name.startswith, options.names))]
     if options.what == "make":
         return _make(wanted)

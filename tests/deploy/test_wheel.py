@@ -26,6 +26,7 @@ MIB = 1024 * 1024
 DATA = (
     "config/thresholds.yaml",
     "capacity/models/*.json",
+    "capacity/step_tables/*.json",
     "runbooks/*.md",
     "**/*.css",
     "**/*.j2",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
@@ -15,6 +16,7 @@ from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import Observed, Peer
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Advice
+from kvpressure.simulation.step_table import StepTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,12 @@ class Case:
     def shape(self) -> Shape | None:
         """Lengths of prompts and answers."""
         return shape_of(self.derived)
+
+    @cached_property
+    def card(self) -> StepTable | None:
+        """The table of step times of its GPUs and its model; None where they are not known, or there is none."""
+        gpus = () if self.observed is None else self.observed.gpus
+        return table_for(gpus[0], self.place.model_name, len(gpus)) if len(set(gpus)) == 1 else None
 
     @property
     def capacity(self) -> float | None:

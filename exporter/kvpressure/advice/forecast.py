@@ -166,7 +166,7 @@ def _relieved(
     case: Case, held: float | None, choose: Callable[[Model], Choice], growing: float | None = None
 ) -> Forecast:
     try:
-        model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing)
+        model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
         now, simulated = model.known.measured.waiting, model.outcome(model.state)
         if simulated is None or not _same(case, simulated.waiting, now):
             raise UnknownError("the simulation does not reproduce how many requests wait now")

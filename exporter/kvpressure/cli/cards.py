@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvpressure.capacity.capacity_plan import Plan
 from kvpressure.capacity.cards import CARDS, card_named, model_named, table_for
 from kvpressure.capacity.geometry import BLOCK_TOKENS, Geometry, read_geometry
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named
 from kvpressure.capacity.known_models import name_of
 from kvpressure.capacity.pool import Memory, pool_from_memory
 from kvpressure.cli.model_file import known_model
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.config_changes import GPU, ConfigChange
-from kvpressure.simulation.server import STEP_TOKENS
+from kvpressure.simulation.consequences import Span, modelled
+from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffic, alternatives
+from kvpressure.simulation.server import STEP_TOKENS, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
+from kvpressure.simulation.steps import UnknownError
 
 
 class CardError(SourceError):
@@ -71,6 +77,64 @@ def onto(now: OnCard, other: OnCard) -> ConfigChange:
         return replace(server, steps=steps, pool_tokens=pool), demand
 
     return ConfigChange(GPU, 0.0, applied, name=other.gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What described traffic would get: tokens a second, mean seconds to first token, and p95 of a request."""
+
+    gpu: str
+    model: str
+    tokens_per_second: Span
+    first_token_seconds: Span
+    latency_p95_seconds: Span
+
+
+def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Prediction | None:
+    """Return what the traffic of a plan gets from its limits on its GPU; None where that is not known.
+
+    There has to be a table of the card and model, p50 and p95 of the lengths, and how many requests are in flight.
+    """
+    lengths = [options[name] for name in ("prompt_p50", "prompt_p95", "output_p50", "output_p95")]
+    given = (options["gpu"], options["model"], options["concurrency"], plan.max_num_seqs, *lengths)
+    if not all(given) or options["pipeline_parallel"] > 1 or options["data_parallel"] > 1:
+        return None
+    try:
+        card = on_card(options["gpu"].name, options["model"], options, runtime)
+    except CardError:
+        return None
+    server = Server(float(plan.pool_tokens), card.steps)
+    server = replace(server, max_num_seqs=plan.max_num_seqs, step_tokens=plan.max_num_batched_tokens)
+    traffic = Traffic(_shape(*lengths[:2]), _shape(*lengths[2:]), clients=round(options["concurrency"]))
+    try:
+        first, *others = alternatives(server, traffic)
+        figures = modelled(first, others, load_thresholds()).figures([])
+    except (DescriptionError, UnknownError):
+        return None
+    if figures is None or figures.first_token_seconds is None:
+        return None
+    return Prediction(card.gpu, card.model, figures.tokens_per_second, figures.first_token_seconds, figures.latency_p95)
+
+
+def prediction_report(found: Prediction | None) -> Iterator[str]:
+    """Return the lines about what is predicted."""
+    if found is None:
+        return
+    yield from ("", f"Predicted at these limits, with what steps of {found.model} take on {found.gpu}")
+    yield f"  tokens a second: {_range(found.tokens_per_second)}"
+    yield f"  seconds to first token, mean: {_range(found.first_token_seconds)}"
+    yield f"  seconds of a request, p95: {_range(found.latency_p95_seconds)}"
+
+
+def _range(span: Span) -> str:
+    value, low, high = (f"{one:,.0f}" if one >= 100 else f"{one:.2g}" for one in (span.value, span.low, span.high))
+    return f"{value} ({low} to {high})"
+
+
+def _shape(p50: float, p95: float) -> Shape:
+    """Return the mean beside a p95, of the lognormal distribution that has this median."""
+    sigma = math.log(max(1.0, p95 / p50)) / Z95
+    return Shape(min(p95, p50 * math.exp(sigma * sigma / 2)), p95)
 
 
 def _geometry(model: str) -> Geometry | None:

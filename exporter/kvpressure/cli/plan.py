@@ -27,6 +27,7 @@ from kvpressure.capacity.known_models import nearest_models
 from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_of, access_options
+from kvpressure.cli.cards import predicted, prediction_report
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
 from kvpressure.cli.options import UsualFirst
 from kvpressure.cli.plan_report import flags, report
@@ -150,11 +151,18 @@ def command(**options: Any) -> None:
         fail(*f"{error}".splitlines())
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
     sessions = None if asked is None else planned(asked, plan)
+    told = None if live else predicted(plan, options, runtime)
     if options["as_json"]:
-        also = {} if asked is None else {"sessions": None if sessions is None else asdict(sessions)}
+        also: dict[str, Any] = {} if told is None else {"predicted": asdict(told)}
+        also |= {} if asked is None else {"sessions": None if sessions is None else asdict(sessions)}
         say_json({"title": title, "flags": given, **asdict(plan), **also})
     else:
-        say(*report(title, given, plan, runtime), *(() if asked is None else session_report(asked, sessions)))
+        also_said = prediction_report(told)
+        say(
+            *report(title, given, plan, runtime),
+            *also_said,
+            *(() if asked is None else session_report(asked, sessions)),
+        )
     sys.exit(0 if plan.max_num_seqs else 1)
 
 

@@ -141,6 +141,8 @@ class EngineState:
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
         shows_observed = settings.always_observed or predictable
         observed = past.observed(thresholds) if shows_observed or losing else None
+        if observed is not None and whole_gpus(environment.gpus) and len(page.engines) == 1:
+            observed = replace(observed, gpus=tuple(gpu.last.name for gpu in environment.gpus))
         self._room.update(features.t, observed if losing else None, limits)
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
         target = environment.target

@@ -166,6 +166,8 @@ class Observed:
     hit_ratio_before: float | None = None
     turnover_before_factor: float | None = None
     hits_by_pool: tuple[PoolHits, ...] = ()
+    gpus: tuple[str, ...] = ()
+    """Product names of the whole GPUs that serve it and no other, as NVML says them; () where not known."""
 
 
 ENGINE_LABELS: Final = ("target", "namespace", "pod", "model_name", "engine")

@@ -7,6 +7,7 @@ import pytest
 from kvpressure.advice import Place, advise
 from kvpressure.advice.batch import more_sequences
 from kvpressure.advice.case import Case
+from kvpressure.capacity.cards import table
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import LEARNED, Limit
@@ -88,3 +89,25 @@ def test_the_tokens_of_a_step_are_raised_to_what_is_predicted_to_help_and_not_wh
     found = actions(roomy, Cause.CONCURRENCY_BOUND, "prefill_budget")
     assert "max_num_batched_tokens" not in found or found["max_num_batched_tokens"].expected is not None
     assert "max-num-batched-tokens 16,384: gains" in found["would_not_help"].why
+    assert found["add_replica"].expected is not None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "served", "known"),
+    [
+        (("NVIDIA H100 80GB HBM3",), "meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b.h100_sxm"),
+        (("NVIDIA H100 80GB HBM3",) * 2, "Qwen/Qwen3-32B", "qwen3-32b.h100_sxm.tp2"),
+        (("NVIDIA H100 80GB HBM3", "NVIDIA L40S"), "Qwen/Qwen3-32B", None),
+        (("NVIDIA H100 PCIe",), "meta-llama/Llama-3.1-8B-Instruct", None),
+        (("NVIDIA H100 80GB HBM3",), "mine", None),
+        ((), "meta-llama/Llama-3.1-8B-Instruct", None),
+    ],
+)
+def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus, served, known):
+    view = pressed_view(CAPPED)
+    assert view.diagnosis is not None
+    assert view.observed is not None
+    seen = replace(view.observed, gpus=gpus)
+    place = Place(runtime="vllm", model_name=served)
+    case = Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, seen)
+    assert case.card is (None if known is None else table(known))

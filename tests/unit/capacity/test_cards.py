@@ -1,0 +1,60 @@
+"""Which table of step times belongs to a card and a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvpressure.capacity.cards import CARDS, card_named, model_named, names, table, table_for
+from kvpressure.capacity.silicon import Made, SiliconError, asked
+
+
+@pytest.mark.parametrize(
+    ("product", "card"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100_sxm"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
+        ("NVIDIA A100-SXM4-40GB", None),
+        ("NVIDIA H200", "h200_sxm"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("Tesla T4", None),
+    ],
+)
+def test_a_product_name_says_which_card_it_is_and_other_variants_are_none(product, card):
+    assert card_named(product) == card
+
+
+@pytest.mark.parametrize(
+    ("served", "model"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("llama-3.1-8b", "llama-3.1-8b"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"),
+        ("acme/Qwen3-32B-FP8", None),
+        ("openai/gpt-oss-20b", None),
+    ],
+)
+def test_a_served_name_says_which_model_it_is_where_there_is_a_table(served, model):
+    assert model_named(served) == model
+
+
+def test_a_table_is_of_a_card_a_model_its_ranks_and_the_cache_in_8_bits():
+    assert table_for("NVIDIA L40S", "meta-llama/Llama-3.1-8B", kv_bits=8) is table("llama-3.1-8b.l40s.kv8")
+    assert table_for("h100_sxm", "Qwen/Qwen3-32B", 2) is table("qwen3-32b.h100_sxm.tp2")
+    assert table_for("h100_sxm", "Qwen/Qwen3-32B", 4) is None
+    assert table_for("Tesla T4", "Qwen/Qwen3-32B", 2) is None
+
+
+def test_a_tables_name_says_what_is_in_it():
+    for name in names():
+        made = table(name)
+        divided = f".tp{made.tensor_parallel}" if made.tensor_parallel > 1 else ""
+        assert made.card in CARDS.values()
+        assert name.endswith(f".{made.card}{divided}{'.kv8' if made.kv_bits == 8 else ''}")
+
+
+def test_what_is_not_shipped_says_which_extra_it_needs():
+    with pytest.raises(SiliconError, match=r"needs the extra silicon: pip install 'kv-pressure-exporter\[silicon\]'"):
+        asked(Made("phi-4", "microsoft/phi-4", "h100_sxm", 40))
