@@ -25,6 +25,8 @@ from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice
 from tests.lab.regime import regimes
+from tests.lab.vary import MARK
+from tests.lab.worker import found as regime_of
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
 LIFTED: Final = 1024
@@ -100,7 +102,7 @@ def _tried(choice: Choice) -> Choice:
 
 def target(name: str) -> Target:
     """A regime of the lab as a target; with its limits where advice is about one that no page tells."""
-    declared = {flag: getattr(regimes()[name].flags, flag) for flag in DECLARED.get(name, ())}
+    declared = {flag: getattr(regime_of(regimes(), name).flags, flag) for flag in DECLARED.get(name, ())}
     limits = [DeclaredLimit(flag, value, "the regime") for flag, value in declared.items()]
     return ReplayTarget("lab", limits=tuple(limits) or None)
 
@@ -116,7 +118,8 @@ def last_pressed(views: Iterable[EngineView], name: str) -> EngineView | None:
 
 def _is_about_kv(name: str) -> bool:
     """Whether KV pressure is what the regime was written for."""
-    on_card = regimes().get(name) if name.startswith(f"{CARD}-") else None
+    # A varied regime is about what it was written for, though it may show another cause.
+    on_card = regimes().get(name.partition(MARK)[0]) if name.startswith(f"{CARD}-") else None
     return name.startswith("kv-") or (on_card is not None and on_card.expect == Cause.KV_CACHE_PRESSURE)
 
 

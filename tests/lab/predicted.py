@@ -27,6 +27,7 @@ from kvpressure.simulation import config_changes, steps
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.least_squares import Prior
 from tests.lab.regime import regimes
+from tests.lab.worker import found as regime_of
 
 FORMULA: Final = FOLDER.parent / "formula" / "0.33.0"
 RECORDED: Final = (FOLDER, FOLDER.parent / "cards" / "0.33.0", FORMULA)
@@ -78,7 +79,7 @@ def main() -> int:
 
 
 def _compared(name: str, ran: Mapping[Key, Ran]) -> Iterator[Off]:
-    regime = regimes()[name]
+    regime = regime_of(regimes(), name)
     path = next(path for folder in RECORDED if (path := folder / f"{name}.jsonl.xz").exists())
     with _prior_of_others(regime.card.table if regime.card else ""):
         told = advised(path)
