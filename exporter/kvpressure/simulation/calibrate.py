@@ -84,14 +84,19 @@ class Page:
     generated: float
 
 
-def read(observed: Observed | None, limits: Limits, *, spread: float = 1.0) -> Page:
-    """Return what was observed of an engine. Raises UnknownError with what is missing."""
+def read(
+    observed: Observed | None, limits: Limits, *, spread: float = 1.0, tail: float = 0.0, even: bool = False
+) -> Page:
+    """Return what was observed of an engine. Raises UnknownError with what is missing.
+
+    How lengths lie in their buckets is as for `lengths`.
+    """
     if observed is None:
         raise UnknownError("the traffic of this engine is not known")
     cache = observed.cache
     pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
     prompts, outputs = (
-        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread)
+        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread, tail=tail, even=even)
         for histogram in (observed.prompts, observed.outputs)
     )
     if pool is None:
@@ -112,13 +117,15 @@ def read(observed: Observed | None, limits: Limits, *, spread: float = 1.0) -> P
 class Open:
     """What a page does not tell.
 
-    `spread` is how widely lengths lie in their buckets, 0 to 1; `alike` is 0 where the length of an answer has nothing
+    `spread` is how widely lengths lie in their buckets, 0 to 1, and `tail` by how many deviations more than likeliest
+    the longest are long; `alike` is 0 where the length of an answer has nothing
     to do with that of its prompt, 1 where the longest belong together; `end` is how many deviations more than expected
     a larger batch gives. With `other_clients` each draws any length where lengths say that it keeps to its own, and
     the other way round.
     """
 
     spread: float = 1.0
+    tail: float = 0.0
     alike: float = 0.0
     end: float = 0.0
     other_clients: bool = False
@@ -142,7 +149,7 @@ def known(
     `held` says that requests wait for something else than the pool: at most so many run at once, infinity where another
     limit of the server does it.
     """
-    page = read(observed, limits, spread=taken.spread)
+    page = read(observed, limits, spread=taken.spread, tail=taken.tail)
     observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
     prompts, outputs, running, waiting, seconds = page.prompts, page.outputs, page.running, page.waiting, page.seconds
     usage, generated = mean_of(one.usage_ratio for one in intervals), page.generated

@@ -110,7 +110,7 @@ def known_sessions(
 
     `think_ratio` is the longest think time over the shortest. Without it the hits by pool tell, where they are known.
     """
-    page = _over_minutes(read(observed, limits))
+    page = _over_minutes(read(observed, limits, even=True))
     target = _target(page)
     ratios = (think_ratio,) if think_ratio else THINK_RATIOS if page.observed.hits_by_pool else (THINK_RATIO,)
     server, shape = _server(page, limits), _shape(page, target.best)
