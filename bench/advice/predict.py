@@ -24,6 +24,7 @@ from kvpressure.model.view import EngineView
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice
+from tests.lab.cards import table
 from tests.lab.regime import regimes
 from tests.lab.vary import MARK
 from tests.lab.worker import found as regime_of
@@ -73,13 +74,22 @@ class Advised:
 
 def advised(path: Path) -> Advised:
     """Advice on the last view of the recording in which the engine was under KV pressure."""
-    view = _last(path)
+    view = _named(_last(path), path.name.partition(".jsonl")[0])
     if view is None or view.diagnosis is None:
         return Advised((), None, None, "never told to be under KV pressure")
     place, thresholds = Place(runtime="vllm"), load_thresholds()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
     found = _forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
     return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason)
+
+
+def _named(view: EngineView | None, name: str) -> EngineView | None:
+    """The view with the model's name that its page would have: all of the lab's are served under one name."""
+    known = regimes()
+    card = regime_of(known, name).card if name.partition(MARK)[0] in known else None
+    if view is None or view.observed is None or card is None:
+        return view
+    return replace(view, observed=replace(view.observed, model_name=table(card.table).model))
 
 
 def _forecast(case: Case) -> Forecast:

@@ -23,7 +23,7 @@ from bench.advice.predict import advised
 from bench.stepfit.fit import TERMS
 from bench.stepfit.priors import of_any
 from kvpressure.model.action import Expected
-from kvpressure.simulation import config_changes, steps
+from kvpressure.simulation import config_changes, priors
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.least_squares import Prior
 from tests.lab.regime import regimes
@@ -117,15 +117,15 @@ def _off(name: str, done: Key, expected: Expected, ran: Ran) -> Off:
 @contextmanager
 def _prior_of_others(table: str) -> Iterator[None]:
     """Let steps be fitted with the prior of all models but that of a table."""
-    kept = steps.PRIOR
+    kept = priors.DENSE
     if table:
         others = of_any(table)
         places = [TERMS.index(term) for term in ("fixed", "sequence", "context", "prompt", "pair")]
-        steps.PRIOR = Prior(tuple(others.logarithms[place] for place in places), kept.deviations)
+        priors.DENSE = Prior(tuple(others.logarithms[place] for place in places), kept.deviations)
     try:
         yield
     finally:
-        steps.PRIOR = kept
+        priors.DENSE = kept
 
 
 def _on_cards(paths: Sequence[Path]) -> dict[str, dict[Key, Ran]]:

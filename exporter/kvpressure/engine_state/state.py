@@ -140,7 +140,9 @@ class EngineState:
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
         shows_observed = settings.always_observed or predictable
-        observed = past.observed(thresholds) if shows_observed or losing else None
+        observed = None
+        if shows_observed or losing:
+            observed = replace(past.observed(thresholds), model_name=sample.model_name)
         self._room.update(features.t, observed if losing else None, limits)
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
         target = environment.target

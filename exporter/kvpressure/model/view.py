@@ -166,6 +166,7 @@ class Observed:
     hit_ratio_before: float | None = None
     turnover_before_factor: float | None = None
     hits_by_pool: tuple[PoolHits, ...] = ()
+    model_name: str = ""
 
 
 ENGINE_LABELS: Final = ("target", "namespace", "pod", "model_name", "engine")

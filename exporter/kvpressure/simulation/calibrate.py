@@ -18,6 +18,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
+from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server
 from kvpressure.simulation.steps import SHARED_RATIO, UnknownError, steps_of
@@ -121,7 +122,7 @@ class Open:
     the longest are long; `alike` is 0 where the length of an answer has nothing
     to do with that of its prompt, 1 where the longest belong together; `end` is how many deviations more than expected
     a larger batch gives. With `other_clients` each draws any length where lengths say that it keeps to its own, and
-    the other way round.
+    the other way round. `experts` is for a model that has some, or may have: it reads them in another way.
     """
 
     spread: float = 1.0
@@ -129,6 +130,7 @@ class Open:
     alike: float = 0.0
     end: float = 0.0
     other_clients: bool = False
+    experts: bool = False
 
 
 LIKELIEST: Final = Open()
@@ -153,7 +155,8 @@ def known(
     observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
     prompts, outputs, running, waiting, seconds = page.prompts, page.outputs, page.running, page.waiting, page.seconds
     usage, generated = mean_of(one.usage_ratio for one in intervals), page.generated
-    steps = steps_of(observed, pool)
+    prior = (prior_otherwise if taken.experts else prior_of)(observed.model_name) or DENSE
+    steps = steps_of(observed, pool, prior)
     preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
     if cached:
         # Shared beginnings take what those that run hold beyond their own.

@@ -20,6 +20,7 @@ from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, kno
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.length_routing import simulated
+from kvpressure.simulation.priors import prior_otherwise
 from kvpressure.simulation.scheduler import Outcome, simulate
 from kvpressure.simulation.steps import UnknownError
 
@@ -28,12 +29,15 @@ COVERED_DEVIATIONS: Final = 1.645
 """On either side of what is likeliest: in nine of ten cases the truth lies between."""
 OTHERWISE: Final = (
     Open(spread=0.0),
+    Open(tail=-COVERED_DEVIATIONS),
+    Open(tail=COVERED_DEVIATIONS),
     Open(end=-COVERED_DEVIATIONS),
     Open(end=COVERED_DEVIATIONS),
     Open(alike=1.0),
     Open(other_clients=True),
 )
-"""What is not known of an engine, at its other end: lengths all alike in their bucket; what a larger batch takes, which
+"""What is not known of an engine, at its other end: lengths all alike in their bucket, the longest at either end of
+theirs; what a larger batch takes, which
 shows only once it is larger; long answers that are those to long prompts; and clients that keep to their lengths, or do
 not."""
 
@@ -237,7 +241,8 @@ def model_of(
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
     others = []
-    for taken in OTHERWISE:
+    dense = observed is None or prior_otherwise(observed.model_name) is None
+    for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
         try:
             others.append(known(observed, limits, thresholds, taken, held=held, growing=None if taken.end else growing))
         except UnknownError:

@@ -31,10 +31,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Logarithms of the coefficients beside each other, with a deviation each; how large they are is not known."""
+    """Logarithms of the coefficients beside each other, with a deviation each; how large they are is not known.
+
+    `expert_ratio` is the share of its experts that a token goes to, 0 for a model without: then they have no term.
+    """
 
     logarithms: tuple[float, ...]
     deviations: tuple[float, ...]
+    expert_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.calibrate import GROWTH_SHARE, growth, mean_of, sum_of
+from kvpressure.simulation.priors import DENSE, prior_of
 from kvpressure.simulation.steps import UnknownError, steps_of
 
 LEAST_CHANGE: Final = 3.0
@@ -45,7 +46,8 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
         return None
     pool = limits.kv_capacity_tokens
     try:
-        found = steps_of(observed, pool.value if pool else observed.cache.capacity_tokens)
+        tokens = pool.value if pool else observed.cache.capacity_tokens
+        found = steps_of(observed, tokens, prior_of(observed.model_name) or DENSE)
     except UnknownError:
         return None
     batch = mean_of(one.running for one in intervals) + mean_of(one.waiting for one in intervals)
