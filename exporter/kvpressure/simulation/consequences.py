@@ -28,16 +28,15 @@ ROOM_FOR_ALL_FACTOR: Final = 100.0
 COVERED_DEVIATIONS: Final = 1.645
 """On either side of what is likeliest: in nine of ten cases the truth lies between."""
 OTHERWISE: Final = (
-    Open(spread=0.0),
-    Open(tail=-COVERED_DEVIATIONS),
+    Open(spread=0.0, tail=-COVERED_DEVIATIONS),
     Open(tail=COVERED_DEVIATIONS),
     Open(end=-COVERED_DEVIATIONS),
     Open(end=COVERED_DEVIATIONS),
     Open(alike=1.0),
     Open(other_clients=True),
 )
-"""What is not known of an engine, at its other end: lengths all alike in their bucket, the longest at either end of
-theirs; what a larger batch takes, which
+"""What is not known of an engine, at its other end: lengths all alike in their bucket, and the longest ones as
+short or as long as may be; what a larger batch takes, which
 shows only once it is larger; long answers that are those to long prompts; and clients that keep to their lengths, or do
 not."""
 
