@@ -158,6 +158,7 @@ class Thresholds:
     advice_late_min_factor: float = _in("factor")
     advice_refused_max_ratio: float = _in("ratio")
     advice_simulated_error_max_ratio: float = _in("ratio")
+    advice_range_max_factor: float = _in("factor")
     advice_falling_behind_max_ratio: float = _in("ratio")
     advice_long_requests_max_ratio: float = _in("ratio")
     advice_raise_max_factor: float = _in("factor")

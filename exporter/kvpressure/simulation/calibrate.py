@@ -68,6 +68,8 @@ class Known:
     bytes_per_token: float | None = None
     knee_requests: float = math.inf
     """Running requests from which on more give few more tokens a second (`Steps.knee_requests`), where known."""
+    question: str = ""
+    """What is taken otherwise than is likeliest, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,19 @@ class Open:
     other_clients: bool = False
     experts: bool = False
 
+    def question(self, prompts: LengthDistribution, running: float, model_name: str) -> str:
+        """Return in words what is taken otherwise than is likeliest, of an engine with these prompts."""
+        if self.experts:
+            return f"how many experts a batch of {model_name or 'this model'} reads, if it has any"
+        if self.end:
+            return f"what another batch than the {running:.0f} that run takes, which is all that the polls show"
+        if self.alike:
+            return "whether long prompts get long answers"
+        if self.other_clients:
+            return "whether each client keeps to its own lengths"
+        widest = max(prompts.buckets, key=lambda one: one.share * (one.high - one.low))
+        return f"where in one bucket of its histogram {widest.text} lie"
+
 
 LIKELIEST: Final = Open()
 
@@ -175,7 +190,8 @@ def known(
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio
-    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests)
+    question = "" if taken == LIKELIEST else taken.question(prompts, running, observed.model_name)
+    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, question=question)
     return _fitted(found, most_error, pool_limits=held is None)
 
 

@@ -40,6 +40,7 @@ short or as long as may be; what a larger batch takes, which
 shows only once it is larger; long answers that are those to long prompts; and clients that keep to their lengths, or do
 not."""
 
+CUT: Final = "{0.text} lie in one bucket of their histogram, and the cap inside it"
 LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 """Times today's, for the curves."""
 
@@ -69,6 +70,8 @@ class Figures:
     hit_ratio: Span | None = None
     first_token_seconds: Span | None = None
     """Mean seconds from arrival to first token; as the hits, known where sessions are simulated."""
+    doubt: str = ""
+    """What leaves tokens a second open by more than `advice_range_max_factor`, in words."""
 
 
 class Gain(NamedTuple):
@@ -129,7 +132,8 @@ class Model:
         """Return the figures with `changes`, over all servers; None where no request would be answered."""
         if self.outcome(applied(self.state, changes)) is None:
             return None
-        outcomes = self.outcomes(changes)
+        asked = self._alternatives(changes)
+        outcomes = [outcome for _, outcome in asked]
         by = math.prod(change.by for change in changes)
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
@@ -144,8 +148,9 @@ class Model:
         if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
+        tokens = with_all(lambda one: one.tokens_per_second, by * self.tokens_factor)
         return Figures(
-            tokens_per_second=with_all(lambda one: one.tokens_per_second, by * self.tokens_factor),
+            tokens_per_second=tokens,
             goodput=span(lambda one: one.goodput, by),
             latency_p95=with_all(lambda one: one.latency_p95),
             waiting=span(lambda one: one.waiting, by),
@@ -153,7 +158,34 @@ class Model:
             shortened_ratio=span(lambda one: one.shortened_ratio),
             hit_ratio=span(lambda one: one.hit_ratio or 0.0) if self._has_sessions else None,
             first_token_seconds=span(lambda one: one.first_token_seconds or 0.0) if self._has_sessions else None,
+            doubt=self._cut_bucket(cap) or self._doubt(tokens, asked),
         )
+
+    def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
+        """Return what would come of it, the likeliest first, and what is taken otherwise in each, in words."""
+        made = [(model.known.question, model.outcome(applied(model.state, changes))) for model in (self, *self._others)]
+        server, demand = applied(self.state, changes)
+        cut = self.known.prompts.around(server.cap_prompt)
+        # All that a bucket has may lie on either side of the cap.
+        made += [
+            (CUT.format(cut), self.outcome((replace(server, cap_prompt=bound), demand)))
+            for bound in (() if cut is None else (cut.low, cut.high))
+        ]
+        return [(question, outcome) for question, outcome in made if outcome is not None]
+
+    def _cut_bucket(self, cap: float) -> str:
+        """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""
+        cut = self.known.prompts.around(cap)
+        return "" if cut is None or cut.share <= self.thresholds.advice_refused_max_ratio else CUT.format(cut)
+
+    def _doubt(self, tokens: Span, asked: Sequence[tuple[str, Outcome]]) -> str:
+        if tokens.high <= self.thresholds.advice_range_max_factor * tokens.low:
+            return ""
+        first = asked[0][1].tokens_per_second
+        question, other = max(asked, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))
+        apart = abs(math.log(other.tokens_per_second / first))
+        window = math.log1p(COVERED_DEVIATIONS * self.known.measured.tokens_deviation_ratio)
+        return question if apart > window else "what this engine does in a minute differs too much from the next"
 
     @property
     def _has_sessions(self) -> bool:
@@ -179,6 +211,7 @@ class Model:
             at_best=any(change.at_best for change in changes),
             hit_ratio=_shift_if_known(first.hit_ratio, second.hit_ratio),
             first_token_seconds=_shift_if_known(first.first_token_seconds, second.first_token_seconds),
+            doubt=second.doubt,
         )
 
     @cached_property

@@ -31,6 +31,11 @@ class Bucket:
     first: float
     last: float
 
+    @property
+    def text(self) -> str:
+        """Return the bucket in words."""
+        return f"{self.share:.0%} of the prompts ({self.low:,.0f} to {self.high:,.0f} tokens)"
+
 
 @dataclass(frozen=True, slots=True)
 class LengthDistribution:
@@ -61,6 +66,10 @@ class LengthDistribution:
     def draw(self, rng: random.Random) -> int:
         """One length."""
         return self.at(rng.random())
+
+    def around(self, tokens: float) -> Bucket | None:
+        """Return the bucket that `tokens` cuts; None where it lies on a bound, or outside of all."""
+        return next((one for one in self.buckets if one.low < tokens < one.high), None)
 
     def above(self, tokens: float) -> tuple[float, float]:
         """At least and at most what share is longer: a bucket that `tokens` cuts may lie on either side whole."""

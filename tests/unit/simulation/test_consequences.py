@@ -74,6 +74,22 @@ def test_a_cap_inside_a_bucket_refuses_all_of_it_or_none():
     assert refused.high - refused.low > 0.5
 
 
+def test_a_cap_inside_a_bucket_with_most_prompts_is_a_question_not_a_number():
+    model = collapse()
+    (bucket, *_) = (one for one in model.known.prompts.buckets if one.share > 0.5)
+    expected = model.expected([], [cap_prompt(round((bucket.low + bucket.high) / 2))])
+    assert expected is not None
+    assert f"{bucket.low:,.0f} to {bucket.high:,.0f} tokens" in expected.doubt
+    assert expected.text.startswith("cannot be predicted from this page: ")
+
+
+def test_a_range_that_says_nothing_names_what_leaves_it_open():
+    view = pressed_view(COLLAPSE)
+    strict = model_of(view.observed, view.limits, replace(THRESHOLDS, advice_range_max_factor=1.0))
+    assert figures(strict, replicas(2)).doubt
+    assert not figures(collapse(), replicas(2)).doubt
+
+
 def test_a_request_is_no_longer_than_the_model_length_with_its_answer():
     model = described(clients=40)
     today, capped = figures(model), figures(model, cap_total(2048))
