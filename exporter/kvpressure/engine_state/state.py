@@ -140,10 +140,12 @@ class EngineState:
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
         shows_observed = settings.always_observed or predictable
-        observed = None
-        if shows_observed or losing:
+        observed, knee_is_due = None, self._room.knee_is_due(features.t)
+        if shows_observed or losing or knee_is_due:
             observed = replace(past.observed(thresholds), model_name=sample.model_name)
         self._room.update(features.t, observed if losing else None, limits)
+        if observed is not None and knee_is_due:
+            self._room.update_knee(features.t, observed, limits)
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
         target = environment.target
         whole = (target.name, sample.model_name, sample.engine)
@@ -151,7 +153,7 @@ class EngineState:
             key=EngineKey(*whole),
             shown=EngineKey(*(distinct(label, settings.max_label_length) for label in whole)),
             t=features.t,
-            derived=derived | families,
+            derived=derived | families | self._room.families(),
             diagnosis=diagnosis,
             # Never cut: series of containers carry the same two, and the API server bounds them.
             namespace=target.namespace,

@@ -32,6 +32,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
 )
+from kvpressure.simulation import unconstrained
 
 VERDICTS: Final = (
     engine_family(
@@ -142,6 +143,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *cost.FAMILIES,
     *throughput.PLATEAU,
     *saturation.FAMILIES,
+    *unconstrained.FAMILIES,
     *traffic.FAMILIES,
     *gpu.FAMILIES,
     *VERDICTS,

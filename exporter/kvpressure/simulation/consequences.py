@@ -167,10 +167,9 @@ class Model:
         server, demand = applied(self.state, changes)
         cut = self.known.prompts.around(server.cap_prompt)
         # All that a bucket has may lie on either side of the cap.
-        made += [
-            (CUT.format(cut), self.outcome((replace(server, cap_prompt=bound), demand)))
-            for bound in (() if cut is None else (cut.low, cut.high))
-        ]
+        if cut is not None:
+            ends = ((replace(server, cap_prompt=bound), demand) for bound in (cut.low, cut.high))
+            made += [(CUT.format(cut), self.outcome(end)) for end in ends]
         return [(question, outcome) for question, outcome in made if outcome is not None]
 
     def _cut_bucket(self, cap: float) -> str:

@@ -29,6 +29,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
 )
+from kvpressure.simulation import unconstrained
 
 OF_THE_VERDICT = (signals, past)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""
@@ -44,6 +45,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     throughput: (*throughput.FAMILIES, *throughput.PLATEAU),
     cost: cost.FAMILIES,
     saturation: saturation.FAMILIES,
+    unconstrained: unconstrained.FAMILIES,
     traffic: (*traffic.FAMILIES, *traffic.REFUSALS),
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
     families: (*families.VERDICTS, *families.SOURCES, *families.CONTAINERS),
