@@ -24,7 +24,8 @@ from kvpressure.simulation.calibrate import (
 )
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
-from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepSeconds
 from kvpressure.simulation.sessions import Sessions, Span
 from kvpressure.simulation.steps import SHARED_RATIO, UnknownError

@@ -20,8 +20,9 @@ from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, kno
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.length_routing import simulated
+from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.priors import prior_otherwise
-from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0

@@ -13,12 +13,13 @@ import heapq
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.simulation.contexts import Contexts
+from kvpressure.simulation.outcome import Outcome, Tally
 from kvpressure.simulation.queue_order import Request, queue_of
 from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.sessions import PrefixCache, Session, Sessions, answer, begun, thinking
+from kvpressure.simulation.sessions import Session, Sessions, answer, begun, thinking
 
 WARM_UP_TURNS: Final = 2.0
 """Answers per running request that are not counted at the start, when all clients begin at once."""
@@ -40,37 +41,6 @@ REFUSED_SECONDS: Final = 30.0
 SEED: Final = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What clients get. Latencies are seconds from arrival to the last token, of answered requests.
-
-    `goodput` is whole answers a second within the latency limit; `weighted_goodput` counts late ones too, each by the
-    limit over its latency, so that late and later differ. `running` and `waiting` are means. `preempted_ratio` is
-    preemptions per answer, `refused_ratio` a share of the requests sent today, `shortened_ratio` a share of answers.
-    `hit_ratio` is of the tokens of requests admitted, those found in the cache: known of sessions only.
-    """
-
-    tokens_per_second: float
-    goodput: float
-    weighted_goodput: float
-    latency_p50: float
-    latency_p95: float
-    running: float
-    waiting: float
-    preempted_per_second: float
-    preempted_ratio: float
-    refused_ratio: float
-    shortened_ratio: float
-    answers_per_second: float
-    latencies: tuple[float, ...] = ()
-    """Seconds, in rising order."""
-    first_token_seconds: float | None = None
-    """Mean seconds from arrival to first token."""
-    hit_ratio: float | None = None
-    hits_by_pool: tuple[float, ...] = ()
-    """What caches of other sizes would have found of the same requests, for each size that was asked for."""
-
-
 def simulate(
     server: Server,
     demand: Demand,
@@ -87,17 +57,9 @@ def simulate(
     return _Run(server, demand, limit_seconds, pools).outcome(answers or SESSION_ANSWERS)
 
 
-class _Ghost:
-    """A cache of another size beside the pool's, which sees the same requests."""
-
-    def __init__(self, pool: float) -> None:
-        self.pool, self.cache, self.found = pool, PrefixCache(), 0.0
-
-
 class _Run:
     def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
-        self.ghosts = [_Ghost(pool) for pool in pools]
-        self.server, self.demand, self.limit = server, demand, limit
+        self.server, self.demand = server, demand
         self.rng = random.Random(SEED)
         self.now = 0.0
         self.step = 0
@@ -106,7 +68,7 @@ class _Run:
         if not demand.clients:
             self.arrivals = [(0.0, -2)] * demand.queue + [(self.rng.expovariate(demand.rate), -1)]
         self.sessions: dict[int, Session] = {}
-        self.cache, self.tier = PrefixCache(), PrefixCache()
+        self.contexts = None if demand.sessions is None else Contexts(server, pools)
         self.used = 0.0
         if demand.sessions is not None:
             self._enter_sessions(demand.sessions)
@@ -120,16 +82,7 @@ class _Run:
         """Tokens of those that decode, which each step reads."""
         self.allocated = 0.0
         self.number = 0
-        self.counting = False
-        self.begun = 0.0
-        self.tokens = self.preempted = 0
-        self.running_seconds = self.waiting_seconds = 0.0
-        self.latencies: list[float] = []
-        self.first_tokens: list[float] = []
-        self.asked = self.found = 0.0
-        self.good = self.shortened = 0
-        self.weighted_goodput = 0.0
-        self.answered = 0
+        self.tally = Tally(limit)
 
     # the load
 
@@ -217,24 +170,15 @@ class _Run:
         if request.decoding:
             self.context -= request.tokens + grown
         self.used -= self._holds(request.tokens + grown - request.shape.shared)
-        if request.session is not None and self.server.reuses:
-            computed = request.tokens + grown - max(0, request.left) - request.shape.shared
-            self.cache.keep(request.session.number, computed)
-            for ghost in self.ghosts:
-                ghost.cache.keep(request.session.number, computed)
-            if self.server.tier_tokens:
-                self.tier.keep(request.session.number, max(computed, self.tier.found(request.session.number)))
-                self.tier.shrink(self.server.tier_tokens)
+        if self.contexts is not None:
+            self.contexts.keep(request, grown)
 
     def _use(self, tokens: float) -> None:
         """Take free tokens into use; what the cache kept in them is evicted."""
         self.used += tokens
         self.allocated += tokens
-        if self.cache.total > self.free:
-            self.cache.shrink(self.free)
-        for ghost in self.ghosts:
-            if ghost.cache.total > ghost.pool - self.used:
-                ghost.cache.shrink(ghost.pool - self.used)
+        if self.contexts is not None:
+            self.contexts.shrink(self.free, self.used)
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
@@ -252,26 +196,13 @@ class _Run:
         request.preempted_at_allocated_tokens = self.allocated
         request.free_tokens_at_preemption = max(0.0, self.free - self._holds(request.tokens))
         self.waiting.push_back(request)
-        self.preempted += self.counting
+        self.tally.preempted += self.tally.counting
 
     def _left(self, request: Request) -> int:
         """Return the tokens of a request that have to be computed; of sessions, loaded ones count by their time."""
-        if request.session is None:
+        if self.contexts is None:
             return request.tokens - self._cached(request)
-        shared, server = (request.shape.shared if self.server.reuses else 0), self.server
-        own, number = request.tokens - shared, request.session.number
-        here = self._whole_blocks(min(self.cache.take(number), own - 1))
-        loaded = max(0, self._whole_blocks(min(self.tier.found(number), own - 1)) - here)
-        if self.counting:
-            self.asked += request.tokens
-            self.found += shared + here + loaded
-        for ghost in self.ghosts:
-            ghost.found += self.counting * (shared + self._whole_blocks(min(ghost.cache.take(number), own - 1)))
-        each = server.steps.prompt_token
-        return own - here - loaded + (round(loaded * min(1.0, server.tier_token_seconds / each)) if each else 0)
-
-    def _whole_blocks(self, tokens: float) -> int:
-        return int(tokens // self.server.block_tokens * self.server.block_tokens)
+        return self.contexts.take(request, counting=self.tally.counting)
 
     def _cached(self, request: Request) -> int:
         """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
@@ -352,9 +283,9 @@ class _Run:
             request.tokens += 1
             self.context += request.tokens
             self._use(1)
-            self.tokens += self.counting
-            if self.counting and request.generated == 1:
-                self.first_tokens.append(self.now - request.arrived)
+            self.tally.tokens += self.tally.counting
+            if self.tally.counting and request.generated == 1:
+                self.tally.first_tokens.append(self.now - request.arrived)
             end = self.step + request.output - request.generated
             if end <= self.step:
                 self._end(request)
@@ -367,10 +298,8 @@ class _Run:
         grown = steps * self.decoding
         self.context += grown
         self._use(grown)
-        if self.counting:
-            self.tokens += grown
-            self.running_seconds += seconds * len(self.running)
-            self.waiting_seconds += seconds * len(self.waiting)
+        if self.tally.counting:
+            self.tally.spend(seconds, grown, len(self.running), len(self.waiting))
         while self.ends and self.ends[0][0] <= self.step:
             _, turn, request = heapq.heappop(self.ends)
             if request.decoding and request.turn == turn:
@@ -381,14 +310,7 @@ class _Run:
         del self.running[request]
         self.decoding -= 1
         request.decoding = False
-        self.answered += 1
-        if self.counting:
-            seconds = self.now - request.arrived
-            self.latencies.append(seconds)
-            short = request.output < request.shape.output
-            self.shortened += short
-            self.good += seconds <= self.limit and not short
-            self.weighted_goodput += 0.0 if short else min(1.0, self.limit / seconds)
+        self.tally.end(self.now - request.arrived, shortened=request.output < request.shape.output)
         if request.client >= 0:
             seconds, sessions = THINK_SECONDS, self.demand.sessions
             if sessions is not None:
@@ -411,42 +333,12 @@ class _Run:
                 self.now = max(self.now, self.arrivals[0][0])
                 continue
             self._turn()
-            warmed = self.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
-            if warmed and not self.counting:
-                self.counting, self.begun = True, self.now
+            warmed = self.tally.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
+            if warmed and not self.tally.counting:
+                self.tally.begin(self.now)
             if self.now >= (MAX_SIMULATED_SECONDS if demand.clients else demand.seconds):
                 break
-            if demand.clients and len(self.latencies) >= wanted:
+            if demand.clients and len(self.tally.latencies) >= wanted:
                 break
-        return self._outcome()
-
-    def _outcome(self) -> Outcome | None:
-        seconds = self.now - self.begun
-        if not self.latencies or seconds <= 0:
-            return None
-        ordered = sorted(self.latencies)
-        return Outcome(
-            tokens_per_second=self.tokens / seconds,
-            goodput=self.good / seconds,
-            weighted_goodput=self.weighted_goodput / seconds,
-            latency_p50=_quantile(ordered, 0.5),
-            latency_p95=_quantile(ordered, 0.95),
-            running=self.running_seconds / seconds,
-            waiting=self.waiting_seconds / seconds,
-            preempted_per_second=self.preempted / seconds,
-            preempted_ratio=self.preempted / len(ordered),
-            refused_ratio=sum(self._is_refused(one) for one in self.demand.requests) / len(self.demand.requests),
-            shortened_ratio=self.shortened / len(ordered),
-            answers_per_second=len(ordered) / seconds,
-            latencies=tuple(ordered),
-            first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
-            hit_ratio=self.found / self.asked if self.asked else None,
-            hits_by_pool=tuple(ghost.found / self.asked for ghost in self.ghosts) if self.asked else (),
-        )
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+        refused = sum(self._is_refused(one) for one in demand.requests) / len(demand.requests)
+        return self.tally.outcome(self.now, refused, self.contexts)
