@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 from collections.abc import Sequence
 from typing import Final
 
+from kvpressure.simulation.clients import Clients
 from kvpressure.simulation.contexts import Contexts
 from kvpressure.simulation.outcome import Outcome, Tally
 from kvpressure.simulation.queue_order import Request, queue_of
-from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.sessions import Session, Sessions, answer, begun, thinking
+from kvpressure.simulation.server import Demand, Server
 
 WARM_UP_TURNS: Final = 2.0
 """Answers per running request that are not counted at the start, when all clients begin at once."""
@@ -35,10 +34,6 @@ MAX_SIMULATED_SECONDS: Final = 7200.0
 OPEN_WARM_UP_RATIO: Final = 0.1
 MAX_TURNS: Final = 40_000
 """Limit of loop turns of one run: about a tenth of a second of CPU."""
-START_SECONDS: Final = 2.0
-THINK_SECONDS: Final = 0.05
-REFUSED_SECONDS: Final = 30.0
-SEED: Final = 7
 
 
 def simulate(
@@ -60,19 +55,12 @@ def simulate(
 class _Run:
     def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
         self.server, self.demand = server, demand
-        self.rng = random.Random(SEED)
+        self.clients = Clients(server, demand)
         self.now = 0.0
         self.step = 0
-        # When who comes: a client by its number, -1 whoever comes at the rate, -2 who waits already.
-        self.arrivals = [(self.rng.random() * START_SECONDS, client) for client in range(demand.clients)]
-        if not demand.clients:
-            self.arrivals = [(0.0, -2)] * demand.queue + [(self.rng.expovariate(demand.rate), -1)]
-        self.sessions: dict[int, Session] = {}
         self.contexts = None if demand.sessions is None else Contexts(server, pools)
-        self.used = 0.0
-        if demand.sessions is not None:
-            self._enter_sessions(demand.sessions)
-        heapq.heapify(self.arrivals)
+        # The common beginning of all sessions is always in use.
+        self.used = 0.0 if demand.sessions is None or not server.reuses else float(demand.sessions.shared)
         self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
@@ -84,83 +72,6 @@ class _Run:
         self.number = 0
         self.tally = Tally(limit)
 
-    # the load
-
-    def _drawn(self, client: int) -> RequestShape:
-        """Draw a request: of the client's own part; any where clients are mixed, and in an open loop."""
-        every = self.demand.requests
-        if client < 0 or self.demand.mixed:
-            return every[int(self.rng.random() * len(every))]
-        place = (client + self.rng.random()) / self.demand.clients
-        return every[int(place * len(every))]
-
-    def _enter_sessions(self, sessions: Sessions) -> None:
-        """Let every client be somewhere in a session and in its think time; the common beginning is always in use."""
-        self.used = float(sessions.shared) if self.server.reuses else 0.0
-        for client in range(self.demand.clients):
-            self.sessions[client] = begun(sessions, client, self.rng)
-        self.number_of_sessions = self.demand.clients
-        self.arrivals = [
-            (self.rng.random() * thinking(sessions, self.rng), client) for client in range(self.demand.clients)
-        ]
-
-    def _turn_of(self, sessions: Sessions, at: float, client: int) -> None:
-        """Send the next turn of a client's session, here or to another replica."""
-        session, elsewhere = self.sessions[client], self.rng.random() * sessions.replicas >= 1
-        prompt, output = session.prompt(self.rng), answer(sessions, self.rng)
-        shape = RequestShape(prompt, prompt - sessions.shared, output)
-        if self._is_refused(shape):
-            self._begin_again(client)
-            heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
-        elif elsewhere:
-            self._heard(client, prompt, output)
-            seconds = output * self.server.steps.of(1, 0.0, prompt + output / 2)
-            heapq.heappush(self.arrivals, (at + seconds + thinking(sessions, self.rng), client))
-        else:
-            most = int(min(output, self.server.cap_output, self.server.cap_total - prompt))
-            self.waiting.add(Request(shape, most, at, client, tokens=prompt, session=session))
-
-    def _heard(self, client: int, prompt: int, output: int) -> None:
-        session = self.sessions[client]
-        session.heard(prompt, output)
-        if session.over:
-            self._begin_again(client)
-
-    def _begin_again(self, client: int) -> None:
-        """Let a client begin another session; what the last one had stays in the cache until it is evicted."""
-        assert self.demand.sessions is not None  # noqa: S101 - asked for where there are sessions alone
-        self.sessions[client] = Session(self.demand.sessions, self.number_of_sessions, self.rng)
-        self.number_of_sessions += 1
-
-    def _come(self) -> None:
-        server, sessions = self.server, self.demand.sessions
-        while self.arrivals and self.arrivals[0][0] <= self.now:
-            at, client = heapq.heappop(self.arrivals)
-            if client == -1:
-                heapq.heappush(self.arrivals, (at + self.rng.expovariate(self.demand.rate), -1))
-            if sessions is not None:
-                self._turn_of(sessions, at, client)
-                continue
-            one = self._drawn(client)
-            if self._is_refused(one):
-                if client >= 0:
-                    # The client sends another request later: one of the same part may be short enough.
-                    heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
-                continue
-            output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
-            self.waiting.add(Request(one, output, at, client, tokens=one.prompt))
-
-    def _is_refused(self, one: RequestShape) -> bool:
-        """Too long for the edge, or for the pool."""
-        server = self.server
-        most = min(server.cap_prompt, server.cap_total - 1)
-        return one.prompt > most or self._holds(one.prompt) > server.pool_tokens
-
-    # the pool
-
-    def _holds(self, tokens: float) -> float:
-        return tokens + self.server.block_tokens / 2
-
     @property
     def free(self) -> float:
         return self.server.pool_tokens - self.used
@@ -169,7 +80,7 @@ class _Run:
         grown = self.step - request.since if request.decoding else 0
         if request.decoding:
             self.context -= request.tokens + grown
-        self.used -= self._holds(request.tokens + grown - request.shape.shared)
+        self.used -= self.server.holds(request.tokens + grown - request.shape.shared)
         if self.contexts is not None:
             self.contexts.keep(request, grown)
 
@@ -194,7 +105,7 @@ class _Run:
             self.prefilling.remove(request)
         request.turn += 1
         request.preempted_at_allocated_tokens = self.allocated
-        request.free_tokens_at_preemption = max(0.0, self.free - self._holds(request.tokens))
+        request.free_tokens_at_preemption = max(0.0, self.free - self.server.holds(request.tokens))
         self.waiting.push_back(request)
         self.tally.preempted += self.tally.counting
 
@@ -220,7 +131,7 @@ class _Run:
         server = self.server
         while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
             request = self.waiting.first()
-            needed = self._holds(request.tokens - request.shape.shared)
+            needed = self.server.holds(request.tokens - request.shape.shared)
             if needed > self.free - server.watermark_tokens and self.running:
                 break
             self.waiting.take()
@@ -254,8 +165,8 @@ class _Run:
         steps = max(1, min(steps, room))
         seconds = server.steps.of(self.decoding, 0.0, self.context)
         blocked = self.waiting and not preempted
-        if not blocked and self.arrivals:
-            until = self.arrivals[0][0] - self.now
+        if not blocked and self.clients.next_seconds < math.inf:
+            until = self.clients.next_seconds - self.now
             steps = max(1, min(steps, math.ceil(until / seconds)))
         if preempted:
             steps = 1
@@ -311,12 +222,7 @@ class _Run:
         self.decoding -= 1
         request.decoding = False
         self.tally.end(self.now - request.arrived, shortened=request.output < request.shape.output)
-        if request.client >= 0:
-            seconds, sessions = THINK_SECONDS, self.demand.sessions
-            if sessions is not None:
-                self._heard(request.client, request.shape.prompt, request.output)
-                seconds = thinking(sessions, self.rng)
-            heapq.heappush(self.arrivals, (self.now + seconds, request.client))
+        self.clients.hear(request, self.now)
 
     def outcome(self, answers: int) -> Outcome | None:
         demand = self.demand
@@ -326,11 +232,12 @@ class _Run:
             warm = SESSION_WARM_UP_TURNS * demand.clients
             wanted = max(answers, SESSION_ANSWERS_EACH * demand.clients)
         for _ in range(MAX_TURNS):
-            self._come()
+            for request in self.clients.come(self.now):
+                self.waiting.add(request)
             if not self.running and not self.waiting:
-                if not self.arrivals or self.now >= MAX_SIMULATED_SECONDS:
+                if self.clients.next_seconds == math.inf or self.now >= MAX_SIMULATED_SECONDS:
                     break
-                self.now = max(self.now, self.arrivals[0][0])
+                self.now = max(self.now, self.clients.next_seconds)
                 continue
             self._turn()
             warmed = self.tally.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
@@ -340,5 +247,5 @@ class _Run:
                 break
             if demand.clients and len(self.tally.latencies) >= wanted:
                 break
-        refused = sum(self._is_refused(one) for one in demand.requests) / len(demand.requests)
+        refused = sum(self.server.refuses(one) for one in demand.requests) / len(demand.requests)
         return self.tally.outcome(self.now, refused, self.contexts)

@@ -84,6 +84,14 @@ class Server:
     tier_token_seconds: float = 0.0
     """To load one of its tokens; counted as if it held up a step, which is more than it does."""
 
+    def holds(self, tokens: float) -> float:
+        """Return the tokens of the pool that so many take, in blocks."""
+        return tokens + self.block_tokens / 2
+
+    def refuses(self, one: RequestShape) -> bool:
+        """Return whether a request is too long for the edge, or for the pool."""
+        return one.prompt > min(self.cap_prompt, self.cap_total - 1) or self.holds(one.prompt) > self.pool_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class RequestShape:
