@@ -11,7 +11,10 @@ from typing import Final
 SIDE: Final = 360
 MARGIN: Final = 56
 LEGEND: Final = 250
-COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#bcbd22", "#e377c2")
+COLOURS: Final = (
+    *("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf"),
+    *("#bcbd22", "#e377c2", "#7f7f7f", "#0b3d91", "#800000", "#00e5b0"),
+)
 BAND: Final = 1.2
 """Dashed: so many times too much, and too little."""
 TEXT: Final = 'font-family="sans-serif" font-size="12" fill="#57606a"'
