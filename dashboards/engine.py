@@ -227,11 +227,12 @@ def _batch() -> Row:
             graph(
                 "Effective batch against demand",
                 "Sequences decoded per step, against the requests that run or wait. A p95 at or below the line does "
-                "the work of a single request.",
+                "the work of a single request; beyond the knee more at once hardly give more tokens.",
                 "short",
                 Query(demand, f"demand {ENGINE}", REFERENCE, dashed=True),
                 Query(quantile("effective_batch_size_quantile", "0.95"), f"batch p95 {ENGINE}", FIRST),
                 Query(quantile("effective_batch_size_quantile", "0.5"), f"batch p50 {ENGINE}", SECOND),
+                Query(engine("running_requests_knee"), f"knee {ENGINE}", WARN, dashed=True),
                 lines=[Line(limit("batch_collapse_max_sequences"), WARN)],
                 axis="sequences",
             ),

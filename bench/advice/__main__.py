@@ -20,7 +20,9 @@ from bench.advice.lab import WORKERS, run
 from bench.advice.predict import Advised, advised
 from bench.advice.recovery import holds
 from bench.advice.table import document, errors, summary
-from tests.lab.regime import regimes
+from tests.lab.regime import Regime, regimes
+from tests.lab.vary import MARK
+from tests.lab.worker import found as regime_of
 
 REGIMES: Final = (
     "kv-collapse",
@@ -80,16 +82,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="regimes; all when none is given")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--without-search", action="store_true", help="only what is advised, and cuts of max_num_seqs")
+    parser.add_argument("--alone", action="store_true", help="no sets: every change that was tried, by itself")
     parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--vary", type=int, action="append", metavar="SEED", help="other sizes, loads and cards")
     options = parser.parse_args()
     names = options.names or [*REGIMES, *CARDS]
+    if options.vary:
+        names = [f"{name}{MARK}{seed}" for name in names for seed in options.vary]
     first = run(
         [*(_wish(name, NOTHING, record=True) for name in names), *(_calm(name) for name in names)],
         KEPT,
         workers=options.workers,
     )
     found = {name: advised(FOLDER / f"{name}.jsonl.xz") for name in names}
-    wanted = {name: _wanted(found[name], search=not options.without_search) for name in names}
+    wanted = {name: _wanted(found[name], search=not options.without_search, alone=options.alone) for name in names}
     print(f"{sum(map(len, wanted.values()))} sets of changes to try", flush=True)
     done = first | run(
         [_wish(name, changes) for name in names for changes in wanted[name]], KEPT, workers=options.workers
@@ -106,18 +112,25 @@ def main() -> int:
         )
         for name in names
     ]
-    return _tell(rows, _checks(rows, names), write=options.write_docs, searched=not options.without_search)
+    searched = not (options.without_search or options.alone)
+    return _tell(rows, _checks(rows, names), write=options.write_docs, searched=searched)
 
 
-def _wanted(found: Advised, *, search: bool) -> list[Key]:
+def _wanted(found: Advised, *, search: bool, alone: bool) -> list[Key]:
     if found.choice is None:
         return []
     every = {found.printed, *(key([found.done(step.change)]) for step in found.choice.steps)}
-    if search:
+    if alone:
+        every.update(key([found.done(step.change)]) for step in found.choice.declined)
+    elif search:
         every.update(sets(found.done(step.change) for step in (*found.choice.steps, *found.choice.declined)))
     else:
         every.update(key([step.change]) for step in found.choice.declined if step.change.key == "max_num_seqs")
     return sorted(every - {NOTHING})
+
+
+def _regime(name: str) -> Regime:
+    return regime_of(regimes() | regimes(REGIMES_HERE), name)
 
 
 def _id(name: str, changes: Key) -> str:
@@ -127,7 +140,7 @@ def _id(name: str, changes: Key) -> str:
 def _wish(
     name: str, changes: Key, *, record: bool = False, shared: int | None = None, ident: str = ""
 ) -> dict[str, Any]:
-    regime = (regimes() | regimes(REGIMES_HERE))[name]
+    regime = _regime(name)
     made = change(regime, changes)
     return {
         "id": ident or _id(name, changes),

@@ -12,6 +12,7 @@ from kvpressure.advice import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
+from kvpressure.capacity.cards import table
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
@@ -25,6 +26,8 @@ from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice
 from tests.lab.regime import regimes
+from tests.lab.vary import MARK
+from tests.lab.worker import found as regime_of
 
 DECLARED: Final = {"cap-budget": ("max_num_batched_tokens",)}
 LIFTED: Final = 1024
@@ -71,13 +74,22 @@ class Advised:
 
 def advised(path: Path) -> Advised:
     """Advice on the last view of the recording in which the engine was under KV pressure."""
-    view = _last(path)
+    view = _named(_last(path), path.name.partition(".jsonl")[0])
     if view is None or view.diagnosis is None:
         return Advised((), None, None, "never told to be under KV pressure")
     place, thresholds = Place(runtime="vllm"), load_thresholds()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
     found = _forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
     return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason)
+
+
+def _named(view: EngineView | None, name: str) -> EngineView | None:
+    """The view with the model's name that its page would have: all of the lab's are served under one name."""
+    known = regimes()
+    card = regime_of(known, name).card if name.partition(MARK)[0] in known else None
+    if view is None or view.observed is None or card is None:
+        return view
+    return replace(view, observed=replace(view.observed, model_name=table(card.table).model))
 
 
 def _forecast(case: Case) -> Forecast:
@@ -100,7 +112,7 @@ def _tried(choice: Choice) -> Choice:
 
 def target(name: str) -> Target:
     """A regime of the lab as a target; with its limits where advice is about one that no page tells."""
-    declared = {flag: getattr(regimes()[name].flags, flag) for flag in DECLARED.get(name, ())}
+    declared = {flag: getattr(regime_of(regimes(), name).flags, flag) for flag in DECLARED.get(name, ())}
     limits = [DeclaredLimit(flag, value, "the regime") for flag, value in declared.items()]
     return ReplayTarget("lab", limits=tuple(limits) or None)
 
@@ -116,7 +128,8 @@ def last_pressed(views: Iterable[EngineView], name: str) -> EngineView | None:
 
 def _is_about_kv(name: str) -> bool:
     """Whether KV pressure is what the regime was written for."""
-    on_card = regimes().get(name) if name.startswith(f"{CARD}-") else None
+    # A varied regime is about what it was written for, though it may show another cause.
+    on_card = regimes().get(name.partition(MARK)[0]) if name.startswith(f"{CARD}-") else None
     return name.startswith("kv-") or (on_card is not None and on_card.expect == Cause.KV_CACHE_PRESSURE)
 
 

@@ -9,6 +9,8 @@ from typing import Final
 from bench.advice.changes import Key
 from bench.advice.judge import Done, Measured, Row
 from tests.lab.regime import regimes
+from tests.lab.vary import MARK
+from tests.lab.worker import found as regime_of
 
 FORMULA: Final = "the lab's formula"
 ANY_CARD: Final = "any card"
@@ -101,7 +103,7 @@ def errors(rows: Sequence[Row]) -> str:
 
 def _steps_of(name: str) -> str:
     """The card's table, or that it is a formula."""
-    regime = regimes().get(name)
+    regime = regime_of(regimes(), name) if name.partition(MARK)[0] in regimes() else None
     return FORMULA if regime is None or regime.card is None else regime.card.table
 
 

@@ -19,10 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.stepfit.fit import Coefficients, Fit, Prior, bunched, fitted
+from bench.stepfit.fit import Coefficients, Fit, bunched, fitted
 from bench.stepfit.priors import of_any, of_card, of_geometry
 from bench.stepfit.rows import Engine, engine, rows, written
 from bench.stepfit.truth import BATCHES, steps_of, true_steps
+from kvpressure.simulation.least_squares import Prior
 from tests.lab.fetch import CACHE
 from tests.lab.regime import Regime, regimes
 from tests.lab.worker import found as regime_of

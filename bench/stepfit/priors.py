@@ -10,8 +10,10 @@ from functools import cache
 from statistics import fmean, pstdev
 from typing import Final
 
-from bench.stepfit.fit import TERMS, Coefficients, Prior, Row, fitted, touched
+from bench.stepfit.fit import TERMS, Coefficients, Row, fitted
 from kvpressure.capacity.cards import names, table
+from kvpressure.simulation.least_squares import Prior
+from kvpressure.simulation.server import read_ratio
 from kvpressure.simulation.step_table import Chunk
 
 STEPS: Final = 600
@@ -119,7 +121,7 @@ def of_card(name: str) -> Prior:
     found = in_terms(name)
     logs = tuple(math.log(one) for one in found.values)
     deviations = tuple(HOST_DEVIATION if term == "fixed" else CARD_DEVIATION for term in TERMS)
-    return Prior(logs, deviations, CARD_SCALE, found.expert_ratio)
+    return Prior(logs, deviations, found.expert_ratio, CARD_SCALE)
 
 
 def _steps(name: str, expert_ratio: float) -> Iterator[Row]:
@@ -131,7 +133,7 @@ def _steps(name: str, expert_ratio: float) -> Iterator[Row]:
         chunk = Chunk(_even(rng, *STEP_TOKENS), rng.choice((0.0, _even(rng, 200, 60_000)))) if number % 2 else None
         chunks: Sequence[Chunk] = (chunk,) if chunk else ()
         tokens, pairs = (chunk.tokens, chunk.tokens * (chunk.before + chunk.tokens / 2)) if chunk else (0.0, 0.0)
-        seconds, share = steps.seconds(sequences, context, chunks), touched(expert_ratio, sequences + tokens)
+        seconds, share = steps.seconds(sequences, context, chunks), read_ratio(expert_ratio, sequences + tokens)
         yield Row(seconds, 1, share, sequences, sequences * context, tokens, pairs)
 
 

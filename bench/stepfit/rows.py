@@ -9,16 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from bench.stepfit.fit import Row, touched
+from bench.stepfit.fit import Row
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EngineSample, HistogramSample
-
-BUSY_RUNNING: Final = 2.0
-"""Fewer requests than this at either poll may have left the engine without a step for a while."""
-STEP_TOKENS: Final = 8192.0
-DRAFTED_RATIO: Final = 1.15
+from kvpressure.simulation.server import STEP_TOKENS, read_ratio
+from kvpressure.simulation.steps import BUSY_RUNNING, DRAFTED_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ def _row(
     return Row(
         poll.seconds,
         steps,
-        steps * touched(expert_ratio, decoded / steps),
+        steps * read_ratio(expert_ratio, decoded / steps),
         decoded,
         decoded * context,
         computed,

@@ -20,7 +20,7 @@ from typing import Any, Final
 from tests.lab.fetch import package
 from tests.lab.record import write
 from tests.lab.regime import Edge, Regime, changed, regimes
-from tests.lab.worker import prepare
+from tests.lab.worker import found, prepare
 from tests.lab.world import Result
 
 GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     known = regimes() | regimes(Path(folder))
     for line in sys.stdin:
         wish = json.loads(line)
-        print(json.dumps({"id": wish["id"], **_run(known[wish["name"]], wish, version, clock)}), flush=True)
+        print(json.dumps({"id": wish["id"], **_run(found(known, wish["name"]), wish, version, clock)}), flush=True)
     return 0
 
 

@@ -17,19 +17,25 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.advice.__main__ import FOLDER, KEPT, RESULTS, WARM_SECONDS
+from bench.advice.__main__ import DOCUMENT, FOLDER, KEPT, RESULTS, WARM_SECONDS
 from bench.advice.changes import NOTHING, Key
+from bench.advice.picture import Dot, svg
 from bench.advice.predict import advised
 from bench.stepfit.fit import TERMS
 from bench.stepfit.priors import of_any
 from kvpressure.model.action import Expected
-from kvpressure.simulation import config_changes, steps
+from kvpressure.simulation import config_changes, priors
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.least_squares import Prior
 from tests.lab.regime import regimes
+from tests.lab.worker import found as regime_of
 
 FORMULA: Final = FOLDER.parent / "formula" / "0.33.0"
 RECORDED: Final = (FOLDER, FOLDER.parent / "cards" / "0.33.0", FORMULA)
+FORMULA_NAME: Final = "a formula"
+TOKENS_BAR: Final = 0.1
+LATENCY_BAR: Final = 0.15
+"""Farther off is told in docs/advice.md."""
 ROUNDED: Final = 0.02
 """The truth is in range up to this share beyond it: the lab's own runs of three minutes differ by it."""
 MAKES: Final = {
@@ -54,12 +60,24 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """How far one prediction was off, as shares, and whether the truth was in the range."""
+    """How far one prediction was off, as shares; whether the truth was in the range; and of what it is."""
 
     regime: str
     tokens: float
     latency: float
     within: bool
+    card: str
+    about: str
+    ran: Ran
+
+    @property
+    def label(self) -> str:
+        """The change, for whoever points at its dot."""
+        return f"{self.regime}: {self.about}"
+
+    def row(self) -> str:
+        """The change as a row of the table of what is wrong."""
+        return f"| {self.regime} | {self.about} | {self.tokens:+.0%} | {self.latency:+.0%} | {_yes(self.within)} |"
 
 
 def main() -> int:
@@ -67,6 +85,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="regimes; all that were run when none is given")
     parser.add_argument("--runs", type=Path, action="append", default=[KEPT], help="more runs; later ones count")
+    parser.add_argument("--picture", type=Path, metavar="SVG", help="predicted against measured")
+    parser.add_argument("--write-docs", action="store_true", help="the wrong cells, into docs/advice.md")
     options = parser.parse_args()
     on_cards, by_formula = _on_cards(options.runs), _by_formula()
     found: list[Off] = []
@@ -74,11 +94,45 @@ def main() -> int:
         found += _compared(name, on_cards.get(name) or by_formula[name])
     for label, cards in (("formula", False), ("cards", True)):
         _tell(label, [one for one in found if (one.regime in on_cards) == cards])
+    if options.picture:
+        options.picture.write_text(_picture(found))
+    if options.write_docs:
+        _write(found)
     return 0
 
 
+def _picture(found: Sequence[Off]) -> str:
+    return svg(
+        [_dot(one, one.ran.tokens_per_second, one.tokens) for one in found],
+        [_dot(one, one.ran.latency_p95, one.latency) for one in found],
+        ("Tokens/s", "p95 latency, s"),
+    )
+
+
+def _dot(one: Off, measured: float, off: float) -> Dot:
+    return Dot(one.card, measured, (1 + off) * measured, one.label)
+
+
+def _write(found: Sequence[Off]) -> None:
+    """Write into docs/advice.md what is off by more than the bars, or outside the range."""
+    wrong = [one for one in found if abs(one.tokens) > TOKENS_BAR or abs(one.latency) > LATENCY_BAR or not one.within]
+    lines = [
+        "| regime | change | tokens/s off | p95 off | in range |",
+        "|---|---|--:|--:|---|",
+        *(one.row() for one in sorted(wrong, key=lambda one: -abs(one.tokens))),
+    ]
+    before, _, rest = DOCUMENT.read_text().partition("<!-- predicted -->\n")
+    _, _, tail = rest.partition("<!-- end of predicted -->\n")
+    table = "\n".join(lines)
+    DOCUMENT.write_text(f"{before}<!-- predicted -->\n\n{table}\n\n<!-- end of predicted -->\n{tail}")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "**no**"
+
+
 def _compared(name: str, ran: Mapping[Key, Ran]) -> Iterator[Off]:
-    regime = regimes()[name]
+    regime = regime_of(regimes(), name)
     path = next(path for folder in RECORDED if (path := folder / f"{name}.jsonl.xz").exists())
     with _prior_of_others(regime.card.table if regime.card else ""):
         told = advised(path)
@@ -88,22 +142,25 @@ def _compared(name: str, ran: Mapping[Key, Ran]) -> Iterator[Off]:
         for done, truth in sorted(ran.items()):
             expected = told.model.expected([], [_change(kind, value) for kind, value in done])
             if expected is not None and done != NOTHING:
-                yield _off(name, done, expected, truth)
+                yield _off(name, regime.card.table if regime.card else FORMULA_NAME, done, expected, truth)
 
 
 def _change(kind: str, value: float) -> ConfigChange:
     return MAKES[kind](value)
 
 
-def _off(name: str, done: Key, expected: Expected, ran: Ran) -> Off:
+def _off(name: str, card: str, done: Key, expected: Expected, ran: Ran) -> Off:
     shift, p95 = expected.tokens_per_second, expected.latency_p95
+    what = ", ".join(f"{kind} {value:g}" for kind, value in done)
     off = Off(
         name,
         shift.after / ran.tokens_per_second - 1,
         p95.after / ran.latency_p95 - 1,
         (1 - ROUNDED) * shift.low <= ran.tokens_per_second <= (1 + ROUNDED) * shift.high,
+        card,
+        what,
+        ran,
     )
-    what = ", ".join(f"{kind} {value:g}" for kind, value in done)
     print(
         f"{name:18} {what:34} {shift.before:7.0f} -> {shift.after:7.0f} ({shift.low:.0f} to {shift.high:.0f}), was "
         f"{ran.tokens_per_second:7.0f}: {off.tokens:+6.1%}{' ' if off.within else '!'} p95 {p95.after:.1f} "
@@ -116,15 +173,15 @@ def _off(name: str, done: Key, expected: Expected, ran: Ran) -> Off:
 @contextmanager
 def _prior_of_others(table: str) -> Iterator[None]:
     """Let steps be fitted with the prior of all models but that of a table."""
-    kept = steps.PRIOR
+    kept = priors.DENSE
     if table:
         others = of_any(table)
         places = [TERMS.index(term) for term in ("fixed", "sequence", "context", "prompt", "pair")]
-        steps.PRIOR = Prior(tuple(others.logarithms[place] for place in places), kept.deviations)
+        priors.DENSE = Prior(tuple(others.logarithms[place] for place in places), kept.deviations)
     try:
         yield
     finally:
-        steps.PRIOR = kept
+        priors.DENSE = kept
 
 
 def _on_cards(paths: Sequence[Path]) -> dict[str, dict[Key, Ran]]:

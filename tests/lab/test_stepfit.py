@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench.stepfit.__main__ import by
-from bench.stepfit.fit import Coefficients, Prior, Row, bunched, fitted, touched
+from bench.stepfit.fit import Coefficients, Row, bunched, fitted
 from bench.stepfit.priors import of_any, of_geometry
 from bench.stepfit.rows import Engine, read
 from bench.stepfit.truth import steps_of, true_steps
+from kvpressure.simulation.least_squares import Prior
+from kvpressure.simulation.server import read_ratio
 from tests.lab.regime import regimes
 
 MINUTES = json.loads((Path(__file__).parents[1] / "fixtures" / "stepfit.json").read_text())
@@ -65,9 +67,9 @@ def test_bunches_have_all_that_their_polls_had() -> None:
 
 
 def test_a_token_reads_its_own_experts_and_many_tokens_read_all() -> None:
-    assert touched(8 / 128, 1) == pytest.approx(1 / 16)
-    assert touched(8 / 128, 500) == pytest.approx(1)
-    assert touched(0.0, 500) == 0
+    assert read_ratio(8 / 128, 1) == pytest.approx(1 / 16)
+    assert read_ratio(8 / 128, 500) == pytest.approx(1)
+    assert read_ratio(0.0, 500) == 0
 
 
 # -- on pages of the lab

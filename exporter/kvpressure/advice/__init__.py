@@ -176,6 +176,8 @@ def _when(action: Action, cause: Cause) -> str:
 
 def _explained(action: Action, cause: Cause, reason: str) -> Action:
     """Return the action; without a predicted effect it says why, with `reason` where nothing else is known to be."""
+    if action.expected is not None and action.expected.doubt:
+        return replace(action, expected=None, unpredicted=action.expected.text)
     stays = action.key == "memory_headroom" and not action.flags
     if action.expected is not None or action.unpredicted or action.key in _CHANGE_NOTHING or stays:
         return action

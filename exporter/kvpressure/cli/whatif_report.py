@@ -15,6 +15,7 @@ from rich.text import Text
 from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
 from kvpressure.config.own_file import write_own
+from kvpressure.model.action import UNPREDICTABLE
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -178,6 +179,10 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     if any(one.behind for one in rows):
         behind = ", ".join(label(one, source.runtime).replace("\n", ", ") for one in rows if one.behind)
         yield f"More requests arrive than are answered ({behind}): the queue and p95 keep growing."
+    for one in rows:
+        if one.figures is not None and one.figures.doubt:
+            changed = label(one, source.runtime).replace("\n", ", ")
+            yield f"{changed}: {UNPREDICTABLE}{one.figures.doubt}."
     if any(one.figures is None for one in rows):
         yield "-: nobody would be answered."
 

@@ -163,6 +163,7 @@ class Thresholds:
     advice_shown_error_max_ratio: float = _in("ratio")
     advice_settle_seconds: float = _in("seconds")
     advice_destructive_min_confidence_ratio: float = _in("ratio")
+    advice_range_max_factor: float = _in("factor")
     advice_falling_behind_max_ratio: float = _in("ratio")
     advice_long_requests_max_ratio: float = _in("ratio")
     advice_raise_max_factor: float = _in("factor")

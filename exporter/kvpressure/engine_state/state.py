@@ -140,10 +140,14 @@ class EngineState:
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
         shows_observed = settings.always_observed or predictable
-        observed = past.observed(thresholds) if shows_observed or losing else None
-        if observed is not None and whole_gpus(environment.gpus) and len(page.engines) == 1:
-            observed = replace(observed, gpus=tuple(gpu.last.name for gpu in environment.gpus))
+        observed, knee_is_due = None, self._room.knee_is_due(features.t)
+        if shows_observed or losing or knee_is_due:
+            alone = whole_gpus(environment.gpus) and len(page.engines) == 1
+            names = tuple(gpu.last.name for gpu in environment.gpus) if alone else ()
+            observed = replace(past.observed(thresholds), model_name=sample.model_name, gpus=names)
         self._room.update(features.t, observed if losing else None, limits)
+        if observed is not None and knee_is_due:
+            self._room.update_knee(features.t, observed, limits)
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
         target = environment.target
         whole = (target.name, sample.model_name, sample.engine)
@@ -151,7 +155,7 @@ class EngineState:
             key=EngineKey(*whole),
             shown=EngineKey(*(distinct(label, settings.max_label_length) for label in whole)),
             t=features.t,
-            derived=derived | families,
+            derived=derived | families | self._room.families(),
             diagnosis=diagnosis,
             # Never cut: series of containers carry the same two, and the API server bounds them.
             namespace=target.namespace,

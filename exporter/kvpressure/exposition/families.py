@@ -33,6 +33,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
 )
+from kvpressure.simulation import unconstrained
 
 VERDICTS: Final = (
     engine_family(
@@ -151,6 +152,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *throughput.PLATEAU,
     *saturation.FAMILIES,
     *queue_wait.FAMILIES,
+    *unconstrained.FAMILIES,
     *traffic.FAMILIES,
     *gpu.FAMILIES,
     *VERDICTS,

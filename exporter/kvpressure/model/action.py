@@ -14,6 +14,7 @@ NOW: Final = "now"
 AFTER: Final = "after_incident"
 """When to take an action: at once, without a restart; or once the incident is over, as it needs one, or is hard to
 take back."""
+UNPREDICTABLE: Final = "cannot be predicted from this page: "
 
 
 @record
@@ -49,6 +50,8 @@ class Expected:
     hit_ratio: Shift | None = None
     """Share of the prompt tokens that the prefix cache finds, where sessions are simulated; so the mean TTFT."""
     first_token_seconds: Shift | None = None
+    doubt: str = ""
+    """What leaves the range too wide for a number to say anything, "" where it is narrow enough."""
 
     @property
     def worse(self) -> bool:
@@ -63,6 +66,8 @@ class Expected:
     @property
     def text(self) -> str:
         """The effect as text: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
+        if self.doubt:
+            return f"{UNPREDICTABLE}{self.doubt}"
         if self.at_best:
             return self._at_best
         shown = [
@@ -147,7 +152,9 @@ class Action:
         """What it is expected to do, or why that is not known; "" for what changes nothing by itself."""
         if self.expected is not None:
             return self.expected.text
-        return f"not predicted: {self.unpredicted}" if self.unpredicted else ""
+        if not self.unpredicted or self.unpredicted.startswith(UNPREDICTABLE):
+            return self.unpredicted
+        return f"not predicted: {self.unpredicted}"
 
     @property
     def verify(self) -> str:

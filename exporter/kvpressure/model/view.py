@@ -168,6 +168,7 @@ class Observed:
     hits_by_pool: tuple[PoolHits, ...] = ()
     gpus: tuple[str, ...] = ()
     """Product names of the whole GPUs that serve it and no other, as NVML says them; () where not known."""
+    model_name: str = ""
 
 
 ENGINE_LABELS: Final = ("target", "namespace", "pod", "model_name", "engine")

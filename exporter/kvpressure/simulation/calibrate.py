@@ -18,6 +18,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
+from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepTimes
 from kvpressure.simulation.step_table import StepTable, fitted_to
@@ -68,6 +69,8 @@ class Known:
     bytes_per_token: float | None = None
     knee_requests: float = math.inf
     """Running requests from which on more give few more tokens a second (`Steps.knee_requests`), where known."""
+    question: str = ""
+    """What is taken otherwise than is likeliest, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,19 @@ class Page:
     generated: float
 
 
-def read(observed: Observed | None, limits: Limits, *, spread: float = 1.0) -> Page:
-    """Return what was observed of an engine. Raises UnknownError with what is missing."""
+def read(
+    observed: Observed | None, limits: Limits, *, spread: float = 1.0, tail: float = 0.0, even: bool = False
+) -> Page:
+    """Return what was observed of an engine. Raises UnknownError with what is missing.
+
+    How lengths lie in their buckets is as for `lengths`.
+    """
     if observed is None:
         raise UnknownError("the traffic of this engine is not known")
     cache = observed.cache
     pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
     prompts, outputs = (
-        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread)
+        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread, tail=tail, even=even)
         for histogram in (observed.prompts, observed.outputs)
     )
     if pool is None:
@@ -113,16 +121,32 @@ def read(observed: Observed | None, limits: Limits, *, spread: float = 1.0) -> P
 class Open:
     """What a page does not tell.
 
-    `spread` is how widely lengths lie in their buckets, 0 to 1; `alike` is 0 where the length of an answer has nothing
+    `spread` is how widely lengths lie in their buckets, 0 to 1, and `tail` by how many deviations more than likeliest
+    the longest are long; `alike` is 0 where the length of an answer has nothing
     to do with that of its prompt, 1 where the longest belong together; `end` is how many deviations more than expected
     a larger batch gives. With `other_clients` each draws any length where lengths say that it keeps to its own, and
-    the other way round.
+    the other way round. `experts` is for a model that has some, or may have: it reads them in another way.
     """
 
     spread: float = 1.0
+    tail: float = 0.0
     alike: float = 0.0
     end: float = 0.0
     other_clients: bool = False
+    experts: bool = False
+
+    def question(self, prompts: LengthDistribution, running: float, model_name: str) -> str:
+        """Return in words what is taken otherwise than is likeliest, of an engine with these prompts."""
+        if self.experts:
+            return f"how many experts a batch of {model_name or 'this model'} reads, if it has any"
+        if self.end:
+            return f"what another batch than the {running:.0f} that run takes, which is all that the polls show"
+        if self.alike:
+            return "whether long prompts get long answers"
+        if self.other_clients:
+            return "whether each client keeps to its own lengths"
+        widest = max(prompts.buckets, key=lambda one: one.share * (one.high - one.low))
+        return f"where in one bucket of its histogram {widest.text} lie"
 
 
 LIKELIEST: Final = Open()
@@ -144,11 +168,12 @@ def known(
     `held` says that requests wait for something else than the pool: at most so many run at once, infinity where another
     limit of the server does it. `card` is the table of the card and model, where these are known.
     """
-    page = read(observed, limits, spread=taken.spread)
+    page = read(observed, limits, spread=taken.spread, tail=taken.tail)
     observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
     prompts, outputs, running, waiting, seconds = page.prompts, page.outputs, page.running, page.waiting, page.seconds
     usage, generated = mean_of(one.usage_ratio for one in intervals), page.generated
-    steps = steps_of(observed, pool)
+    prior = (prior_otherwise if taken.experts else prior_of)(observed.model_name) or DENSE
+    steps = steps_of(observed, pool, prior)
     preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
     if cached:
         # Shared beginnings take what those that run hold beyond their own.
@@ -167,7 +192,8 @@ def known(
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio
-    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests)
+    question = "" if taken == LIKELIEST else taken.question(prompts, running, observed.model_name)
+    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, question=question)
     return _fitted(found, most_error, pool_limits=held is None)
 
 

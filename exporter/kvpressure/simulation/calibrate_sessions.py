@@ -24,7 +24,8 @@ from kvpressure.simulation.calibrate import (
 )
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
-from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepSeconds
 from kvpressure.simulation.sessions import Sessions, Span
 from kvpressure.simulation.steps import SHARED_RATIO, UnknownError
@@ -33,7 +34,8 @@ THINK_RATIO: Final = 5.0
 """Longest over shortest think time, where nothing tells it."""
 THINK_RATIOS_OTHERWISE: Final = (2.0, 20.0)
 """How much hangs on that."""
-THINK_RATIOS: Final = (5.0, 1.5, 3.0, 12.0, 40.0)
+NARROWER: Final = (3.0, 1.5)
+WIDER: Final = (12.0, 40.0)
 """Tried where the hits of other pools tell."""
 LEAST_HITS: Final = 0.03
 """Below it nothing that comes back is found: any think time beyond the age at eviction would do the same."""
@@ -51,6 +53,8 @@ BISECTIONS_AGAIN: Final = 6
 AGAIN_FACTOR: Final = 2.0
 """Another fit begins so far around the one before it."""
 FITS: Final = 3
+CLOSE_ENOUGH: Final = 0.01
+"""Of the hits, on average: so far off they are by chance from one run to another."""
 FIT_ANSWERS: Final = 600
 FITTED_RATIO: Final = 0.03
 MAX_SCALE: Final = 2.0
@@ -110,14 +114,16 @@ def known_sessions(
 
     `think_ratio` is the longest think time over the shortest. Without it the hits by pool tell, where they are known.
     """
-    page = _over_minutes(read(observed, limits))
+    page = _over_minutes(read(observed, limits, even=True))
     target = _target(page)
-    ratios = (think_ratio,) if think_ratio else THINK_RATIOS if page.observed.hits_by_pool else (THINK_RATIO,)
     server, shape = _server(page, limits), _shape(page, target.best)
-    best = _fit(page, server, replace(shape, think=(1.0, ratios[0])), target)
-    for ratio in ratios[1:]:
-        found = _fit_think(page, best.server, replace(shape, think=(1.0, ratio)), target, best.think_seconds)
-        best = min(best, found, key=lambda one: one.error)
+    best = _fit(page, server, replace(shape, think=(1.0, think_ratio or THINK_RATIO)), target)
+    for side in (NARROWER, WIDER) if page.observed.hits_by_pool and not think_ratio else ():
+        for ratio in side:
+            found = _fit_think(page, best.server, replace(shape, think=(1.0, ratio)), target, best.think_seconds)
+            if found.error >= best.error:
+                break  # farther on the same side it is worse still
+            best = found
     preempted = (sum_of(page.intervals, "preempted") or 0.0) / page.seconds
     measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted)
     speed = best.outcome.tokens_per_second / measured.tokens_per_second
@@ -258,11 +264,16 @@ def _fit_think(page: Page, server: Server, shape: Sessions, target: _Target, aro
     if around is not None:
         low, high = around / AGAIN_FACTOR, around * AGAIN_FACTOR
     found: list[_Fit] = []
+    more = less = 0.0
     for _ in range(BISECTIONS if around is None else BISECTIONS_AGAIN):
-        think = math.sqrt(low * high)
+        # Between two that are known, hits fall about evenly with the logarithm; not so near an end that it never moves.
+        share = min(0.85, max(0.15, more / (more + less))) if more and less else 0.5
+        think = low * (high / low) ** share
         found.append(_tried(server, _demand(like, shape, think, round(rate * think + present)), target))
-        more = sum(found[-1].outcome.hits_by_pool) > sum(target.hits)
-        low, high = (think, high) if more else (low, think)
+        off = sum(found[-1].outcome.hits_by_pool) - sum(target.hits)
+        if abs(off) <= CLOSE_ENOUGH * len(target.hits):
+            break
+        low, high, more, less = (think, high, off, less) if off > 0 else (low, think, more, -off)
     return min(found, key=lambda one: one.error)
 
 

@@ -20,7 +20,9 @@ from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, kno
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.length_routing import simulated
-from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.priors import prior_otherwise
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import UnknownError
 
@@ -28,16 +30,19 @@ ROOM_FOR_ALL_FACTOR: Final = 100.0
 COVERED_DEVIATIONS: Final = 1.645
 """On either side of what is likeliest: in nine of ten cases the truth lies between."""
 OTHERWISE: Final = (
-    Open(spread=0.0),
+    Open(spread=0.0, tail=-COVERED_DEVIATIONS),
+    Open(tail=COVERED_DEVIATIONS),
     Open(end=-COVERED_DEVIATIONS),
     Open(end=COVERED_DEVIATIONS),
     Open(alike=1.0),
     Open(other_clients=True),
 )
-"""What is not known of an engine, at its other end: lengths all alike in their bucket; what a larger batch takes, which
+"""What is not known of an engine, at its other end: lengths all alike in their bucket, and the longest ones as
+short or as long as may be; what a larger batch takes, which
 shows only once it is larger; long answers that are those to long prompts; and clients that keep to their lengths, or do
 not."""
 
+CUT: Final = "{0.text} lie in one bucket of their histogram, and the cap inside it"
 LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 """Times today's, for the curves."""
 
@@ -67,6 +72,8 @@ class Figures:
     hit_ratio: Span | None = None
     first_token_seconds: Span | None = None
     """Mean seconds from arrival to first token; as the hits, known where sessions are simulated."""
+    doubt: str = ""
+    """What leaves tokens a second open by more than `advice_range_max_factor`, in words."""
 
 
 class Gain(NamedTuple):
@@ -127,7 +134,8 @@ class Model:
         """Return the figures with `changes`, over all servers; None where no request would be answered."""
         if self.outcome(applied(self.state, changes)) is None:
             return None
-        outcomes = self.outcomes(changes)
+        asked = self._alternatives(changes)
+        outcomes = [outcome for _, outcome in asked]
         by = math.prod(change.by for change in changes)
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
@@ -142,8 +150,9 @@ class Model:
         if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
+        tokens = with_all(lambda one: one.tokens_per_second, by * self.tokens_factor)
         return Figures(
-            tokens_per_second=with_all(lambda one: one.tokens_per_second, by * self.tokens_factor),
+            tokens_per_second=tokens,
             goodput=span(lambda one: one.goodput, by),
             latency_p95=with_all(lambda one: one.latency_p95),
             waiting=span(lambda one: one.waiting, by),
@@ -153,7 +162,33 @@ class Model:
             first_token_seconds=span(lambda one: one.first_token_seconds or 0.0)
             if self._has_sessions or self.on_card
             else None,
+            doubt=self._cut_bucket(cap) or self._doubt(tokens, asked),
         )
+
+    def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
+        """Return what would come of it, the likeliest first, and what is taken otherwise in each, in words."""
+        made = [(model.known.question, model.outcome(applied(model.state, changes))) for model in (self, *self._others)]
+        server, demand = applied(self.state, changes)
+        cut = self.known.prompts.around(server.cap_prompt)
+        # All that a bucket has may lie on either side of the cap.
+        if cut is not None:
+            ends = ((replace(server, cap_prompt=bound), demand) for bound in (cut.low, cut.high))
+            made += [(CUT.format(cut), self.outcome(end)) for end in ends]
+        return [(question, outcome) for question, outcome in made if outcome is not None]
+
+    def _cut_bucket(self, cap: float) -> str:
+        """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""
+        cut = self.known.prompts.around(cap)
+        return "" if cut is None or cut.share <= self.thresholds.advice_refused_max_ratio else CUT.format(cut)
+
+    def _doubt(self, tokens: Span, asked: Sequence[tuple[str, Outcome]]) -> str:
+        if tokens.high <= self.thresholds.advice_range_max_factor * tokens.low:
+            return ""
+        first = asked[0][1].tokens_per_second
+        question, other = max(asked, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))
+        apart = abs(math.log(other.tokens_per_second / first))
+        window = math.log1p(COVERED_DEVIATIONS * self.known.measured.tokens_deviation_ratio)
+        return question if apart > window else "what this engine does in a minute differs too much from the next"
 
     @property
     def on_card(self) -> bool:
@@ -184,6 +219,7 @@ class Model:
             at_best=any(change.at_best for change in changes),
             hit_ratio=_shift_if_known(first.hit_ratio, second.hit_ratio),
             first_token_seconds=_shift_if_known(first.first_token_seconds, second.first_token_seconds),
+            doubt=second.doubt,
         )
 
     @cached_property
@@ -247,7 +283,8 @@ def model_of(
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
     others = []
-    for taken in OTHERWISE:
+    dense = observed is None or prior_otherwise(observed.model_name) is None
+    for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
         try:
             likely = None if taken.end else growing
             others.append(known(observed, limits, thresholds, taken, held=held, growing=likely, card=card))

@@ -23,6 +23,8 @@ FOUND_RATIO: Final = 0.9
 """Of the hits that could be, with which more servers find hardly more."""
 LEAST_ROOM: Final = 0.05
 BISECTIONS: Final = 10
+PAST_THE_BEST: Final = 0.02
+"""Of what is served: a change that serves so much less than a smaller one is past the best; less is chance."""
 
 
 def working_set_tokens(state: State) -> float:
@@ -77,7 +79,18 @@ def replicas(model: Model) -> ConfigChange | None:
 
 
 def _best(model: Model, options: Iterable[ConfigChange]) -> ConfigChange | None:
-    rated = [(gain.weighted_goodput, change) for change in options if (gain := model.gain([], change)) is not None]
+    """Return the first of the options, from the least on, that gains about as much as the best of them.
+
+    Those beyond one that is worse than the one before it are not simulated.
+    """
+    rated = list[tuple[float, ConfigChange]]()
+    for change in options:
+        gain = model.gain([], change)
+        if gain is None:
+            continue
+        if rated and gain.weighted_goodput < rated[-1][0] - PAST_THE_BEST:
+            break
+        rated.append((gain.weighted_goodput, change))
     if not rated:
         return None
     most = max(gain for gain, _ in rated)

@@ -31,10 +31,16 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Logarithms of the coefficients beside each other, with a deviation each; how large they are is not known."""
+    """Logarithms of the coefficients beside each other, with a deviation each.
+
+    `scale` is the deviation of a factor common to all, infinite where only their ratios are known. `expert_ratio` is
+    the share of its experts that a token goes to, 0 for a model without: then they have no term.
+    """
 
     logarithms: tuple[float, ...]
     deviations: tuple[float, ...]
+    expert_ratio: float = 0.0
+    scale: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,16 @@ class Fit:
         size = range(len(self.values))
         slopes = [self._slope(figure, place) for place in size]
         together = [sum(line[other] * slopes[other] for other in size) for line in self.covariance]
-        variance = sum(slopes[place] * together[place] for place in size)
-        by = deviations / math.sqrt(variance) if variance > 0 else 0.0
+        deviation = self.deviation(figure)
+        by = deviations / deviation if deviation else 0.0
         return tuple(value * math.exp(by * move) for value, move in zip(self.values, together, strict=True))
+
+    def deviation(self, figure: Callable[[Values], float]) -> float:
+        """Return the deviation of the logarithm of a figure that follows from the coefficients."""
+        slopes = [self._slope(figure, place) for place in range(len(self.values))]
+        rows = zip(slopes, self.covariance, strict=True)
+        variance = sum(one * sum(each * other for each, other in zip(line, slopes, strict=True)) for one, line in rows)
+        return math.sqrt(max(0.0, variance))
 
     def _slope(self, figure: Callable[[Values], float], place: int) -> float:
         low, high = (
@@ -93,10 +106,10 @@ def _scaled(rows: Sequence[Row], prior: Prior) -> list[float]:
 
 
 def _penalty(prior: Prior) -> list[list[float]]:
-    """Return the inverse of the prior's covariance: of each by itself, and of a common factor that is not known."""
+    """Return the inverse of the prior's covariance: of each by itself, and of a common factor."""
     weights = [deviation**-2 for deviation in prior.deviations]
-    # (D + s^2 1 1')^-1 by Sherman and Morrison, in its limit where s is infinite.
-    common, size = sum(weights), range(len(weights))
+    # (D + s^2 1 1')^-1 by Sherman and Morrison, which has a limit where s is infinite.
+    common, size = sum(weights) + prior.scale**-2, range(len(weights))
     return [
         [(weights[one] if one == other else 0.0) - weights[one] * weights[other] / common for other in size]
         for one in size

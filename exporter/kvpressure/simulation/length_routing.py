@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, LengthRouting, Server
 
 

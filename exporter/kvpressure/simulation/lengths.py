@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.traffic import closed
 
-_CLEAR_OF_BOUNDS = 0.02
+_CLEAR_OF_BOUNDS: Final = 0.02
+INSIDE_DEVIATION: Final = 0.06
+"""Of the mean of a bucket between two others, as a share of its width."""
+EDGE_DEVIATION: Final = 0.5
+"""The same, of the first or the last bucket, as a share of how far it is filled at the density beside it."""
+UNKNOWN_DEVIATION: Final = 0.29
+"""Of what may be anywhere between two bounds."""
+ITERATIONS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,11 @@ class Bucket:
     high: float
     first: float
     last: float
+
+    @property
+    def text(self) -> str:
+        """Return the bucket in words."""
+        return f"{self.share:.0%} of the prompts ({self.low:,.0f} to {self.high:,.0f} tokens)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +67,109 @@ class LengthDistribution:
         """One length."""
         return self.at(rng.random())
 
+    def around(self, tokens: float) -> Bucket | None:
+        """Return the bucket that `tokens` cuts; None where it lies on a bound, or outside of all."""
+        return next((one for one in self.buckets if one.low < tokens < one.high), None)
+
     def above(self, tokens: float) -> tuple[float, float]:
         """At least and at most what share is longer: a bucket that `tokens` cuts may lie on either side whole."""
         sure = sum(one.share for one in self.buckets if one.low >= tokens)
         return sure, sum(one.share for one in self.buckets if one.high > tokens)
 
 
-def lengths(histogram: HistogramSample, longest: int | None, *, spread: float = 1.0) -> LengthDistribution | None:
+def lengths(
+    histogram: HistogramSample, longest: int | None, *, spread: float = 1.0, tail: float = 0.0, even: bool = False
+) -> LengthDistribution | None:
     """Return the length distribution of a histogram of tokens; None for an empty one.
 
-    Where in their bucket lengths lie is told by their sum alone: it is taken to be at the same height in each, as
-    widely around that as the bucket allows times `spread` (0: all at one point).
+    Where in their buckets lengths lie is told by the counts beside them, and by their sum, which is kept: they lie as
+    widely around the mean of each as the bucket allows times `spread` (0: all at one point). `tail` is by how many
+    standard deviations more than likeliest the longest are long, while the others are shorter for it. `even` puts the
+    means at the same height in all buckets instead, which is how sessions are calibrated.
     """
     ended = closed(histogram, longest)
     weights = [after - before for before, after in zip((0.0, *ended.counts), ended.counts, strict=False)]
     lows = (0.0, *ended.bounds)
-    rows = [(w, low, high) for w, low, high in zip(weights, lows, ended.bounds, strict=False) if w > 0]
+    rows = [(max(0.0, w), low, high) for w, low, high in zip(weights, lows, ended.bounds, strict=False)]
     rows = [(w, low, high if math.isfinite(high) else 2 * low) for w, low, high in rows]
     total = sum(w for w, _, _ in rows)
     if total <= 0:
         return None
-    floor, span = sum(w * low for w, low, _ in rows), sum(w * (high - low) for w, low, high in rows)
-    height = (ended.sum - floor) / span if span > 0 else 0.5
-    height = min(1.0 - _CLEAR_OF_BOUNDS, max(_CLEAR_OF_BOUNDS, height))
-    half = spread * min(height, 1.0 - height)
+    filled = [place for place, (w, _, _) in enumerate(rows) if w]
+    first = [_height(rows, place) for place in filled]
+    rows = [rows[place] for place in filled]
+    reach = [w * (high - low) for w, low, high in rows]
+    left = ended.sum - sum(w * low for w, low, _ in rows)
+    heights = [_inside(left / sum(reach))] * len(rows) if even else _with_sum(first, reach, left)
+    if tail:
+        top = _inside(heights[-1] + tail * _deviation(first, reach))
+        rest = _with_sum(first[:-1], reach[:-1], left - reach[-1] * top)
+        # The others can be shorter, or longer, only as far as their buckets allow.
+        top = (left - sum(height * each for height, each in zip(rest, reach, strict=False))) / reach[-1]
+        heights = [*rest, _inside(top)]
     return LengthDistribution(
         tuple(
             Bucket(w / total, low, high, low + (height - half) * (high - low), low + (height + half) * (high - low))
-            for w, low, high in rows
+            for (w, low, high), height in zip(rows, heights, strict=True)
+            for half in (spread * min(height, 1.0 - height),)
         )
     )
+
+
+def _inside(height: float) -> float:
+    return min(1.0 - _CLEAR_OF_BOUNDS, max(_CLEAR_OF_BOUNDS, height))
+
+
+class _Height(NamedTuple):
+    """Where the mean of a bucket lies between its bounds (0 to 1), by the counts alone; and its deviation."""
+
+    value: float
+    deviation: float
+
+
+def _height(rows: Sequence[tuple[float, float, float]], place: int) -> _Height:
+    """Return the mean of a bucket by the density (requests for each token of length) beside it.
+
+    A bucket with none beyond it is filled only as far as its requests reach at the density before it.
+    """
+    before, own, after = (
+        rows[at][0] / (rows[at][2] - rows[at][1]) if 0 <= at < len(rows) else 0.0
+        for at in (place - 1, place, place + 1)
+    )
+    if before and after:
+        low, high = math.sqrt(before * own), math.sqrt(own * after)
+        return _Height((low + 2 * high) / (3 * (low + high)), INSIDE_DEVIATION)
+    if not (before or after):
+        return _Height(0.5, UNKNOWN_DEVIATION)
+    ratio = own / (before or after)
+    filled = min(1.0, ratio) / 2
+    # More lengths than beside it say that they come from elsewhere: where, nobody knows.
+    deviation = EDGE_DEVIATION * filled + INSIDE_DEVIATION / 2 if ratio <= 1 else UNKNOWN_DEVIATION
+    return _Height(filled if before else 1.0 - filled, deviation)
+
+
+def _with_sum(heights: Sequence[_Height], reach: Sequence[float], wanted: float) -> list[float]:
+    """Return the likeliest heights whose sum, each times what its bucket reaches, is `wanted`, as far as they go."""
+
+    def moved(by: float) -> list[float]:
+        return [
+            _inside(one.value + by * one.deviation**2 * each / most) for one, each in zip(heights, reach, strict=True)
+        ]
+
+    most = max(reach, default=1.0)
+    high = max((most / (one.deviation**2 * each) for one, each in zip(heights, reach, strict=True)), default=0.0)
+    low = -high
+    for _ in range(ITERATIONS):
+        middle = (low + high) / 2
+        if sum(height * each for height, each in zip(moved(middle), reach, strict=True)) < wanted:
+            low = middle
+        else:
+            high = middle
+    return moved((low + high) / 2)
+
+
+def _deviation(heights: Sequence[_Height], reach: Sequence[float]) -> float:
+    """Return the deviation of the last height that is left where the sum is known."""
+    whole = sum((one.deviation * each) ** 2 for one, each in zip(heights, reach, strict=True))
+    own = heights[-1].deviation
+    return own * math.sqrt(max(0.0, 1 - (own * reach[-1]) ** 2 / whole))

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.simulation.clients import Clients
+from kvpressure.simulation.contexts import Contexts
+from kvpressure.simulation.outcome import Outcome, Tally
 from kvpressure.simulation.queue_order import Request, queue_of
-from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.sessions import PrefixCache, Session, Sessions, answer, begun, thinking
+from kvpressure.simulation.server import Demand, Server
 
 WARM_UP_TURNS: Final = 2.0
 """Answers per running request that are not counted at the start, when all clients begin at once."""
@@ -34,41 +34,6 @@ MAX_SIMULATED_SECONDS: Final = 7200.0
 OPEN_WARM_UP_RATIO: Final = 0.1
 MAX_TURNS: Final = 40_000
 """Limit of loop turns of one run: about a tenth of a second of CPU."""
-START_SECONDS: Final = 2.0
-THINK_SECONDS: Final = 0.05
-REFUSED_SECONDS: Final = 30.0
-SEED: Final = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What clients get. Latencies are seconds from arrival to the last token, of answered requests.
-
-    `goodput` is whole answers a second within the latency limit; `weighted_goodput` counts late ones too, each by the
-    limit over its latency, so that late and later differ. `running` and `waiting` are means. `preempted_ratio` is
-    preemptions per answer, `refused_ratio` a share of the requests sent today, `shortened_ratio` a share of answers.
-    `hit_ratio` is of the tokens of requests admitted, those found in the cache: known of sessions only.
-    """
-
-    tokens_per_second: float
-    goodput: float
-    weighted_goodput: float
-    latency_p50: float
-    latency_p95: float
-    running: float
-    waiting: float
-    preempted_per_second: float
-    preempted_ratio: float
-    refused_ratio: float
-    shortened_ratio: float
-    answers_per_second: float
-    latencies: tuple[float, ...] = ()
-    """Seconds, in rising order."""
-    first_token_seconds: float | None = None
-    """Mean seconds from arrival to first token."""
-    hit_ratio: float | None = None
-    hits_by_pool: tuple[float, ...] = ()
-    """What caches of other sizes would have found of the same requests, for each size that was asked for."""
 
 
 def simulate(
@@ -87,30 +52,15 @@ def simulate(
     return _Run(server, demand, limit_seconds, pools).outcome(answers or SESSION_ANSWERS)
 
 
-class _Ghost:
-    """A cache of another size beside the pool's, which sees the same requests."""
-
-    def __init__(self, pool: float) -> None:
-        self.pool, self.cache, self.found = pool, PrefixCache(), 0.0
-
-
 class _Run:
     def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
-        self.ghosts = [_Ghost(pool) for pool in pools]
-        self.server, self.demand, self.limit = server, demand, limit
-        self.rng = random.Random(SEED)
+        self.server, self.demand = server, demand
+        self.clients = Clients(server, demand)
         self.now = 0.0
         self.step = 0
-        # When who comes: a client by its number, -1 whoever comes at the rate, -2 who waits already.
-        self.arrivals = [(self.rng.random() * START_SECONDS, client) for client in range(demand.clients)]
-        if not demand.clients:
-            self.arrivals = [(0.0, -2)] * demand.queue + [(self.rng.expovariate(demand.rate), -1)]
-        self.sessions: dict[int, Session] = {}
-        self.cache, self.tier = PrefixCache(), PrefixCache()
-        self.used = 0.0
-        if demand.sessions is not None:
-            self._enter_sessions(demand.sessions)
-        heapq.heapify(self.arrivals)
+        self.contexts = None if demand.sessions is None else Contexts(server, pools)
+        # The common beginning of all sessions is always in use.
+        self.used = 0.0 if demand.sessions is None or not server.reuses else float(demand.sessions.shared)
         self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
@@ -120,93 +70,7 @@ class _Run:
         """Tokens of those that decode, which each step reads."""
         self.allocated = 0.0
         self.number = 0
-        self.counting = False
-        self.begun = 0.0
-        self.tokens = self.preempted = 0
-        self.running_seconds = self.waiting_seconds = 0.0
-        self.latencies: list[float] = []
-        self.first_tokens: list[float] = []
-        self.asked = self.found = 0.0
-        self.good = self.shortened = 0
-        self.weighted_goodput = 0.0
-        self.answered = 0
-
-    # the load
-
-    def _drawn(self, client: int) -> RequestShape:
-        """Draw a request: of the client's own part; any where clients are mixed, and in an open loop."""
-        every = self.demand.requests
-        if client < 0 or self.demand.mixed:
-            return every[int(self.rng.random() * len(every))]
-        place = (client + self.rng.random()) / self.demand.clients
-        return every[int(place * len(every))]
-
-    def _enter_sessions(self, sessions: Sessions) -> None:
-        """Let every client be somewhere in a session and in its think time; the common beginning is always in use."""
-        self.used = float(sessions.shared) if self.server.reuses else 0.0
-        for client in range(self.demand.clients):
-            self.sessions[client] = begun(sessions, client, self.rng)
-        self.number_of_sessions = self.demand.clients
-        self.arrivals = [
-            (self.rng.random() * thinking(sessions, self.rng), client) for client in range(self.demand.clients)
-        ]
-
-    def _turn_of(self, sessions: Sessions, at: float, client: int) -> None:
-        """Send the next turn of a client's session, here or to another replica."""
-        session, elsewhere = self.sessions[client], self.rng.random() * sessions.replicas >= 1
-        prompt, output = session.prompt(self.rng), answer(sessions, self.rng)
-        shape = RequestShape(prompt, prompt - sessions.shared, output)
-        if self._is_refused(shape):
-            self._begin_again(client)
-            heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
-        elif elsewhere:
-            self._heard(client, prompt, output)
-            seconds = output * self.server.steps.of(1, 0.0, prompt + output / 2)
-            heapq.heappush(self.arrivals, (at + seconds + thinking(sessions, self.rng), client))
-        else:
-            most = int(min(output, self.server.cap_output, self.server.cap_total - prompt))
-            self.waiting.add(Request(shape, most, at, client, tokens=prompt, session=session))
-
-    def _heard(self, client: int, prompt: int, output: int) -> None:
-        session = self.sessions[client]
-        session.heard(prompt, output)
-        if session.over:
-            self._begin_again(client)
-
-    def _begin_again(self, client: int) -> None:
-        """Let a client begin another session; what the last one had stays in the cache until it is evicted."""
-        assert self.demand.sessions is not None  # noqa: S101 - asked for where there are sessions alone
-        self.sessions[client] = Session(self.demand.sessions, self.number_of_sessions, self.rng)
-        self.number_of_sessions += 1
-
-    def _come(self) -> None:
-        server, sessions = self.server, self.demand.sessions
-        while self.arrivals and self.arrivals[0][0] <= self.now:
-            at, client = heapq.heappop(self.arrivals)
-            if client == -1:
-                heapq.heappush(self.arrivals, (at + self.rng.expovariate(self.demand.rate), -1))
-            if sessions is not None:
-                self._turn_of(sessions, at, client)
-                continue
-            one = self._drawn(client)
-            if self._is_refused(one):
-                if client >= 0:
-                    # The client sends another request later: one of the same part may be short enough.
-                    heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
-                continue
-            output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
-            self.waiting.add(Request(one, output, at, client, tokens=one.prompt))
-
-    def _is_refused(self, one: RequestShape) -> bool:
-        """Too long for the edge, or for the pool."""
-        server = self.server
-        most = min(server.cap_prompt, server.cap_total - 1)
-        return one.prompt > most or self._holds(one.prompt) > server.pool_tokens
-
-    # the pool
-
-    def _holds(self, tokens: float) -> float:
-        return tokens + self.server.block_tokens / 2
+        self.tally = Tally(limit)
 
     @property
     def free(self) -> float:
@@ -216,25 +80,16 @@ class _Run:
         grown = self.step - request.since if request.decoding else 0
         if request.decoding:
             self.context -= request.tokens + grown
-        self.used -= self._holds(request.tokens + grown - request.shape.shared)
-        if request.session is not None and self.server.reuses:
-            computed = request.tokens + grown - max(0, request.left) - request.shape.shared
-            self.cache.keep(request.session.number, computed)
-            for ghost in self.ghosts:
-                ghost.cache.keep(request.session.number, computed)
-            if self.server.tier_tokens:
-                self.tier.keep(request.session.number, max(computed, self.tier.found(request.session.number)))
-                self.tier.shrink(self.server.tier_tokens)
+        self.used -= self.server.holds(request.tokens + grown - request.shape.shared)
+        if self.contexts is not None:
+            self.contexts.keep(request, grown)
 
     def _use(self, tokens: float) -> None:
         """Take free tokens into use; what the cache kept in them is evicted."""
         self.used += tokens
         self.allocated += tokens
-        if self.cache.total > self.free:
-            self.cache.shrink(self.free)
-        for ghost in self.ghosts:
-            if ghost.cache.total > ghost.pool - self.used:
-                ghost.cache.shrink(ghost.pool - self.used)
+        if self.contexts is not None:
+            self.contexts.shrink(self.free, self.used)
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
@@ -250,28 +105,15 @@ class _Run:
             self.prefilling.remove(request)
         request.turn += 1
         request.preempted_at_allocated_tokens = self.allocated
-        request.free_tokens_at_preemption = max(0.0, self.free - self._holds(request.tokens))
+        request.free_tokens_at_preemption = max(0.0, self.free - self.server.holds(request.tokens))
         self.waiting.push_back(request)
-        self.preempted += self.counting
+        self.tally.preempted += self.tally.counting
 
     def _left(self, request: Request) -> int:
         """Return the tokens of a request that have to be computed; of sessions, loaded ones count by their time."""
-        if request.session is None:
+        if self.contexts is None:
             return request.tokens - self._cached(request)
-        shared, server = (request.shape.shared if self.server.reuses else 0), self.server
-        own, number = request.tokens - shared, request.session.number
-        here = self._whole_blocks(min(self.cache.take(number), own - 1))
-        loaded = max(0, self._whole_blocks(min(self.tier.found(number), own - 1)) - here)
-        if self.counting:
-            self.asked += request.tokens
-            self.found += shared + here + loaded
-        for ghost in self.ghosts:
-            ghost.found += self.counting * (shared + self._whole_blocks(min(ghost.cache.take(number), own - 1)))
-        each = server.steps.prompt_token
-        return own - here - loaded + (round(loaded * min(1.0, server.tier_token_seconds / each)) if each else 0)
-
-    def _whole_blocks(self, tokens: float) -> int:
-        return int(tokens // self.server.block_tokens * self.server.block_tokens)
+        return self.contexts.take(request, counting=self.tally.counting)
 
     def _cached(self, request: Request) -> int:
         """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
@@ -289,7 +131,7 @@ class _Run:
         server = self.server
         while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
             request = self.waiting.first()
-            needed = self._holds(request.tokens - request.shape.shared)
+            needed = self.server.holds(request.tokens - request.shape.shared)
             if needed > self.free - server.watermark_tokens and self.running:
                 break
             self.waiting.take()
@@ -323,8 +165,8 @@ class _Run:
         steps = max(1, min(steps, room))
         seconds = server.steps.of(self.decoding, 0.0, self.context)
         blocked = self.waiting and not preempted
-        if not blocked and self.arrivals:
-            until = self.arrivals[0][0] - self.now
+        if not blocked and self.clients.next_seconds < math.inf:
+            until = self.clients.next_seconds - self.now
             steps = max(1, min(steps, math.ceil(until / seconds)))
         if preempted:
             steps = 1
@@ -352,9 +194,9 @@ class _Run:
             request.tokens += 1
             self.context += request.tokens
             self._use(1)
-            self.tokens += self.counting
-            if self.counting and request.generated == 1:
-                self.first_tokens.append(self.now - request.arrived)
+            self.tally.tokens += self.tally.counting
+            if self.tally.counting and request.generated == 1:
+                self.tally.first_tokens.append(self.now - request.arrived)
             end = self.step + request.output - request.generated
             if end <= self.step:
                 self._end(request)
@@ -367,10 +209,8 @@ class _Run:
         grown = steps * self.decoding
         self.context += grown
         self._use(grown)
-        if self.counting:
-            self.tokens += grown
-            self.running_seconds += seconds * len(self.running)
-            self.waiting_seconds += seconds * len(self.waiting)
+        if self.tally.counting:
+            self.tally.spend(seconds, grown, len(self.running), len(self.waiting))
         while self.ends and self.ends[0][0] <= self.step:
             _, turn, request = heapq.heappop(self.ends)
             if request.decoding and request.turn == turn:
@@ -381,20 +221,8 @@ class _Run:
         del self.running[request]
         self.decoding -= 1
         request.decoding = False
-        self.answered += 1
-        if self.counting:
-            seconds = self.now - request.arrived
-            self.latencies.append(seconds)
-            short = request.output < request.shape.output
-            self.shortened += short
-            self.good += seconds <= self.limit and not short
-            self.weighted_goodput += 0.0 if short else min(1.0, self.limit / seconds)
-        if request.client >= 0:
-            seconds, sessions = THINK_SECONDS, self.demand.sessions
-            if sessions is not None:
-                self._heard(request.client, request.shape.prompt, request.output)
-                seconds = thinking(sessions, self.rng)
-            heapq.heappush(self.arrivals, (self.now + seconds, request.client))
+        self.tally.end(self.now - request.arrived, shortened=request.output < request.shape.output)
+        self.clients.hear(request, self.now)
 
     def outcome(self, answers: int) -> Outcome | None:
         demand = self.demand
@@ -404,49 +232,20 @@ class _Run:
             warm = SESSION_WARM_UP_TURNS * demand.clients
             wanted = max(answers, SESSION_ANSWERS_EACH * demand.clients)
         for _ in range(MAX_TURNS):
-            self._come()
+            for request in self.clients.come(self.now):
+                self.waiting.add(request)
             if not self.running and not self.waiting:
-                if not self.arrivals or self.now >= MAX_SIMULATED_SECONDS:
+                if self.clients.next_seconds == math.inf or self.now >= MAX_SIMULATED_SECONDS:
                     break
-                self.now = max(self.now, self.arrivals[0][0])
+                self.now = max(self.now, self.clients.next_seconds)
                 continue
             self._turn()
-            warmed = self.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
-            if warmed and not self.counting:
-                self.counting, self.begun = True, self.now
+            warmed = self.tally.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
+            if warmed and not self.tally.counting:
+                self.tally.begin(self.now)
             if self.now >= (MAX_SIMULATED_SECONDS if demand.clients else demand.seconds):
                 break
-            if demand.clients and len(self.latencies) >= wanted:
+            if demand.clients and len(self.tally.latencies) >= wanted:
                 break
-        return self._outcome()
-
-    def _outcome(self) -> Outcome | None:
-        seconds = self.now - self.begun
-        if not self.latencies or seconds <= 0:
-            return None
-        ordered = sorted(self.latencies)
-        return Outcome(
-            tokens_per_second=self.tokens / seconds,
-            goodput=self.good / seconds,
-            weighted_goodput=self.weighted_goodput / seconds,
-            latency_p50=_quantile(ordered, 0.5),
-            latency_p95=_quantile(ordered, 0.95),
-            running=self.running_seconds / seconds,
-            waiting=self.waiting_seconds / seconds,
-            preempted_per_second=self.preempted / seconds,
-            preempted_ratio=self.preempted / len(ordered),
-            refused_ratio=sum(self._is_refused(one) for one in self.demand.requests) / len(self.demand.requests),
-            shortened_ratio=self.shortened / len(ordered),
-            answers_per_second=len(ordered) / seconds,
-            latencies=tuple(ordered),
-            first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
-            hit_ratio=self.found / self.asked if self.asked else None,
-            hits_by_pool=tuple(ghost.found / self.asked for ghost in self.ghosts) if self.asked else (),
-        )
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+        refused = sum(self.server.refuses(one) for one in demand.requests) / len(demand.requests)
+        return self.tally.outcome(self.now, refused, self.contexts)

@@ -11,7 +11,7 @@ from typing import Final
 from kvpressure.simulation import config_changes
 from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied, holds
 from kvpressure.simulation.consequences import Model, Row, row
-from kvpressure.simulation.scheduler import Outcome
+from kvpressure.simulation.outcome import Outcome
 
 SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 """Of the requests that the pool holds to their end."""

@@ -20,7 +20,8 @@ class StepSeconds:
     """Seconds of a step: a fixed part, and what grows with what is done in it.
 
     `sequence` for each that decodes, `context_token` for each token that these read, `prompt_token` for each that is
-    computed, and `prompt_pair` for each of these and each token that precedes it.
+    computed, and `prompt_pair` for each of these and each token that precedes it. `experts` is what reading all experts
+    takes, of which each token of a step goes to a share `expert_ratio`; 0 for a model without.
     """
 
     fixed: float
@@ -28,6 +29,8 @@ class StepSeconds:
     prompt_token: float
     context_token: float = 0.0
     prompt_pair: float = 0.0
+    experts: float = 0.0
+    expert_ratio: float = 0.0
 
     def of(
         self, sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
@@ -38,15 +41,23 @@ class StepSeconds:
         over these of the tokens before each.
         """
         decode = self.fixed + self.sequence * sequences + self.context_token * context_tokens
+        if self.experts:
+            decode += self.experts * read_ratio(self.expert_ratio, sequences + prompt_tokens)
         return decode + self.prompt_token * prompt_tokens + self.prompt_pair * preceding_tokens
 
     def scaled(self, by: float) -> StepSeconds:
         """Return step times multiplied by `by`."""
-        return StepSeconds(*(by * value for value in astuple(self)))
+        fixed, sequence, prompt, context, pair, experts = (by * value for value in astuple(self)[:-1])
+        return StepSeconds(fixed, sequence, prompt, context, pair, experts, self.expert_ratio)
 
     def record(self) -> dict[str, object]:
         """Return the terms by their names."""
         return asdict(self)
+
+
+def read_ratio(expert_ratio: float, tokens: float) -> float:
+    """Return the share of its experts that a step of so many tokens reads; each goes to a share `expert_ratio`."""
+    return 1.0 - math.pow(1.0 - expert_ratio, tokens)
 
 
 class StepTimes(Protocol):
@@ -95,6 +106,14 @@ class Server:
     """What a tier outside the pool keeps of sessions that were evicted."""
     tier_token_seconds: float = 0.0
     """To load one of its tokens; counted as if it held up a step, which is more than it does."""
+
+    def holds(self, tokens: float) -> float:
+        """Return the tokens of the pool that so many take, in blocks."""
+        return tokens + self.block_tokens / 2
+
+    def refuses(self, one: RequestShape) -> bool:
+        """Return whether a request is too long for the edge, or for the pool."""
+        return one.prompt > min(self.cap_prompt, self.cap_total - 1) or self.holds(one.prompt) > self.pool_tokens
 
 
 @dataclass(frozen=True, slots=True)

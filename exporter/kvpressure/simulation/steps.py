@@ -1,7 +1,8 @@
 """How long an engine's steps take, out of its own polls: least squares over what was done in them, with a prior.
 
 Seconds of some polls are a sum over five terms: steps, tokens decoded, tokens of context that decoding read, prompt
-tokens computed, and these times the tokens that preceded them. The prior says how what they take lies beside each
+tokens computed, and these times the tokens that preceded them. A model with experts has a sixth: steps times the share
+of the experts that a step reads, which few sequences leave small. The prior says how what they take lies beside each
 other on any model and card; where one operating point cannot tell a fixed part of a step from one that grows, it does.
 """
 
@@ -16,11 +17,15 @@ from typing import Final
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.least_squares import Fit, Prior, Row, Values, fitted
-from kvpressure.simulation.server import STEP_TOKENS, StepSeconds
+from kvpressure.simulation.priors import DENSE
+from kvpressure.simulation.server import STEP_TOKENS, StepSeconds, read_ratio
 
 LEAST_INTERVALS: Final = 10
 BUSY_RUNNING: Final = 2.0
 """Fewer requests than this at either poll may have left the engine without a step for a while."""
+KNEE_FACTOR: Final = 100.0
+KNEE_STEP: Final = 1.5
+KNEE_BISECTIONS: Final = 30
 KNEE_GAIN: Final = 1.05
 """Of tokens a second by a tenth more requests: with less, more of them only make everybody slower."""
 DRAFTED_RATIO: Final = 1.15
@@ -35,12 +40,6 @@ BOUNDARY_RATIO: Final = 0.4
 PROMPTS_A_BUNCH: Final = 10.0
 SHORTEST_BUNCH_SECONDS: Final = 3.0
 LONGEST_BUNCH_SECONDS: Final = 15.0
-PRIOR: Final = Prior(
-    (0.0, math.log(2.0e-3), math.log(4.6e-6), math.log(3.0e-3), math.log(1.4e-7)), (0.4, 0.3, 0.5, 0.3, 0.33)
-)
-"""Over a step's fixed part: a sequence, a token of context, a prompt token, and each one for each that precedes it.
-Mean and deviation over what NVIDIA measured of dense models on cards (`bench/stepfit/priors.py`); the fixed part has
-what the host adds to a step as well, which no card tells."""
 
 
 class UnknownError(Exception):
@@ -61,61 +60,85 @@ class Batch:
     own_tokens: float
     preceding_tokens: float
 
-    def tokens_per_second(self, values: Values, times: float = 1.0) -> float:
+    def tokens_per_second(self, steps: StepSeconds, times: float = 1.0) -> float:
         """Return the tokens a second of an engine that always has `times` as many requests of these lengths."""
-        fixed, sequence, context, prompt, pair = values
         batch = times * self.running
-        decode = fixed + batch * (sequence + self.context_tokens * context)
-        prefill = self.own_tokens * (prompt + self.preceding_tokens * pair)
-        return batch * self.output_tokens / (self.output_tokens * decode + batch * prefill)
-
-    def gain(self, values: Values) -> float:
-        """Return what twice the batch gives over the batch as it is."""
-        return self.tokens_per_second(values, 2.0) / self.tokens_per_second(values)
+        decode = steps.of(batch, 0.0, batch * self.context_tokens)
+        # A prompt is computed in steps that decode as well.
+        with_prompt = steps.of(
+            batch, self.own_tokens, batch * self.context_tokens, self.own_tokens * self.preceding_tokens
+        )
+        return batch * self.output_tokens / (self.output_tokens * decode + batch * (with_prompt - decode))
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The fit of an engine's steps, and what it has in them."""
+    """The fit of an engine's steps, what it has in them, and the share of its experts that a token goes to."""
 
     fit: Fit
     batch: Batch
+    expert_ratio: float = 0.0
 
     @property
     def likeliest(self) -> StepSeconds:
         """Return the step times that explain the polls best."""
-        return _step_seconds(self.fit.values)
+        return self._seconds(self.fit.values)
 
     @property
     def knee_requests(self) -> float:
-        """Return how many have to run that a tenth more of them give less than 5 % more tokens a second."""
-        fixed, sequence, context, prompt, pair = self.fit.values
-        batch = self.batch
-        prefill = batch.own_tokens * (prompt + batch.preceding_tokens * pair) / batch.output_tokens
-        # n / (fixed + n x each) grows by (fixed + n x each) / (fixed / 1.1 + n x each) where n grows by a tenth.
-        each = sequence + batch.context_tokens * context + prefill
-        return (1.1 - KNEE_GAIN) / (1.1 * (KNEE_GAIN - 1)) * fixed / each
+        """Return how many have to run that a tenth more of them never give 5 % more tokens a second.
+
+        Infinity where a hundred times as many still give it.
+        """
+        steps, batch = self.likeliest, replace(self.batch, running=1.0)
+
+        def beyond(requests: float) -> bool:
+            more = batch.tokens_per_second(steps, 1.1 * requests) / batch.tokens_per_second(steps, requests)
+            return more < KNEE_GAIN
+
+        # With experts few requests gain little as well, so that the highest number at which it grows is looked for.
+        high = KNEE_FACTOR * max(1.0, self.batch.running)
+        if not beyond(high):
+            return math.inf
+        low = high
+        while beyond(low):
+            high, low = low, low / KNEE_STEP
+        for _ in range(KNEE_BISECTIONS):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if beyond(middle) else (middle, high)
+        return high
 
     def end(self, deviations: float) -> StepSeconds:
         """Return the likeliest step times with which more requests give so many deviations more than expected."""
         if not deviations:
             return self.likeliest
-        moved = self.fit.end(self.batch.gain, deviations)
+        moved = self._seconds(self.fit.end(self._gain, deviations))
         # So far from the likeliest, logarithms are not straight: what is done now takes what it takes.
-        by = self.batch.tokens_per_second(moved) / self.batch.tokens_per_second(self.fit.values)
-        return _step_seconds(moved).scaled(by)
+        by = self.batch.tokens_per_second(moved) / self.batch.tokens_per_second(self.likeliest)
+        return moved.scaled(by)
 
     def growing(self, share: float) -> StepSeconds:
         """Return the likeliest step times, divided so that such a share of a decode step grows with its batch."""
-        fixed, sequence, context, prompt, pair = self.fit.values
-        grows = self.batch.running * (sequence + self.batch.context_tokens * context)
-        by = share * (fixed + grows) / grows
-        return _step_seconds(((1 - share) * (fixed + grows), by * sequence, by * context, prompt, pair))
+        steps, running = self.likeliest, self.batch.running
+        whole = steps.of(running, 0.0, running * self.batch.context_tokens)
+        grows = running * (steps.sequence + self.batch.context_tokens * steps.context_token)
+        rest, by = (1 - share) * whole / (whole - grows), share * whole / grows
+        return replace(
+            steps,
+            fixed=rest * steps.fixed,
+            experts=rest * steps.experts,
+            sequence=by * steps.sequence,
+            context_token=by * steps.context_token,
+        )
 
+    def _gain(self, values: Values) -> float:
+        """Return what twice the batch gives over the batch as it is."""
+        steps = self._seconds(values)
+        return self.batch.tokens_per_second(steps, 2.0) / self.batch.tokens_per_second(steps)
 
-def _step_seconds(values: Values) -> StepSeconds:
-    fixed, sequence, context, prompt, pair = values
-    return StepSeconds(fixed, sequence, prompt, context, pair)
+    def _seconds(self, values: Values) -> StepSeconds:
+        fixed, sequence, context, prompt, pair, *experts = values
+        return StepSeconds(fixed, sequence, prompt, context, pair, sum(experts), self.expert_ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +155,22 @@ class _Poll:
     preempted: float
 
 
-def steps_of(observed: Observed, pool_tokens: float | None) -> Steps:
-    """Return how long steps take, from the polls of the window. Raises UnknownError."""
+def steps_of(observed: Observed, pool_tokens: float | None, prior: Prior = DENSE) -> Steps:
+    """Return how long steps take, from the polls of the window and a prior. Raises UnknownError."""
     polls = list(_polls(observed, pool_tokens))
     if len(polls) < LEAST_INTERVALS:
         raise UnknownError("how long steps take is not known")
     batch = _batch(observed, polls)
     quiet = [poll for poll in polls if not poll.preempted]
     drafted = _tokens_each(polls)
-    rows = [_row(poll, batch, drafted) for poll in (quiet if len(quiet) >= LEAST_INTERVALS else polls)]
+    rows = [
+        _row(poll, batch, drafted, prior.expert_ratio) for poll in (quiet if len(quiet) >= LEAST_INTERVALS else polls)
+    ]
     took = observed.prefill_seconds or 0.0
     bunch = min(LONGEST_BUNCH_SECONDS, max(SHORTEST_BUNCH_SECONDS, PROMPTS_A_BUNCH * took))
     full = min(1.0, STEP_TOKENS / max(1.0, batch.own_tokens))
-    return Steps(fitted(list(_bunched(rows, bunch, BOUNDARY_RATIO * took * full)), PRIOR), batch)
+    fit = fitted(list(_bunched(rows, bunch, BOUNDARY_RATIO * took * full)), prior)
+    return Steps(fit, batch, prior.expert_ratio)
 
 
 def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
@@ -194,12 +220,14 @@ def _batch(observed: Observed, polls: Sequence[_Poll]) -> Batch:
     return Batch(running / len(polls), context, output, prompt * (1 - cached), preceding)
 
 
-def _row(poll: _Poll, batch: Batch, drafted: float) -> Row:
+def _row(poll: _Poll, batch: Batch, drafted: float, expert_ratio: float) -> Row:
     context = batch.context_tokens if poll.used is None else poll.used / poll.running
     if batch.preceding_tokens > batch.own_tokens:
         context = max(context, batch.context_tokens)
-    work = (poll.steps * drafted, poll.decoded, poll.decoded * context)
-    return Row(poll.seconds, (*work, poll.computed, poll.computed * batch.preceding_tokens), 0.0)
+    steps = poll.steps * drafted
+    work = (steps, poll.decoded, poll.decoded * context, poll.computed, poll.computed * batch.preceding_tokens)
+    experts = (steps * read_ratio(expert_ratio, poll.decoded / steps),) if expert_ratio else ()
+    return Row(poll.seconds, (*work, *experts), 0.0)
 
 
 def _tokens_each(polls: Sequence[_Poll]) -> float:

@@ -1,4 +1,4 @@
-"""Tokens a second that an engine would generate for the present load if the pool were no limit."""
+"""Tokens a second that an engine would generate if the pool were no limit, and up to which batch it gains by more."""
 
 from __future__ import annotations
 
@@ -6,24 +6,59 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from kvpressure.model.family import engine_family
 from kvpressure.model.limits import Limits
+from kvpressure.model.values import Derived, known
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.calibrate import GROWTH_SHARE, growth, mean_of, sum_of
-from kvpressure.simulation.steps import UnknownError, steps_of
+from kvpressure.simulation.priors import DENSE, prior_of
+from kvpressure.simulation.steps import Steps, UnknownError, steps_of
 
 LEAST_CHANGE: Final = 3.0
 """Requests by which the queue of clients who wait may grow or shrink: some think a while, some are new."""
 CHANCE_DEVIATIONS: Final = 2.0
 
 EVERY_SECONDS: Final = 10.0
+KNEE_EVERY_SECONDS: Final = 60.0
+"""The minute of polls that tells it is another one only then."""
+
+FAMILIES: Final = (
+    engine_family(
+        "running_requests_knee",
+        "Running requests from which on a tenth more give less than 5 % more tokens per second, by the engine's own "
+        "step times of the last minute: beyond it more at once mostly makes everybody slower. Absent where the steps "
+        "do not tell, or hundreds of times as many still gain.",
+    ),
+)
 
 
 class UnconstrainedThroughput:
-    """Throughput of an engine under pressure if the pool were no limit, computed again every `EVERY_SECONDS`."""
+    """Throughput of an engine under pressure if the pool were no limit, computed again every `EVERY_SECONDS`.
+
+    With the knee of its running requests, whatever its verdict is, every `KNEE_EVERY_SECONDS`.
+    """
 
     def __init__(self) -> None:
         self.rate: float | None = None
-        self._t = -math.inf
+        self.knee_requests: float | None = None
+        self._t = self._knee_t = -math.inf
+
+    def families(self) -> Derived:
+        """Return `running_requests_knee`."""
+        return known({"running_requests_knee": self.knee_requests})
+
+    def knee_is_due(self, t: float) -> bool:
+        """Return whether the knee is to be computed again at time `t`."""
+        return abs(t - self._knee_t) >= KNEE_EVERY_SECONDS
+
+    def update_knee(self, t: float, observed: Observed, limits: Limits) -> None:
+        """Compute the knee at time `t`."""
+        self._knee_t, self.knee_requests = t, None
+        try:
+            knee = _steps(observed, limits).knee_requests
+        except UnknownError:
+            return
+        self.knee_requests = knee if math.isfinite(knee) else None
 
     def update(self, t: float, observed: Observed | None, limits: Limits) -> None:
         """Compute the rate at time `t`; `observed` is None where the engine is not under pressure."""
@@ -43,9 +78,8 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
     generated, seconds = sum_of(intervals, "generated"), sum(one.seconds for one in intervals)
     if not generated or generated < 0 or seconds <= 0:
         return None
-    pool = limits.kv_capacity_tokens
     try:
-        found = steps_of(observed, pool.value if pool else observed.cache.capacity_tokens)
+        found = _steps(observed, limits)
     except UnknownError:
         return None
     batch = mean_of(one.running for one in intervals) + mean_of(one.waiting for one in intervals)
@@ -59,6 +93,12 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
         return None
     offered = _offered_tokens_per_second(intervals, observed, seconds, generated / seconds)
     return batch / step if offered is None else min(batch / step, offered)
+
+
+def _steps(observed: Observed, limits: Limits) -> Steps:
+    pool = limits.kv_capacity_tokens
+    tokens = pool.value if pool else observed.cache.capacity_tokens
+    return steps_of(observed, tokens, prior_of(observed.model_name) or DENSE)
 
 
 def _offered_tokens_per_second(

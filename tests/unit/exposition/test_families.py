@@ -30,6 +30,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
 )
+from kvpressure.simulation import unconstrained
 
 OF_THE_VERDICT = (signals, past)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""
@@ -46,6 +47,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     cost: cost.FAMILIES,
     queue_wait: queue_wait.FAMILIES,
     saturation: saturation.FAMILIES,
+    unconstrained: unconstrained.FAMILIES,
     traffic: (*traffic.FAMILIES, *traffic.REFUSALS),
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
     families: (*families.VERDICTS, *families.SOURCES, *families.CONTAINERS),

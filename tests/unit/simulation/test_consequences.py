@@ -62,8 +62,8 @@ def test_a_comparison_is_a_handful_of_simulations_for_each_engine_that_it_may_be
     changes = (kv_in_8_bits(), replicas(2), sequences(4))
     compared(model, changes)
     compared(model, changes)
-    # Today, three changes and all of them, at most once for the likeliest engine and for each of the five others.
-    assert 5 <= len(made) <= 5 * 6
+    # Today, three changes and all of them, at most once for the likeliest engine and for each of the seven others.
+    assert 5 <= len(made) <= 5 * 8
 
 
 def test_a_cap_inside_a_bucket_refuses_all_of_it_or_none():
@@ -72,6 +72,22 @@ def test_a_cap_inside_a_bucket_refuses_all_of_it_or_none():
     refused = figures(model, cap_prompt(round((bucket.low + bucket.high) / 2))).refused_ratio
     assert refused.low <= refused.value <= refused.high
     assert refused.high - refused.low > 0.5
+
+
+def test_a_cap_inside_a_bucket_with_most_prompts_is_a_question_not_a_number():
+    model = collapse()
+    (bucket, *_) = (one for one in model.known.prompts.buckets if one.share > 0.5)
+    expected = model.expected([], [cap_prompt(round((bucket.low + bucket.high) / 2))])
+    assert expected is not None
+    assert f"{bucket.low:,.0f} to {bucket.high:,.0f} tokens" in expected.doubt
+    assert expected.text.startswith("cannot be predicted from this page: ")
+
+
+def test_a_range_that_says_nothing_names_what_leaves_it_open():
+    view = pressed_view(COLLAPSE)
+    strict = model_of(view.observed, view.limits, replace(THRESHOLDS, advice_range_max_factor=1.0))
+    assert figures(strict, replicas(2)).doubt
+    assert not figures(collapse(), replicas(2)).doubt
 
 
 def test_a_request_is_no_longer_than_the_model_length_with_its_answer():

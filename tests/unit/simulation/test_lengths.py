@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.model.samples import HistogramSample
-from kvpressure.simulation.lengths import lengths
+from kvpressure.simulation.lengths import LengthDistribution, lengths
 
 BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, math.inf)
 
@@ -50,6 +50,27 @@ def test_the_last_bucket_ends_at_the_longest_request():
 
 def test_nothing_is_known_of_no_requests():
     assert lengths(histogram([]), 8192) is None
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(1000, 6000), (400, 1200), (200, 6000), (300, 1100)])
+def test_a_last_bucket_is_filled_as_far_as_the_counts_before_it_say(shortest, longest):
+    """Evenly between two lengths: what a cap at the last bound leaves is right within 2 %, and between both ends."""
+    rng = random.Random(1)
+    values = [round(rng.uniform(shortest, longest)) for _ in range(3000)]
+    told = histogram(values)
+    found, low, high = (lengths(told, 131_072, tail=tail) for tail in (0.0, -1.645, 1.645))
+    assert found is not None
+    assert low is not None
+    assert high is not None
+    cap = found.buckets[-1].low
+    left = [value for value in values if value <= cap]
+
+    def below(one: LengthDistribution) -> float:
+        return sum(b.share * (b.first + b.last) / 2 for b in one.buckets[:-1]) / (1 - one.buckets[-1].share)
+
+    assert below(found) == pytest.approx(sum(left) / len(left), rel=0.02)
+    assert below(high) <= below(found) <= below(low)
+    assert [one.mean for one in (found, low, high)] == pytest.approx([sum(values) / len(values)] * 3, rel=0.001)
 
 
 @given(st.lists(st.integers(2, 5000), min_size=1, max_size=60), st.floats(0.0, 1.0))

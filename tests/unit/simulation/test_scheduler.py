@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.simulation.scheduler import _Run, simulate
+from kvpressure.simulation.clients import Clients
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import MAX_ARRIVALS, Demand, RequestShape, Server, StepSeconds
 
 STEPS = StepSeconds(0.03, 0.0, 1 / 16_000)
@@ -137,8 +138,8 @@ def test_what_holds_of_any_server(pool, clients, prompt, output, most, budget, f
 @pytest.mark.parametrize("rate", [2.0, 100.0, 100_000.0])
 def test_a_flood_costs_no_more_than_a_queue_and_everything_tried_on_it_covers_the_same_time(monkeypatch, rate):
     drawn = []
-    plain = _Run._drawn
-    monkeypatch.setattr(_Run, "_drawn", lambda self, client: drawn.append(client) or plain(self, client))
+    plain = Clients._drawn
+    monkeypatch.setattr(Clients, "_drawn", lambda self, at, client: drawn.append(client) or plain(self, at, client))
     flood = Demand.at_rate((RequestShape(100, 100, 50),), rate)
     simulate(ROOMY, flood)
     assert len(drawn) <= 1.1 * MAX_ARRIVALS

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.simulation.scheduler import Outcome, simulate
+from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server
 from kvpressure.simulation.sessions import PrefixCache, Session, Sessions, begun
 from tests.support.lab_sessions import AGENTS, STEPS

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ import pytest
 
 from kvpressure.model.samples import CacheConfig, HistogramSample
 from kvpressure.model.view import Interval, Observed
+from kvpressure.simulation.priors import with_experts
 from kvpressure.simulation.server import StepSeconds
 from kvpressure.simulation.steps import UnknownError, steps_of
 
@@ -64,7 +66,7 @@ def test_from_one_batch_the_prior_tells_others_and_the_ends_have_the_truth_betwe
     low, high = steps.end(-2.0), steps.end(2.0)
 
     def gain(one: StepSeconds) -> float:
-        return steps.batch.gain((one.fixed, one.sequence, one.context_token, one.prompt_token, one.prompt_pair))
+        return steps.batch.tokens_per_second(one, 2.0) / steps.batch.tokens_per_second(one)
 
     assert gain(low) < gain(TRUE) < gain(high)
     assert gain(low) < gain(steps.likeliest) < gain(high)
@@ -132,8 +134,24 @@ def test_beyond_the_knee_a_tenth_more_give_less_than_a_twentieth_more():
     times = steps.knee_requests / steps.batch.running
 
     def more(at: float) -> float:
-        values = steps.fit.values
-        return steps.batch.tokens_per_second(values, 1.1 * at) / steps.batch.tokens_per_second(values, at)
+        likeliest = steps.likeliest
+        return steps.batch.tokens_per_second(likeliest, 1.1 * at) / steps.batch.tokens_per_second(likeliest, at)
 
     assert more(times) == pytest.approx(1.05)
     assert more(1.2 * times) < 1.05 < more(0.8 * times)
+
+
+def test_experts_that_few_sequences_leave_unread_are_told_from_a_fixed_part():
+    """At 8 sequences two fifths of 128 experts are read, at 24 four fifths: a step takes longer by that."""
+    true = StepSeconds(0.004, 8e-6, 1.5e-5, 3e-8, 5e-10, 0.02, 8 / 128)
+    polls = observed([made(8, 3_600, true=true)] * 60)
+    with_them, dense = steps_of(polls, POOL, with_experts(8 / 128)), steps_of(polls, POOL)
+
+    def gain(one: StepSeconds) -> float:
+        return dense.batch.tokens_per_second(one, 3.0) / dense.batch.tokens_per_second(one)
+
+    assert gain(with_them.likeliest) == pytest.approx(gain(true), rel=0.08)
+    assert gain(dense.likeliest) > 1.1 * gain(true)
+    assert gain(with_them.end(-2.0)) < gain(true) < gain(with_them.end(2.0))
+    assert with_them.likeliest.scaled(2.0).of(20, 100) == pytest.approx(2 * with_them.likeliest.of(20, 100))
+    assert math.isfinite(with_them.knee_requests)

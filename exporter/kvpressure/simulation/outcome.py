@@ -1,0 +1,102 @@
+"""What clients of a simulated engine get, and how it is counted while the simulation runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpressure.simulation.contexts import Contexts
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What clients get. Latencies are seconds from arrival to the last token, of answered requests.
+
+    `goodput` is whole answers a second within the latency limit; `weighted_goodput` counts late ones too, each by the
+    limit over its latency, so that late and later differ. `running` and `waiting` are means. `preempted_ratio` is
+    preemptions per answer, `refused_ratio` a share of the requests sent today, `shortened_ratio` a share of answers.
+    `hit_ratio` is of the tokens of requests admitted, those found in the cache: known of sessions only.
+    """
+
+    tokens_per_second: float
+    goodput: float
+    weighted_goodput: float
+    latency_p50: float
+    latency_p95: float
+    running: float
+    waiting: float
+    preempted_per_second: float
+    preempted_ratio: float
+    refused_ratio: float
+    shortened_ratio: float
+    answers_per_second: float
+    latencies: tuple[float, ...] = ()
+    """Seconds, in rising order."""
+    first_token_seconds: float | None = None
+    """Mean seconds from arrival to first token."""
+    hit_ratio: float | None = None
+    hits_by_pool: tuple[float, ...] = ()
+    """What caches of other sizes would have found of the same requests, for each size that was asked for."""
+
+
+class Tally:
+    """What is counted of a run once it is warm; `limit` is the latest that an answer is in time, in seconds."""
+
+    def __init__(self, limit: float) -> None:
+        self.counting = False
+        self.answered = self.tokens = self.preempted = 0
+        self.latencies: list[float] = []
+        self.first_tokens: list[float] = []
+        self._limit, self._begun = limit, 0.0
+        self._running_seconds = self._waiting_seconds = self._weighted_goodput = 0.0
+        self._good = self._shortened = 0
+
+    def begin(self, now: float) -> None:
+        """Count from now on."""
+        self.counting, self._begun = True, now
+
+    def spend(self, seconds: float, tokens: int, running: int, waiting: int) -> None:
+        """Count the time and the tokens of steps in which so many ran and waited."""
+        self.tokens += tokens
+        self._running_seconds += seconds * running
+        self._waiting_seconds += seconds * waiting
+
+    def end(self, seconds: float, *, shortened: bool) -> None:
+        """Count an answer that took so long."""
+        self.answered += 1
+        if self.counting:
+            self.latencies.append(seconds)
+            self._shortened += shortened
+            self._good += seconds <= self._limit and not shortened
+            self._weighted_goodput += 0.0 if shortened else min(1.0, self._limit / seconds)
+
+    def outcome(self, now: float, refused_ratio: float, contexts: Contexts | None) -> Outcome | None:
+        """Return what was counted; None without an answer."""
+        seconds = now - self._begun
+        if not self.latencies or seconds <= 0:
+            return None
+        ordered = sorted(self.latencies)
+        return Outcome(
+            tokens_per_second=self.tokens / seconds,
+            goodput=self._good / seconds,
+            weighted_goodput=self._weighted_goodput / seconds,
+            latency_p50=_quantile(ordered, 0.5),
+            latency_p95=_quantile(ordered, 0.95),
+            running=self._running_seconds / seconds,
+            waiting=self._waiting_seconds / seconds,
+            preempted_per_second=self.preempted / seconds,
+            preempted_ratio=self.preempted / len(ordered),
+            refused_ratio=refused_ratio,
+            shortened_ratio=self._shortened / len(ordered),
+            answers_per_second=len(ordered) / seconds,
+            latencies=tuple(ordered),
+            first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
+            hit_ratio=None if contexts is None else contexts.hit_ratio,
+            hits_by_pool=() if contexts is None else contexts.hits_by_pool,
+        )
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

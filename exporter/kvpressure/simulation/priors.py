@@ -1,0 +1,67 @@
+"""What is known of step times before an engine's polls: how the terms lie beside each other, by its model's name."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from kvpressure.simulation.least_squares import Prior
+
+DENSE: Final = Prior(
+    (0.0, math.log(2.0e-3), math.log(4.6e-6), math.log(3.0e-3), math.log(1.4e-7)), (0.4, 0.3, 0.5, 0.3, 0.33)
+)
+"""Over a step's fixed part: a sequence, a token of context, a prompt token, and each one for each that precedes it.
+Mean and deviation over what NVIDIA measured of dense models on cards (`bench/stepfit/priors.py`); the fixed part has
+what the host adds to a step as well, which no card tells."""
+EXPERTS: Final = 4.0
+"""Times as long as the fixed part, reading all experts takes: nine tenths of the weights of such models are theirs, but
+the host has its part in a step."""
+EXPERTS_DEVIATION: Final = 0.7
+UNEVEN: Final = 0.5
+"""Of the share of the experts, as which tokens that mostly go to the same ones read them."""
+USUAL_EXPERT_RATIO: Final = 8 / 128
+"""Of a model with experts that is not known better (Qwen3-30B-A3B and most since)."""
+_EXPERT_RATIOS: Final = (
+    (r"qwen3-next|qwen3\.5", 10 / 512),
+    (r"gpt-oss-20b", 4 / 32),
+    (r"gpt-oss", 4 / 128),
+    (r"\d+x\d+b|mixtral", 2 / 8),
+    (r"deepseek-(v3|r1|chat-v3)(?!.*distill)", 8 / 256),
+    (r"deepseek-v2", 6 / 160),
+    (r"scout", 1 / 16),
+    (r"maverick", 1 / 128),
+    (r"kimi-k2", 8 / 384),
+    (r"minimax-m", 8 / 256),
+    (r"glm-4\.[5-9]", 8 / 160),
+    (r"[-_]a\d+(\.\d+)?b|moe", USUAL_EXPERT_RATIO),
+)
+"""Experts that a token goes to, of all in a layer, by what stands in the names of models that have them."""
+_PARAMETERS: Final = re.compile(r"(?<![a-z0-9])\d+(\.\d+)?b(?![a-z0-9])")
+
+
+def with_experts(expert_ratio: float) -> Prior:
+    """Return the prior of a model a token of which goes to that share of its experts."""
+    return Prior(
+        (*DENSE.logarithms, math.log(EXPERTS)), (*DENSE.deviations, EXPERTS_DEVIATION), expert_ratio=expert_ratio
+    )
+
+
+def prior_of(model_name: str) -> Prior | None:
+    """Return the prior of a model by the name it is served under; None where that does not tell whether it has experts.
+
+    A name with a number of parameters (8B), and no word of experts, is a dense model's.
+    """
+    name = model_name.lower()
+    for pattern, expert_ratio in _EXPERT_RATIOS:
+        if re.search(pattern, name):
+            return with_experts(expert_ratio)
+    return DENSE if _PARAMETERS.search(name) else None
+
+
+def prior_otherwise(model_name: str) -> Prior | None:
+    """Return a prior that such a model may have as well; None where it has no experts for sure."""
+    prior = prior_of(model_name)
+    if prior is not None and not prior.expert_ratio:
+        return None
+    return with_experts(USUAL_EXPERT_RATIO if prior is None else UNEVEN * prior.expert_ratio)
