@@ -1,7 +1,7 @@
 """`python -m bench.silicon`: tables of step times, out of aiconfigurator-core, and how near they are to it.
 
     python3.12 -m venv .venv-silicon
-    .venv-silicon/bin/pip install --require-hashes -r requirements/silicon.txt
+    .venv-silicon/bin/pip install --require-hashes -r bench/silicon/requirements.txt
     .venv-silicon/bin/python -m bench.silicon make            # capacity/step_tables/*.json, and answers for the tests
     .venv-silicon/bin/python -m bench.silicon check           # the tables beside the library, at random steps
     .venv/bin/python -m bench.silicon predict                 # `whatif --gpu --model` beside the lab, in .venv

@@ -160,7 +160,8 @@ def _asked(card: str, model: str, parallel: int, bits: int, geometry: Geometry |
     # It imports the extra only here: hundreds of megabytes that a table needs nothing of.
     silicon = importlib.import_module("kvpressure.capacity.silicon")
     name = name_of(model.lower()) or model
-    made = silicon.Made(model, name, card, 0 if geometry is None else geometry.layers, parallel, kv_bits=bits)
+    layers, experts = (0, False) if geometry is None else (geometry.layers, bool(geometry.experts))
+    made = silicon.Made(model, name, card, layers, parallel, kv_bits=bits, experts=experts)
     try:
         found: StepTable = silicon.asked(made)
     except silicon.SiliconError as error:
