@@ -142,7 +142,6 @@ class Ours:
         self._engines: dict[int, tuple[PageReader, EngineHistory]] = {}
         self._readings: dict[int, ReplicaReading] = {}
         self._required: deque[tuple[float, float]] = deque()
-        self._serving: deque[tuple[float, int]] = deque()
         self._began: float | None = None
         self.told: list[dict[str, Any]] = []
 
@@ -172,12 +171,8 @@ class Ours:
         self._began = now if self._began is None else self._began
         while self._required and self._required[0][0] < now - hold:
             self._required.popleft()
-        self._serving.append((now, len(readings)))
-        while self._serving[0][0] < now - hold:
-            self._serving.popleft()
-        lately, least = [value for _, value in self._required], min(count for _, count in self._serving)
-        whole = now - self._began >= hold
-        desired = desired_replicas(readings, self._limits, lately, whole=whole, least_serving=least)
+        lately = [value for _, value in self._required]
+        desired = desired_replicas(readings, self._limits, lately, whole=now - self._began >= hold)
         if (required := required_replicas(readings, self._limits)) is not None:
             self._required.append((now, required))
         self.told.append({"t": now, "desired": desired, "demand": {r.replica: dict(r.demand) for r in readings}})

@@ -11,6 +11,7 @@ from kvpressure.advice.rollout import expected, no_longer, series, unblocked, un
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.limits import LEARNED
 from kvpressure.model.values import at, number
+from kvpressure.signals.throughput import tokens_of_a_step
 from kvpressure.simulation.config_changes import STEP, holds
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Step
@@ -21,6 +22,19 @@ SEQUENCES: Final = "max_num_seqs"
 def demand(case: Case) -> float:
     """Return how many requests run or want to."""
     return sum(at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
+
+
+def _or_budget(case: Case) -> tuple[str, str]:
+    """Return what title and reason say of the budget of tokens; "" where the cap is known."""
+    if case.diagnosis.detail != "sequence_cap" or case.limits.max_num_batched_tokens is not None:
+        return "", ""
+    words, computed = case.own.words, tokens_of_a_step(case.derived)
+    about = "" if computed is None else f", of which a step computes about {number(round(computed))}"
+    why = (
+        f" Or it is {words[STEP]}{about}: where that was set to about as much, raise it instead. Their values are in "
+        "how the engine was started."
+    )
+    return f" or {words[STEP]}, whichever holds the batch", why
 
 
 def more_sequences(
@@ -44,12 +58,13 @@ def more_sequences(
     # Another flag may cap the batch where the cap was only learned.
     other = case.own.other_cap if limit is not None and limit.source == LEARNED else ""
     another = f" Where {other} is set as low, raise that too." if other else ""
+    title, budget = _or_budget(case)
     return Action(
         key=SEQUENCES,
-        title=f"Raise {case.own.words[SEQUENCES]}",
+        title=f"Raise {case.own.words[SEQUENCES]}{title}",
         current=str(limit),
         new=number(new),
-        why=f"{number(round(demand(case)))} requests want to run, {number(current)} may. {fit}{another}",
+        why=f"{number(round(demand(case)))} requests want to run, {number(current)} may. {fit}{another}{budget}",
         cost=case.own.sequences_cost,
         checks=(
             "Within 2 minutes of the restart, under the same traffic:",
@@ -64,13 +79,13 @@ def more_sequences(
 
 def more_sequences_in_steps(case: Case) -> Action:
     """Return the action that raises `max_num_seqs` where nobody knows how far."""
-    limit = case.limits.max_num_seqs
+    limit, (title, budget) = case.limits.max_num_seqs, _or_budget(case)
     return Action(
         key=SEQUENCES,
-        title=f"Raise {case.own.words[SEQUENCES]} in small steps",
+        title=f"Raise {case.own.words[SEQUENCES]}{title} in small steps",
         current="not visible" if limit is None else str(limit),
         why="Requests wait although the KV pool has room. How far it may go is not known: the pool's size or the "
-        "lengths of requests are missing. Take steps of a quarter, and stop when the KV cache is at 80 %.",
+        f"lengths of requests are missing. Take steps of a quarter, and stop when the KV cache is at 80 %.{budget}",
         cost="Larger batches make each token take longer.",
         checks=("Within 2 minutes of each restart:", f"{series('kv_cache_usage_ratio_max', case.place)} < 0.8"),
     )

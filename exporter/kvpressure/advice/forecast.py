@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.advice.case import Case
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
-from kvpressure.model.values import at
+from kvpressure.model.values import Derived, at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search
 from kvpressure.simulation.calibrate import growing_share, held_at
 from kvpressure.simulation.config_changes import (
@@ -69,26 +70,26 @@ def without_restart(case: Case, model: Model) -> Choice:
     return _printed(case, model, greedy_search.without_restart(model, refused))
 
 
-def as_shown(case: Case, expected: Expected) -> Expected:
+def as_shown(derived: Derived, thresholds: Thresholds, expected: Expected) -> Expected:
     """Return what is expected with what is shown now as its "before"; NaN where that is not what was simulated."""
     return replace(
         expected,
-        tokens_per_second=_beside(case, expected.tokens_per_second, "tokens_per_second", "generation"),
-        latency_p95=_beside(case, expected.latency_p95, "latency_seconds", "e2e", "0.95"),
-        waiting=_beside(case, expected.waiting, "requests_waiting"),
+        tokens_per_second=_beside(derived, thresholds, expected.tokens_per_second, "tokens_per_second", "generation"),
+        latency_p95=_beside(derived, thresholds, expected.latency_p95, "latency_seconds", "e2e", "0.95"),
+        waiting=_beside(derived, thresholds, expected.waiting, "requests_waiting"),
     )
 
 
-def _beside(case: Case, shift: Shift, *path: str) -> Shift:
-    now = at(case.derived, *path)
-    if now is None or not _same(case, shift.before, now):
+def _beside(derived: Derived, thresholds: Thresholds, shift: Shift, *path: str) -> Shift:
+    now = at(derived, *path)
+    if now is None or not _same(thresholds, shift.before, now):
         return replace(shift, before=math.nan)
     factor = now / shift.before if min(now, shift.before) >= ONE_REQUEST else 1.0
     return Shift(now, factor * shift.after, factor * shift.low, factor * shift.high)
 
 
-def _same(case: Case, simulated: float, now: float) -> bool:
-    most = case.thresholds.advice_shown_error_max_ratio
+def _same(thresholds: Thresholds, simulated: float, now: float) -> bool:
+    most = thresholds.advice_shown_error_max_ratio
     return abs(simulated - now) <= max(ONE_REQUEST, most * max(simulated, now))
 
 
@@ -97,13 +98,15 @@ def _printed(case: Case, model: Model, choice: Choice) -> Choice:
     for change in _with_standing(case, [step.change for step in choice.steps]):
         expected = model.expected([], [change])
         if expected is not None:
-            step = Step(change, as_shown(case, expected))
+            step = Step(change, as_shown(case.derived, case.thresholds, expected))
             (worse if step.expected.worse else steps).append(step)
-    declined = [replace(step, expected=as_shown(case, step.expected)) for step in choice.declined]
+    declined = [
+        replace(step, expected=as_shown(case.derived, case.thresholds, step.expected)) for step in choice.declined
+    ]
     together = None
     if len(steps) > 1:
         all_of_it = model.expected([], [step.change for step in steps])
-        together = None if all_of_it is None else as_shown(case, all_of_it)
+        together = None if all_of_it is None else as_shown(case.derived, case.thresholds, all_of_it)
     return Choice(tuple(steps), (*declined, *worse), together)
 
 
@@ -168,7 +171,7 @@ def _relieved(
     try:
         model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
         now, simulated = model.known.measured.waiting, model.outcome(model.state)
-        if simulated is None or not _same(case, simulated.waiting, now):
+        if simulated is None or not _same(case.thresholds, simulated.waiting, now):
             raise UnknownError("the simulation does not reproduce how many requests wait now")
     except UnknownError as error:
         return Forecast(reason=str(error))

@@ -200,7 +200,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
             case,
             None if fewer is None else int(fewer.change.value),
             shared=shared,
-            together=None if together is None else as_shown(case, together),
+            together=None if together is None else as_shown(case.derived, case.thresholds, together),
         ),
     ]
 

@@ -77,7 +77,7 @@ def route(case: Case, model: Model | None = None) -> Action | None:
             f"{series('requests_waiting', case.place)} < 1",
             unblocked(case),
         ),
-        expected=None if shares is None else as_shown(case, replace(shares, at_best=True)),
+        expected=None if shares is None else as_shown(case.derived, case.thresholds, replace(shares, at_best=True)),
         unpredicted="" if shares else "what the other replicas would do with these requests is not known",
     )
 

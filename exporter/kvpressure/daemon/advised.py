@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from kvpressure.advice.forecast import as_shown
 from kvpressure.advice.recommendation import NOTHING, Change, Recommendation, Setup
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
@@ -38,7 +39,7 @@ class Advised:
         self._kept = {key: kept for key, kept in self._kept.items() if abs(view.t - kept[0].t) < KEPT_SECONDS}
         kept = self._kept.get(view.key)
         if kept is not None and _state(kept[0]) == _state(view):
-            return kept[1]
+            return tuple(_beside(view, thresholds, action) for action in kept[1])
         if kept is None and len(self._kept) >= MAX_KEPT:
             view = replace(view, observed=None)
         actions = self._follow(view, thresholds, replicas, make)
@@ -55,6 +56,13 @@ class Advised:
         if view.diagnosis is None:
             return ()
         return recommendation.follow(view.diagnosis, setup, thresholds, lambda change: make(view, change))
+
+
+def _beside(view: EngineView, thresholds: Thresholds, action: Action) -> Action:
+    """Return an action that was predicted lately, beside what is shown now."""
+    if action.expected is None:
+        return action
+    return replace(action, expected=as_shown(view.derived, thresholds, action.expected))
 
 
 def _state(view: EngineView) -> tuple[object, ...]:

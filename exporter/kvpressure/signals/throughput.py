@@ -6,7 +6,7 @@ from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
-from kvpressure.model.values import Derived, known
+from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.batch import never_decoded
 from kvpressure.signals.context import Context
 from kvpressure.signals.points import demand, mean, rate, values
@@ -78,3 +78,13 @@ def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:
     rising = demand_after - demand_before >= max(1.0, thresholds.plateau_demand_growth_min_ratio * demand_before)
     flat = after <= before * (1.0 + thresholds.plateau_token_growth_max_ratio)
     return float((queued or rising) and flat)
+
+
+def tokens_of_a_step(derived: Derived) -> float | None:
+    """Return about how many tokens a step computes: each running request's next one, and its share of the prompts.
+
+    Running times (prompt + answer) / answer, by their rates: what an engine shows of it that has no series of steps.
+    """
+    prompts, answers = (at(derived, "tokens_per_second", kind) for kind in ("prompt", "generation"))
+    running = at(derived, "requests_running")
+    return None if prompts is None or not answers or running is None else running * (prompts + answers) / answers

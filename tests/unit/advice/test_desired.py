@@ -61,11 +61,10 @@ def test_fewer_are_asked_for_once_fewer_would_have_held_most_of_the_last_minutes
     assert desired_replicas([], LIMITS, [1.7]) == 2
 
 
-def test_more_are_asked_for_at_once_up_to_twice_as_many_as_served_all_the_time():
+def test_more_are_asked_for_at_once_up_to_twice_as_many_as_serve():
     assert desired_replicas([reading("a", 1.6 * TARGET), reading("b", 1.6 * TARGET)], LIMITS, [0.8] * 19) == 4
     assert desired_replicas([reading("a", 34.0)], LIMITS) == 2
-    assert desired_replicas([reading("a", 9.0), reading("b", 9.0)], LIMITS, least_serving=1) == 2
-    assert desired_replicas([reading(name, 9.0) for name in "abc"], LIMITS, least_serving=1) == 3
+    assert desired_replicas([reading("a", 34.0)], LIMITS, serving_then=4) == 8
 
 
 def test_what_was_asked_for_lately_is_counted_as_prometheus_counts_it():

@@ -15,6 +15,7 @@ from kvpressure.diagnosis.rule import of_symptom, rules_of, same
 from kvpressure.diagnosis.symptoms import estimated_work
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.throughput import tokens_of_a_step
 
 _NO_CACHE: Final[Mapping[str, bool]] = {"admission_blocked": False, "preempting": False}
 
@@ -37,7 +38,12 @@ def _declared(facts: Facts, name: str) -> str:
 
 def _sequence_cap(facts: Facts) -> str:
     like = "; a watermark would look the same" if facts.symptom("kv_saturated") else ""
-    return f"{_stays(facts)}; how many it may have was not to be read{like}."
+    computed = tokens_of_a_step(facts.inputs.derived)
+    step = "" if computed is None else f", to which a step of about {number(round(computed))} tokens computes"
+    return (
+        f"{_stays(facts)}; how many it may have was not to be read{like}. It is a cap on sequences, or the budget of "
+        f"tokens of a step{step}: they look the same."
+    )
 
 
 def _max_num_seqs(facts: Facts) -> str:
