@@ -1,0 +1,1 @@
+"""The queue in front of engines: what gateways that hold requests back report of it."""
