@@ -18,7 +18,7 @@ from tests.support import servers
 from tests.support.servers import FaultServer
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "pages"
-LLM_D, GIE = "llm-d-router-0.10.0-epp", "inference-extension-1.0-epp"
+LLM_D, GIE = "llm-d-router-0.10.0-epp", "inference-extension-without-pool-label-epp"
 ENGINES = (Target("llama-0", pod="llama-0", namespace="a"), Target("llama-1", namespace="a"), Target("qwen-0"))
 
 
@@ -101,7 +101,7 @@ async def test_the_time_in_the_queue_is_of_those_that_left_it_in_the_last_minute
     [
         (b"<html>\n", "not_metrics"),
         (b"", "not_metrics"),
-        (page("production-stack-0.1.7-router"), "not_metrics"),
+        (page("production-stack-02605e69-router"), "not_metrics"),
         (b'llm_d_epp_ready_endpoints{name="a"} 1\nllm_d_epp_ready_endpoints{name="b"} 1\n', "several_pools"),
         (b"llm_d_epp_ready_endpoints{name= 1\n", "malformed"),
     ],
@@ -129,8 +129,8 @@ async def test_a_gateway_that_fails_reports_nothing_until_it_is_read_again():
 @pytest.mark.parametrize(
     ("name", "whose"),
     [
-        ("production-stack-0.1.7-router", "vLLM production-stack's router"),
-        ("aibrix-0.5.0-gateway", "AIBrix' gateway"),
+        ("production-stack-02605e69-router", "vLLM production-stack's router"),
+        ("aibrix-00669f5e-gateway", "AIBrix' gateway"),
         (GIE, "a gateway's endpoint picker"),
         (LLM_D, "a gateway's endpoint picker"),
     ],

@@ -8,15 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, sentence
-from kvpressure.diagnosis.kleene import Predicate, fact
-from kvpressure.diagnosis.predicates import batch, queue
-from kvpressure.diagnosis.predicates.symptoms import symptom
+from kvpressure.diagnosis.kleene import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import batch, queue, room, symptoms
 from kvpressure.diagnosis.rule import Grounds, Rule
 from kvpressure.model.verdict import Cause
 
 HELD: Final = "held_at_gateway"
 
-held: Final = symptom(HELD).known_true()
+held: Final = symptoms.symptom(HELD).known_true()
 
 
 def _reaches(facts: Facts, value: float | None) -> bool:
@@ -34,9 +33,20 @@ def by_engine_queue(facts: Facts) -> bool:
 @fact()
 def by_kv_usage(facts: Facts) -> bool | None:
     """Return whether the use of the engines' caches holds the pool back; None where it is not known."""
-    if facts.window.gateway.kv_ratio is None:
+    found = facts.window.gateway
+    if found.held_ratio and found.kv_ratio is None:
         return None
-    return _reaches(facts, facts.window.gateway.kv_ratio) and not by_engine_queue.state(facts)
+    return _reaches(facts, found.kv_ratio) and not by_engine_queue.state(facts)
+
+
+@fact()
+def holds_some(facts: Facts) -> bool:
+    """Return whether the gateway held requests back in any poll."""
+    return bool(facts.window.gateway.held_ratio)
+
+
+kept_free: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
+"""Prompts do not fit into what the gateway leaves of the cache, and would into all of it."""
 
 
 def _held(facts: Facts) -> str:
@@ -59,19 +69,26 @@ def _idle(facts: Facts) -> str:
 
 
 def _rule(name: str, cause: Cause, when: Predicate, grounds: Grounds, **expects: bool) -> Rule:
-    return Rule(f"gateway.{name}", cause, HELD, held & when, grounds, {HELD: True, **expects})
+    return Rule(f"gateway.{name}", cause, HELD, when, grounds, {HELD: True, **expects})
 
 
 RULES: Final = (
-    _rule("idle_engine", Cause.UNKNOWN, ~queue.busy, _idle),
-    _rule("kv_usage", Cause.KV_CACHE_PRESSURE, by_kv_usage, _by_kv_usage, preempting=False, gpu_memory_high=True),
+    _rule("idle_engine", Cause.UNKNOWN, held & ~queue.busy, _idle),
+    _rule(
+        "kv_usage",
+        Cause.KV_CACHE_PRESSURE,
+        (held & by_kv_usage) | kept_free,
+        _by_kv_usage,
+        preempting=False,
+        gpu_memory_high=True,
+    ),
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
+        held & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
         _own_limit,
         admission_blocked=False,
         preempting=False,
     ),
-    _rule("unexplained", Cause.UNKNOWN, queue.always, _held),
+    _rule("unexplained", Cause.UNKNOWN, held, _held),
 )
