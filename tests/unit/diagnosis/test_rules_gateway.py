@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvpressure.advice import Place, advise
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
@@ -93,6 +94,9 @@ def test_its_share_of_the_queue_counts_as_demand_everywhere():
 def test_a_gateway_that_holds_back_where_nothing_explains_it_keeps_to_a_limit_of_its_own(usage):
     found = view({**BUSY, "kv_usage": usage}, report(kv_usage_ratio=usage))
     assert verdict(found) == (Cause.CONCURRENCY_BOUND, "held_at_gateway")
+    assert found.diagnosis is not None
+    told = advise(found.diagnosis, found.derived, found.limits, Place(), THRESHOLDS, observed=found.observed)
+    assert "gateway" in told[0].title
 
 
 def test_where_the_engines_own_queues_hold_it_back_they_are_judged_by_that_queue():
