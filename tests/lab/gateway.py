@@ -6,21 +6,32 @@ while max(queue / 5, usage / 0.8) is below 1, counting those that it has let thr
 
 The engine stands for a pool of so many equal ones, each of which gets the regime's load: what one of them shows, all
 do. For each regime: the verdicts of the seconds with a queue at the gateway, and the steps advised at the end, with the
-gateway and without. The exit status is 1 where such a second is called healthy or idle, or where the steps differ.
+gateway and without. The exit status is 1 where the steps differ, or where such a second is called healthy or idle once
+the queue has been there for 30 s without a pause: a verdict changes once half of its 20 s show it, and 10 s later.
 
-    python -m tests.lab.gateway kv-admission --seconds 150
+    python -m tests.lab.gateway kv-thrash --seconds 150
+    python -m tests.lab.gateway kv-thrash --best
+
+With `--best`, behind the gateway every set of the changes that were advised or declined is run too, and what is advised
+is compared with the best of those that cost no more hardware or accuracy: answers a second, of which late ones count by
+the limit of `bench/advice/results.json` over their time, the time at the gateway included.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from bench.advice.__main__ import RESULTS
+from bench.advice.changes import Key, change, costs_no_more, key, sets
 from kvpressure.advice import Place, advise
+from kvpressure.advice.case import Case
+from kvpressure.advice.forecast import forecast_of
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state.registry import Pipeline, PipelineSettings
@@ -29,18 +40,27 @@ from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from tests.lab.api import Api
+from tests.lab.changed import long_last, shared
+from tests.lab.clock import Clock
 from tests.lab.core import Core
 from tests.lab.fetch import NEWEST, fetch, package
 from tests.lab.messages import Asked
-from tests.lab.regime import Regime, regimes
-from tests.lab.world import Page, World
+from tests.lab.regime import Edge, Regime, changed, regimes
+from tests.lab.world import Page, Result, World
 
 ENGINES: Final = 4
 QUEUE_DEPTH_THRESHOLD: Final = 5.0
 KV_CACHE_UTIL_THRESHOLD: Final = 0.8
 REFRESH_SECONDS: Final = 0.05
+DONE: Final = frozenset(
+    {"cap_prompt", "cap_output", "max_num_seqs", "max_num_batched_tokens", "kept_free", "kv_cache_dtype"}
+    | {"short_first", "add_replica"}
+)
+"""Changes that the lab can do."""
+ENOUGH_RATIO: Final = 0.9
 WARM_SECONDS: Final = 30
 """Until then verdicts are of the clients' arrival."""
+TOLD_WITHIN_SECONDS: Final = 30
 THRESHOLDS: Final = load_thresholds()
 TARGET: Final = Target("engine-0")
 
@@ -64,6 +84,7 @@ class Gateway:
         self._usage = self._depth = 0.0
         self._sent = 0
         self._waited: deque[tuple[float, float]] = deque()
+        self.held: dict[str, float] = {}
         self.seconds: list[Second] = []
         self._world.events.at(world.begin, self._refresh)
         self._world.events.at(world.begin + 1, self._report)
@@ -96,6 +117,7 @@ class Gateway:
             asked.arrived = now
             self._sent += 1
             self._waited.append((now, now - since))
+            self.held[asked.name] = now - since
             self._api.receive(asked)
 
     def _saturation(self) -> float:
@@ -118,8 +140,11 @@ class Run:
 
     causes: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
+    soon: int = 0
+    """Seconds called healthy or idle: `wrong` once the queue has been there for 30 s, `soon` before."""
     queue: float = 0.0
     steps: tuple[str, ...] = ()
+    last: EngineView | None = None
 
 
 def main() -> int:
@@ -127,6 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="REGIME")
     parser.add_argument("--seconds", type=int)
+    parser.add_argument("--best", action="store_true", help="compare what is advised with every set of changes")
     options = parser.parse_args()
     from tests.lab.worker import prepare  # noqa: PLC0415 - it stands in for vLLM's modules in this process
 
@@ -138,14 +164,22 @@ def main() -> int:
         alone, behind = (_judged(*_played(regime, clock, gateway=gateway)) for gateway in (False, True))
         same = set(alone.steps) == set(behind.steps)
         failed += bool(behind.wrong) or not same
-        print(f"{name}: at the gateway {behind.queue:.1f} on average; called healthy or idle {behind.wrong} s")
+        called = f"called healthy or idle {behind.wrong} s, and {behind.soon} s in the first {TOLD_WITHIN_SECONDS} s"
+        print(f"{name}: at the gateway {behind.queue:.1f} on average; {called}")
         print(f"  without: {dict(alone.causes.most_common(3))}; {', '.join(alone.steps)}")
         print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(behind.steps)}{'' if same else '  (!)'}")
+        if options.best and behind.last is not None:
+            failed += _best(regime, clock, behind.last) < ENOUGH_RATIO
         sys.stdout.flush()
     return int(failed > 0)
 
 
-def _played(regime: Regime, clock: object, *, gateway: bool) -> tuple[Sequence[Page], Sequence[Second]]:
+def _played(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Sequence[Page], Sequence[Second]]:
+    result, front = _run(regime, clock, gateway=gateway)
+    return result.pages, () if front is None else front.seconds
+
+
+def _run(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Result, Gateway | None]:
     from tests.lab.clock import BEGIN  # noqa: PLC0415 - with the server, which imports vLLM's names
     from tests.lab.server import Server  # noqa: PLC0415
 
@@ -155,22 +189,57 @@ def _played(regime: Regime, clock: object, *, gateway: bool) -> tuple[Sequence[P
     if gateway:
         front = Gateway(server._world, server._core, server._api)
         server._clients._api = front
-    result = server.run()
-    return result.pages, () if front is None else front.seconds
+    return server.run(), front
+
+
+def _best(regime: Regime, clock: Clock, view: EngineView) -> float:
+    """Return what is advised behind the gateway over the best set of changes that costs no more; print both."""
+    assert view.diagnosis is not None
+    place = Place(target=view.key.target, runtime=view.runtime)
+    found = forecast_of(Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, view.observed))
+    if found.choice is None:
+        print(f"  nothing predicted: {found.reason}")
+        return 1.0
+    limit = next(row["limit_seconds"] for row in json.loads(RESULTS.read_text()) if row["name"] == regime.name)
+    advised = key(step.change for step in found.choice.steps if step.change.key in DONE)
+    tried = [step.change for step in (*found.choice.steps, *found.choice.declined) if step.change.key in DONE]
+    got = {chosen: _goodput(regime, clock, chosen, limit) for chosen in {advised, *sets(tried)}}
+    best = max((chosen for chosen in got if costs_no_more(chosen, advised)), key=lambda chosen: got[chosen])
+    share = got[advised] / got[best] if got[best] else 1.0
+    print(f"  advised {dict(advised)}: {got[advised]:.2f} answers/s, {share:.0%} of the best, {dict(best)}")
+    print(f"  as it is: {got.get((), 0.0):.2f} answers/s; {len(got)} sets were run")
+    return share
+
+
+def _goodput(regime: Regime, clock: Clock, done: Key, limit: float) -> float:
+    made = change(regime, done)
+    wanted = replace(shared(changed(regime, **made.flags), made.shared), edge=Edge(**made.edge), expect="")
+    if made.long_last:
+        wanted = long_last(wanted, made.long_last)
+    result, front = _run(wanted, clock, gateway=True)
+    assert front is not None
+    since = result.pages[0].t + WARM_SECONDS
+    whole = [one for one in result.answers if one.ok and not one.cut and one.t >= since and one.ended is not None]
+    late = (one.seconds + front.held.get(one.ended.name, 0.0) for one in whole if one.ended is not None)
+    return made.shared * sum(min(1.0, limit / seconds) for seconds in late) / (regime.seconds - WARM_SECONDS)
 
 
 def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
-    run, last = Run(), None
+    run, last, since = Run(), None, 0
     for page, view in _views(pages, seconds):
         second = seconds[min(page.second, len(seconds) - 1)] if seconds else None
+        if second is not None and not second.queue:
+            since = page.second + 1
         if page.second < WARM_SECONDS or view.diagnosis is None or (second is not None and not second.queue):
             continue
         run.queue += 0 if second is None else second.queue
         diagnosis, last = view.diagnosis, view
         run.causes[f"{diagnosis.cause}/{diagnosis.detail}".removesuffix("/")] += 1
-        run.wrong += second is not None and diagnosis.cause in {Cause.HEALTHY, Cause.IDLE}
+        calm = second is not None and diagnosis.cause in {Cause.HEALTHY, Cause.IDLE}
+        late = page.second - since >= TOLD_WITHIN_SECONDS
+        run.wrong, run.soon = run.wrong + (calm and late), run.soon + (calm and not late)
     run.queue /= max(1, run.causes.total())
-    run.steps = () if last is None else _steps(last)
+    run.last, run.steps = last, () if last is None else _steps(last)
     return run
 
 

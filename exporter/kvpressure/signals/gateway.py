@@ -57,6 +57,9 @@ class GatewayQueue:
     engine_queue_ratio: float | None = None
 
 
+_NONE: Final = GatewayQueue()
+
+
 def with_gateways(
     sample: EngineSample, target: Target, ranks: int, gateways: Sequence[GatewayReport]
 ) -> tuple[EngineSample, float | None]:
@@ -92,10 +95,10 @@ def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:
 
 
 def gateway_queue(points: Sequence[Point]) -> GatewayQueue:
-    """Return what the polls show."""
+    """Return what the polls show; nothing where no gateway reports a queue now."""
+    if _POOL not in points[-1].gauges:
+        return _NONE
     queues = values(points, _POOL)
-    if not queues:
-        return GatewayQueue()
     held = [point for point in points if point.gauges.get(_POOL, 0.0) >= 1]
     seconds, kv, depth = values(points, _SECONDS), values(held, _KV), values(held, _QUEUE)
     return GatewayQueue(
