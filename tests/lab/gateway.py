@@ -4,10 +4,10 @@ The gateway decides as the endpoint picker's flow control does (llm-d-router, `u
 reads how many requests wait in the engine and how much of its cache they use, and it lets the next request through
 while max(queue / 5, usage / 0.8) is below 1, counting those that it has let through since it last read.
 
-The engine stands for a pool of so many equal ones, each of which gets the regime's load: what one of them shows, all
-do. For each regime: the verdicts of the seconds with a queue at the gateway, and the steps advised at the end, with the
-gateway and without. The exit status is 1 where the steps differ, or where such a second is called healthy or idle once
-the queue has been there for 30 s without a pause: a verdict changes once half of its 20 s show it, and 10 s later.
+The engine stands for a pool of equal ones, each of which gets the regime's load: what one of them shows, all do. For
+each regime: the verdicts of the seconds with a queue at the gateway, and the steps advised at the end, with the gateway
+and without. The exit status is 1 where the steps differ, or where such a second is called healthy or idle once the
+queue has been there for 30 s without a pause: a verdict changes once half of its 20 s show it, and 10 s later.
 
     python -m tests.lab.gateway kv-thrash --seconds 150
     python -m tests.lab.gateway kv-thrash --best
@@ -48,7 +48,6 @@ from tests.lab.messages import Asked
 from tests.lab.regime import Edge, Regime, changed, regimes
 from tests.lab.world import Page, Result, World
 
-ENGINES: Final = 4
 QUEUE_DEPTH_THRESHOLD: Final = 5.0
 KV_CACHE_UTIL_THRESHOLD: Final = 0.8
 REFRESH_SECONDS: Final = 0.05
@@ -254,15 +253,15 @@ def _views(pages: Sequence[Page], seconds: Sequence[Second]) -> Iterator[tuple[P
 
 
 def _report(t: float, second: Second) -> GatewayReport:
-    """Return the report of a pool of equal engines."""
+    """Return the report, of one engine's share of the pool."""
     return GatewayReport(
         name="gateway",
         pool="pool",
         t=t,
-        engines=frozenset(f"engine-{number}" for number in range(ENGINES)),
+        engines=frozenset({TARGET.name}),
         kv_usage_max_ratio=KV_CACHE_UTIL_THRESHOLD,
         engine_queue_max_requests=QUEUE_DEPTH_THRESHOLD,
-        queue_requests=float(ENGINES * second.queue),
+        queue_requests=float(second.queue),
         queue_seconds=second.waited_seconds,
         kv_usage_ratio=second.usage,
         engine_queue_requests=second.depth,

@@ -11,6 +11,7 @@ import pytest
 from kvpressure.advice import Place, advise
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
@@ -134,3 +135,15 @@ def test_an_engine_that_hangs_is_stuck_whatever_comes_and_goes_at_the_gateway():
 
 def test_two_gateways_of_one_pool_are_added():
     assert at(view(BUSY, report(), report(queue_requests=4.0)).derived, "gateway_queue_requests") == 12.5
+
+
+def test_engines_that_do_not_answer_have_no_share():
+    pipeline = Pipeline(SETTINGS, THRESHOLDS)
+    shares = []
+    for t in range(1, 100):
+        for target in (TARGET, *((Target("llama-1"),) if t < 20 else ())):
+            sample = EngineSample("llama", "0", BUSY, {"generation_tokens": 500.0 * t}, {}, CACHE)
+            (found,) = pipeline.on_page(target, EnginePage(float(t), (sample,), runtime="vllm"))
+            shares.append(at(found.derived, "gateway_queue_requests")) if target is TARGET else None
+        pipeline.set_environment(float(t), Environment(gateways=(report(),)))
+    assert (shares[0], shares[5], shares[-1]) == (None, 23.0, 46.0)
