@@ -14,8 +14,7 @@ from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
-from kvpressure.sources import host, port_owner
-from kvpressure.sources.gateway import source as gateway
+from kvpressure.sources import gateway, host, port_owner
 from kvpressure.sources.gpu import source as gpu
 from kvpressure.sources.gpu.backend import ABSENT
 from kvpressure.sources.kv_events import source as kv_events

@@ -12,7 +12,7 @@ from kvpressure.model.environment import GatewayReport
 from kvpressure.net.schedule import SystemClock
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
-from kvpressure.sources.gateway.source import SOURCE, GatewaySettings, GatewaySource
+from kvpressure.sources.gateway import SOURCE, GatewaySettings, GatewaySource
 from kvpressure.sources.source import Known, Wiring
 from tests.support import servers
 from tests.support.servers import FaultServer

@@ -1,1 +1,0 @@
-"""The queue in front of engines: what gateways that hold requests back report of it."""
