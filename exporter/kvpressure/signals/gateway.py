@@ -23,6 +23,7 @@ from kvpressure.signals.windows import EngineWindow
 IN_ENGINE: Final = "waiting_in_engine"
 """Requests that wait in the engine itself; there only where `waiting` has more."""
 _SHARE: Final = "gateway_share"
+_KINDS: Final = ("waiting_capacity", "waiting_deferred", "fetching")
 _POOL: Final = "gateway_queue"
 _SECONDS: Final = "gateway_queue_seconds"
 _KV: Final = "gateway_kv_ratio"
@@ -91,7 +92,10 @@ def with_gateways(
 
 
 def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:
-    return {name: value + share if name in ("waiting", "waiting_capacity") else value for name, value in gauges.items()}
+    """Return the gauges with `share` more requests waiting: for what those in the engine wait for, if any do."""
+    own = gauges.get("waiting", 0.0)
+    parts = {name: gauges[name] / own for name in _KINDS if name in gauges} if own else {"waiting_capacity": 1.0}
+    return {name: value + share * {"waiting": 1.0, **parts}.get(name, 0.0) for name, value in gauges.items()}
 
 
 def gateway_queue(points: Sequence[Point]) -> GatewayQueue:

@@ -19,7 +19,7 @@ from kvpressure.signals.windows import EngineWindow
 _OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
 _COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
 _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
-_GAUGES_BEHIND: Final = tuple(IN_ENGINE if name == "waiting" else name for name in _GAUGES)
+_GAUGES_BEHIND: Final = ("running", IN_ENGINE, "kv_usage")
 
 
 @record

@@ -18,6 +18,7 @@ from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, Hist
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from kvpressure.signals.gateway import with_gateways
 
 TARGET, SETTINGS, THRESHOLDS = Target("llama-0"), PipelineSettings(always_observed=True), load_thresholds()
 ENGINES = frozenset({"llama-0", "llama-1", "llama-2", "llama-3"})
@@ -147,3 +148,18 @@ def test_engines_that_do_not_answer_have_no_share():
             shares.append(at(found.derived, "gateway_queue_requests")) if target is TARGET else None
         pipeline.set_environment(float(t), Environment(gateways=(report(),)))
     assert (shares[0], shares[5], shares[-1]) == (None, 23.0, 46.0)
+
+
+def test_who_waits_at_the_gateway_waits_for_what_those_in_the_engine_wait_for():
+    gauges = {**BUSY, "kv_usage": 0.3, "waiting": 5.0, "waiting_deferred": 5.0}
+    found = view(gauges, report(kv_usage_ratio=0.3, engine_queue_requests=5.0))
+    assert verdict(found) == verdict(view(gauges))
+
+
+def test_its_share_is_divided_as_those_that_wait_in_the_engine_are():
+    gauges = {**BUSY, "waiting": 4.0, "waiting_capacity": 1.0, "waiting_deferred": 3.0}
+    sample = EngineSample("llama", "0", gauges, {}, {}, CACHE)
+    behind, kept_ratio = with_gateways(sample, TARGET, 1, [report(queue_requests=16.0)])
+    assert behind.gauges["waiting"] == 8.0
+    assert (behind.gauges["waiting_capacity"], behind.gauges["waiting_deferred"]) == (2.0, 6.0)
+    assert kept_ratio == pytest.approx(0.2)
