@@ -65,6 +65,8 @@ NAMED_BY_INTENT = {
     "cli/generate.py": "vllm",  # --flavour vllm-only
     # Rules that people copy from one another, as they copy them.
     "tools/incidents/copied.py": "vllm",
+    # Its project's router, which is no engine, and repeats series of engines under their names.
+    "runtimes/gateways.py": "vllm",
 }
 """Where a runtime is named on purpose."""
 

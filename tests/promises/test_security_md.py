@@ -13,7 +13,7 @@ from tests.support.tools import ROOT
 
 PAGE = (ROOT / "SECURITY.md").read_text()
 ADVERSARIES = (
-    *("A hostile pod spec", "An engine's page", "A publisher of KV events"),
+    *("A hostile pod spec", "An engine's page", "A publisher of KV events", "A gateway's metrics endpoint"),
     *("A scraper or another HTTP client", "An annotation or label"),
     *(
         "A log line",

@@ -22,6 +22,15 @@ from kvpressure.simulation.greedy_search import HOLD, Choice
 
 LARGEST_STEP_FACTOR: Final = 2.0
 """`max_num_seqs` is at most doubled at once where nothing is predicted: each step's time grows with it."""
+_GATEWAY: Final = Remedy(
+    title="raise the gateway's own limit",
+    current="not visible",
+    new="what holds it back in its EndpointPickerConfig: maxConcurrency of a concurrency-detector, or thresholds that "
+    "differ from those in gateways.targets",
+    why="Requests wait at the gateway, and neither the use of the engines' caches nor their queues is what its "
+    "thresholds are said to be.",
+    cost="More requests at once in each engine: each step takes longer.",
+)
 NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
 
@@ -143,7 +152,8 @@ def _another_limit(case: Case, choice: Choice | None) -> Action | None:
         if step is None:
             return batch.larger_steps(case, int(2 * budget.value), None) if choice is None else None
         return batch.larger_steps(case, int(step.change.value), step.expected)
-    remedy = case.own.remedies.get(case.diagnosis.detail)
+    detail = case.diagnosis.detail
+    remedy = _GATEWAY if detail == "held_at_gateway" else case.own.remedies.get(detail)
     if remedy is not None:
         return _remedied(case, remedy, "concurrency_bound", remedy.why)
     return Action(

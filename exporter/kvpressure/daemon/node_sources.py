@@ -14,7 +14,7 @@ from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
-from kvpressure.sources import gpu_exporter, host, port_owner
+from kvpressure.sources import gateway, gpu_exporter, host, port_owner
 from kvpressure.sources.gpu import source as gpu
 from kvpressure.sources.gpu.backend import ABSENT
 from kvpressure.sources.kv_events import source as kv_events
@@ -32,6 +32,7 @@ SOURCES: Final[tuple[Registration[Any], ...]] = (
     host.SOURCE,
     port_owner.SOURCE,
     kv_events.SOURCE,
+    gateway.SOURCE,
 )
 """Each source hears what those before it know; health is shown in this order."""
 

@@ -21,7 +21,8 @@ PRECEDENCE: Final = (
     "kv.stranded",
     "stuck.nothing_runs",
     "stuck.unanswered",
-    # There is nothing to do.
+    # There is nothing to do, unless a gateway holds back what there is.
+    "gateway.idle_engine",
     "idle.no_demand",
     "idle.streams",
     "unknown.no_queue",
@@ -31,6 +32,8 @@ PRECEDENCE: Final = (
     "deferred.external_kv",
     # KV stops demand from running.
     "kv.nothing_runs",
+    # What a gateway keeps free is kept free by it, and not by a watermark.
+    "gateway.kv_usage",
     "kv.watermark",
     "kv.preemption",
     "kv.admission",
@@ -48,6 +51,7 @@ PRECEDENCE: Final = (
     # Steps full of prompts that are computed again are the cache's doing, not the load's.
     "kv.eviction",
     "compute.queued_prefill",
+    "gateway.own_limit",
     "concurrency.max_num_seqs",
     "concurrency.another_cap",
     "concurrency.sequence_cap",
@@ -68,6 +72,7 @@ PRECEDENCE: Final = (
     "unknown.no_capacity",
     "unknown.no_reasons",
     # The same, for a place in the batch.
+    "gateway.unexplained",
     "healthy.passing_queue",
     "kv.longest",
     "kv.preempted",

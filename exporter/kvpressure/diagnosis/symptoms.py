@@ -18,13 +18,15 @@ def judge_all(inputs: Inputs) -> Symptoms:
 
     `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
     requests are sent (decisions 0270, 0280), `evicting` only where the engine was seen with a slower turnover of its
-    cache (decision 0411).
+    cache (decision 0411), `held_at_gateway` only where a gateway reports its queue (decision 0520).
     """
     found = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:
         found["load_shed"] = _load_shed(inputs)
     if inputs.window.eviction.recomputed_ratio is not None:
         found["evicting"] = _evicting(inputs)
+    if inputs.window.gateway.held_ratio is not None:
+        found["held_at_gateway"] = _held_at_gateway(inputs)
     if inputs.canary_enabled:
         result = inputs.external_evidence[CANARY_UNANSWERED]
         found[CANARY_UNANSWERED] = Evidence(CANARY_UNANSWERED, result.state, result.text)
@@ -198,6 +200,14 @@ def _load_shed(inputs: Inputs) -> Evidence:
     each = "" if rate is None else f" ({rate:.1f} a second)"
     text = f"requests that the engine refused, of those sent{each}"
     return _at_least("load_shed", inputs.window.refused_ratio, inputs.thresholds.load_shed_min_ratio, "ratio", text)
+
+
+def _held_at_gateway(inputs: Inputs) -> Evidence:
+    """Judge the share of polls in which a gateway held requests back in front of the engine's pool."""
+    found = inputs.window.gateway
+    seconds = "" if found.seconds is None else f", {found.seconds:.0f} s"
+    text = f"queued at the gateway: {number(round(found.requests or 0.0))}{seconds}; polls with any"
+    return _at_least("held_at_gateway", found.held_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
 
 
 def _restarting(inputs: Inputs) -> Evidence:

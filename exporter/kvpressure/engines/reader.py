@@ -13,6 +13,7 @@ from kvpressure.engines.planner import Plan, make_plan, recognised
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line
 from kvpressure.promtext.scanner import Memory, PageScanner
+from kvpressure.runtimes.gateways import OTHER_NAMES, known_gateway
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.table import LabelSignals, Table
 
@@ -103,12 +104,16 @@ _METRICS = re.compile(rb"\s*+(?:#\s|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{|[ \t]++[-+.0-
 
 @cache
 def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
-    """Return the names of all `tables`, one set for all readers."""
-    return frozenset[bytes]().union(*(table.wanted() for table in tables))
+    """Return the names of all `tables` and those by which gateways are recognised, one set for all readers."""
+    return OTHER_NAMES.union(*(table.wanted() for table in tables))
 
 
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
-    """Return the plan of the table that knows most of the names."""
+    """Return the plan of the table that knows most of the names. Raises PageError where they are a gateway's."""
+    if whose := known_gateway(series):
+        raise PageError(
+            "gateway", f"these are the metrics of {whose}, not of an engine: name the engines behind it as targets"
+        )
     return make_plan(max(tables, key=lambda table: recognised(table, series)), series)
 
 
@@ -130,7 +135,7 @@ class PageReader:
         Signals whose metrics the page does not carry are absent. A page that knows a runtime's names but says
         nothing of an engine yet has no engines. Raises PageError with reason "not_metrics" (none of a runtime's
         names, as multi-process servers answer `name[]`), "truncated" (no newline at the end: a cut number is a
-        smaller number), "malformed" or "too_large".
+        smaller number), "gateway" (it stands in front of engines), "malformed" or "too_large".
         """
         return in_one_go(self.steps(page, t))
 

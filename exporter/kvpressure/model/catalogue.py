@@ -117,6 +117,7 @@ _ROWS: Final = (
             "watermark": "waiting requests would fit if the watermark did not keep part of the cache free",
             "admission": "waiting requests do not fit into the free KV cache",
             "full": "the KV cache is full while requests wait",
+            "held_at_gateway": "a gateway holds requests back because the KV cache is used up to what it allows",
             "eviction": "contexts are evicted before they are asked for again, and computed once more",
         },
     ),
@@ -157,6 +158,7 @@ _ROWS: Final = (
                 "the step has room, but the first request in the queue is not admitted and blocks the rest"
             ),
             "queue_limit": "the queue limit rejects requests (503) before the batch is full",
+            "held_at_gateway": "a gateway holds requests back although the engine has room for them",
         },
     ),
     CauseRow(
@@ -246,6 +248,7 @@ _ROWS: Final = (
             "no_capacity": "the metrics do not say how much the KV cache holds",
             "cold_start": "no request has finished yet, so prompt lengths are not known",
             "no_reasons": "the metrics do not say why requests wait",
+            "held_at_gateway": "a gateway holds requests back; its metrics do not say why",
         },
     ),
 )

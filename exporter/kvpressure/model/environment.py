@@ -125,10 +125,33 @@ class HostReport:
 
 
 @record
+class GatewayReport:
+    """What a gateway reports of the pool of engines behind it; None where it does not.
+
+    `queue_requests` are those that it holds back, `queue_seconds` how long those that left its queue lately had been
+    in it, on average. `kv_usage_ratio` and `engine_queue_requests` are means over the pool's engines;
+    `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to. `engines` are the names of the
+    targets behind it.
+    """
+
+    name: str
+    pool: str
+    t: float
+    engines: frozenset[str]
+    kv_usage_max_ratio: float
+    engine_queue_max_requests: float
+    queue_requests: float | None = None
+    queue_seconds: float | None = None
+    saturation_ratio: float | None = None
+    kv_usage_ratio: float | None = None
+    engine_queue_requests: float | None = None
+
+
+@record
 class Environment:
     """What surrounds all engines at one moment, by container. `memory_pressure` is the node's condition.
 
-    `kv_events` are those of each target, by its name.
+    `kv_events` are those of each target, by its name; `gateways` stand in front of engines.
     `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
     `problems` are sentences about pods that cannot be polled and devices that cannot be told, `hints` about what is
     switched off or cannot be known, and what would bring it.
@@ -140,6 +163,7 @@ class Environment:
     events: Mapping[ContainerId, EventReport] = field(default_factory=dict)
     limits: Mapping[ContainerId, tuple[DeclaredLimit, ...]] = field(default_factory=dict)
     kv_events: Mapping[str, tuple[KvEvents, ...]] = field(default_factory=dict)
+    gateways: tuple[GatewayReport, ...] = ()
     host: HostReport | None = None
     memory_pressure: bool | None = None
     problems: tuple[str, ...] = ()

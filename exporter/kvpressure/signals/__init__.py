@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from kvpressure.model.values import Derived, Value, known
-from kvpressure.signals import batch, gpu, kv, latency, prefix_cache, residency, saturation, throughput, traffic
+from kvpressure.signals import (
+    batch,
+    gateway,
+    gpu,
+    kv,
+    latency,
+    prefix_cache,
+    residency,
+    saturation,
+    throughput,
+    traffic,
+)
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu import derive_gpu
 from kvpressure.signals.verdict_window import VerdictWindow, verdict_window
@@ -21,6 +32,7 @@ _FAMILIES = (
     traffic.derive,
     traffic.derive_refusals,
     gpu.derive,
+    gateway.derive,
 )
 
 

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvpressure.model.record import record
+from kvpressure.signals.gateway import IN_ENGINE
 from kvpressure.signals.points import Point
 from kvpressure.signals.windows import EngineWindow
 
 _OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
 _COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
 _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
+_GAUGES_BEHIND: Final = ("running", IN_ENGINE, "kv_usage")
 
 
 @record
@@ -51,7 +53,9 @@ def progress_of(window: EngineWindow) -> Progress:
     newest = points[-1]
     if paused_by := _paused_by(newest):
         return Progress(paused_by=paused_by)
-    unmoved = _unmoved_since(points, _COUNTERS, _GAUGES)
+    # What a gateway holds back changes while an engine hangs.
+    gauges = _GAUGES_BEHIND if IN_ENGINE in newest.gauges else _GAUGES
+    unmoved = _unmoved_since(points, _COUNTERS, gauges)
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
     deferred = newest.gauges.get("waiting_deferred", 0.0)
     counted = any(name in newest.counters for name in _OUTPUT)

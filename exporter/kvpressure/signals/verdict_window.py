@@ -11,6 +11,7 @@ from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
+from kvpressure.signals.gateway import GatewayQueue, gateway_queue
 from kvpressure.signals.gpu import utilization_since
 from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, p95, time_outside_engine
 from kvpressure.signals.points import Point, growth, mean, rate, values
@@ -72,6 +73,7 @@ class VerdictWindow:
     refused_ratio: float | None = None
     gpu_utilization_ratio: float | None = None
     queue: Queue = field(default_factory=Queue)
+    gateway: GatewayQueue = field(default_factory=GatewayQueue)
     fit: Fit = field(default_factory=Fit)
     preemption: Preemption = field(default_factory=Preemption)
     throughput: Throughput = field(default_factory=Throughput)
@@ -104,6 +106,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         refused_ratio=refused_ratio(points, window),
         gpu_utilization_ratio=utilization_since(context.gpus, points[0].t),
         queue=queue_of(points, streams=streams),
+        gateway=gateway_queue(points),
         fit=fit_of(points, window, thresholds, streams=streams),
         preemption=Preemption(
             burst_count=_preemption_bursts(points, usage, thresholds.preempting_min_usage_ratio),

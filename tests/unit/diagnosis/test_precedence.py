@@ -29,6 +29,7 @@ _CANARY = "a recording has pages, and no answers to requests of ours"
 _CONNECTOR = "the lab's engine has no real connector, whose series say which it is"
 _LAB = "wins on the lab's recording of {}, which is made by `make lab` and not kept here"
 _POLLS = "none of the lab's regimes of 0.33 comes to it; polls made for it do"
+_GATEWAY = "a recording has nothing of a gateway; tests/unit/diagnosis/test_rules_gateway.py and the lab do"
 _REASONS = (
     "takes a page without the reasons for waiting (vLLM before 0.21) that no recording here has; polls made for it do"
 )
@@ -41,6 +42,10 @@ WINS_NOWHERE = {
     "host.cpu_late": _CANARY,
     "unknown.statistics_late": _CANARY,
     "stuck.unanswered": _CANARY,
+    "gateway.idle_engine": _GATEWAY,
+    "gateway.kv_usage": _GATEWAY,
+    "gateway.own_limit": _GATEWAY,
+    "gateway.unexplained": _GATEWAY,
     "kv.watermark": _FLAGS,
     "concurrency.max_num_seqs": _FLAGS,
     "concurrency.another_cap": _FLAGS,
@@ -152,7 +157,14 @@ def test_every_rule_has_one_place_and_the_last_always_holds():
 @pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.id)
 def test_a_rule_speaks_the_vocabulary(rule):
     assert rule.detail in {"", *DETAILS[rule.cause]}
-    assert set(rule.expects) <= {*NAMES, "load_shed", "canary_unanswered", "kv_shows", "eviction_shows"}
+    assert set(rule.expects) <= {
+        *NAMES,
+        "load_shed",
+        "held_at_gateway",
+        "canary_unanswered",
+        "kv_shows",
+        "eviction_shows",
+    }
 
 
 def test_every_detail_has_a_rule():

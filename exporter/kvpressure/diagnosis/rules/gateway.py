@@ -1,0 +1,94 @@
+"""Causes of a queue that stands at a gateway in front of the engine, by what holds the gateway's pool back.
+
+Where it is the queue of the engines themselves, they are judged by that queue, as if there were no gateway.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.diagnosis.facts import Facts, sentence
+from kvpressure.diagnosis.kleene import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import batch, queue, room, symptoms
+from kvpressure.diagnosis.rule import Grounds, Rule
+from kvpressure.model.verdict import Cause
+
+HELD: Final = "held_at_gateway"
+
+held: Final = symptoms.symptom(HELD).known_true()
+
+
+def _reaches(facts: Facts, value: float | None) -> bool:
+    """Return whether the pool stays at what the gateway lets it come to."""
+    return value is not None and value >= facts.thresholds.at_cap_min_ratio
+
+
+@fact()
+def by_engine_queue(facts: Facts) -> bool:
+    """Return whether the engines' own queues hold the pool back, and not their caches."""
+    found = facts.window.gateway
+    return _reaches(facts, found.engine_queue_ratio) and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
+
+
+@fact()
+def by_kv_usage(facts: Facts) -> bool | None:
+    """Return whether the use of the engines' caches holds the pool back; None where it is not known."""
+    found = facts.window.gateway
+    if found.held_ratio and found.kv_ratio is None:
+        return None
+    return _reaches(facts, found.kv_ratio) and not by_engine_queue.state(facts)
+
+
+@fact()
+def holds_some(facts: Facts) -> bool:
+    """Return whether the gateway held requests back in any poll."""
+    return bool(facts.window.gateway.held_ratio)
+
+
+kept_free: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
+"""Prompts do not fit into what the gateway leaves of the cache, and would into all of it."""
+
+
+def _held(facts: Facts) -> str:
+    return sentence(facts.symptoms[HELD].text.partition(";")[0])
+
+
+def _by_kv_usage(facts: Facts) -> str:
+    ratio = facts.window.gateway.kv_ratio
+    return f"{_held(facts)} The pool's KV caches are used to {ratio or 0.0:.0%} of what the gateway allows."
+
+
+def _own_limit(facts: Facts) -> str:
+    found = facts.window.gateway
+    kv = "" if found.kv_ratio is None else f", KV caches are used to {found.kv_ratio:.0%} of what it allows"
+    return f"{_held(facts)} Nothing in the engines explains it{kv}: a limit of the gateway's own holds them back."
+
+
+def _idle(facts: Facts) -> str:
+    return f"{_held(facts)} This engine has nothing to do."
+
+
+def _rule(name: str, cause: Cause, when: Predicate, grounds: Grounds, **expects: bool) -> Rule:
+    return Rule(f"gateway.{name}", cause, HELD, when, grounds, {HELD: True, **expects})
+
+
+RULES: Final = (
+    _rule("idle_engine", Cause.UNKNOWN, held & ~queue.busy, _idle),
+    _rule(
+        "kv_usage",
+        Cause.KV_CACHE_PRESSURE,
+        (held & by_kv_usage) | kept_free,
+        _by_kv_usage,
+        preempting=False,
+        gpu_memory_high=True,
+    ),
+    _rule(
+        "own_limit",
+        Cause.CONCURRENCY_BOUND,
+        held & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
+        _own_limit,
+        admission_blocked=False,
+        preempting=False,
+    ),
+    _rule("unexplained", Cause.UNKNOWN, held, _held),
+)

@@ -1,0 +1,121 @@
+"""The queue in front: requests that a gateway holds back so that they do not wait in the engine are its demand too.
+
+Each engine of a pool is given an equal share of them, as requests that wait for a place in the batch: every signal that
+counts waiting requests counts them. An engine that runs nothing is given none, for it is not what they wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.config.target import Target
+from kvpressure.model.environment import GatewayReport
+from kvpressure.model.family import engine_family
+from kvpressure.model.record import record
+from kvpressure.model.samples import EngineSample
+from kvpressure.model.values import Derived, known
+from kvpressure.signals.context import Context
+from kvpressure.signals.points import Point, mean, values
+from kvpressure.signals.windows import EngineWindow
+
+IN_ENGINE: Final = "waiting_in_engine"
+"""Requests that wait in the engine itself; there only where `waiting` has more."""
+_SHARE: Final = "gateway_share"
+_KINDS: Final = ("waiting_capacity", "waiting_deferred", "fetching")
+_POOL: Final = "gateway_queue"
+_SECONDS: Final = "gateway_queue_seconds"
+_KV: Final = "gateway_kv_ratio"
+_QUEUE: Final = "gateway_engine_queue_ratio"
+
+FAMILIES: Final = (
+    engine_family(
+        "gateway_queue_requests",
+        "Requests that gateways hold back in front of the engine, its share of its pool's, mean over the window. They "
+        "count as requests_waiting too while the engine runs any. Absent without a gateway that holds requests back.",
+    ),
+    engine_family(
+        "gateway_queue_seconds",
+        "Mean time at the gateway of the requests that left its queue in the last minute; absent while none did.",
+    ),
+)
+
+
+@record
+class GatewayQueue:
+    """What the gateways in front of an engine hold back, over some polls; None where none reports a queue.
+
+    `requests` are those of the whole pool and `seconds` how long those that left were there; `held_ratio` is the share
+    of polls with any. `kv_ratio` and `engine_queue_ratio` are the use of the cache and the queue of the pool's engines
+    over what the gateway lets them come to, in the polls with any.
+    """
+
+    requests: float | None = None
+    seconds: float | None = None
+    held_ratio: float | None = None
+    kv_ratio: float | None = None
+    engine_queue_ratio: float | None = None
+
+
+_NONE: Final = GatewayQueue()
+
+
+def with_gateways(
+    sample: EngineSample, target: Target, ranks: int, gateways: Sequence[GatewayReport]
+) -> tuple[EngineSample, float | None]:
+    """Return a sample with its share of what gateways hold back, and the share of the pool that they keep free.
+
+    `ranks` is how many engines the target has. The share of the pool is None where no gateway holds requests back.
+    """
+    found = [one for one in gateways if target.name in one.engines and one.queue_requests is not None]
+    if not found:
+        return sample, None
+    queue = sum(one.queue_requests or 0.0 for one in found)
+    share = sum((one.queue_requests or 0.0) / len(one.engines) for one in found) / ranks
+    busiest = max(found, key=lambda one: one.queue_requests or 0.0)
+    usage = sample.gauges.get("kv_usage") if busiest.kv_usage_ratio is None else busiest.kv_usage_ratio
+    depth = busiest.engine_queue_requests
+    kept = 1.0 - busiest.kv_usage_max_ratio if queue else None
+    taken = share if sample.gauges.get("running") else 0.0
+    more = {
+        IN_ENGINE: sample.gauges.get("waiting"),
+        _SHARE: share,
+        _POOL: queue,
+        _SECONDS: busiest.queue_seconds,
+        _KV: None if usage is None else usage / busiest.kv_usage_max_ratio,
+        _QUEUE: None if depth is None else depth / busiest.engine_queue_max_requests,
+    }
+    return replace(
+        sample, gauges=_waiting(sample.gauges, taken) | {name: one for name, one in more.items() if one is not None}
+    ), kept
+
+
+def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:
+    """Return the gauges with `share` more requests waiting: for what those in the engine wait for, if any do."""
+    own = gauges.get("waiting", 0.0)
+    parts = {name: gauges[name] / own for name in _KINDS if name in gauges} if own else {"waiting_capacity": 1.0}
+    return {name: value + share * {"waiting": 1.0, **parts}.get(name, 0.0) for name, value in gauges.items()}
+
+
+def gateway_queue(points: Sequence[Point]) -> GatewayQueue:
+    """Return what the polls show; nothing where no gateway reports a queue now."""
+    if _POOL not in points[-1].gauges:
+        return _NONE
+    queues = values(points, _POOL)
+    held = [point for point in points if point.gauges.get(_POOL, 0.0) >= 1]
+    seconds, kv, depth = values(points, _SECONDS), values(held, _KV), values(held, _QUEUE)
+    return GatewayQueue(
+        requests=mean(queues),
+        seconds=seconds[-1] if seconds else None,
+        held_ratio=len(held) / len(points),
+        kv_ratio=mean(kv) if kv else None,
+        engine_queue_ratio=mean(depth) if depth else None,
+    )
+
+
+def derive(window: EngineWindow, _: Context) -> Derived:
+    """`gateway_queue_requests` and `gateway_queue_seconds`."""
+    newest = window.points[-1].gauges if window.points else {}
+    share = window.mean(_SHARE) if _SHARE in newest else None
+    return known({"gateway_queue_requests": share, "gateway_queue_seconds": newest.get(_SECONDS)})

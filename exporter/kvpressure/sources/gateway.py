@@ -1,0 +1,200 @@
+"""Reads gateways that hold requests back in front of a pool of engines (`gateways.targets`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from pydantic import Field
+from yarl import URL
+
+from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
+from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName, default_name
+from kvpressure.config.target import Target
+from kvpressure.model.environment import Environment, GatewayReport
+from kvpressure.model.record import SourceError
+from kvpressure.model.samples import SourceHealth
+from kvpressure.net.credentials import Authorization
+from kvpressure.net.guard import Guard
+from kvpressure.net.http import HttpClient, shown
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.promtext.lines import PageError, Series
+from kvpressure.promtext.scanner import PageScanner
+from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
+from kvpressure.sources.source import Known, Registration, Source
+
+NAME: Final = "gateway"
+WAITED_OVER_SECONDS: Final = 60.0
+"""Whoever left the queue in that time tells how long it takes."""
+LARGEST_BODY_BYTES: Final = 4 << 20
+"""Latency histograms of dozens of models and tenants."""
+MAX_POOLS: Final = 64
+"""An endpoint picker serves one; of more than these, nothing is a pool."""
+
+
+class GatewayTargetSettings(ClientSettings):
+    """One gateway's metrics endpoint, and which engines are behind it."""
+
+    url: BaseUrl = Field(description="Address of the endpoint picker's metrics, such as `http://llama-epp:9090`.")
+    path: HttpPath = Field(default="/metrics", description="Path of the metrics.")
+    name: TargetName = Field(
+        default_factory=lambda data: default_name(data.get("url", "")),
+        description="What the gateway is called.",
+        json_schema_extra={DERIVED: "the URL's host:port"},
+    )
+    pool: Label = Field(
+        default="", description="Name of its InferencePool; needed where its metrics are of several pools."
+    )
+    engines: tuple[Label, ...] = Field(
+        default=(),
+        description="The engines of the pool: names of targets or of pods, `*` and `?` stand for any characters. "
+        "Unset: all engines, which is right where there is one pool only.",
+    )
+    namespace: Label = Field(default="", description="Only engines of that Kubernetes namespace.")
+    kv_cache_util_threshold: Number = Field(
+        default=0.8, gt=0, le=1, description="Its saturation detector's `kvCacheUtilThreshold`."
+    )
+    queue_depth_threshold: Number = Field(
+        default=5, gt=0, le=1e6, description="Its saturation detector's `queueDepthThreshold`."
+    )
+
+
+class GatewaySettings(Section):
+    """Gateways in front of engines, whose queue counts as the engines' demand."""
+
+    targets: tuple[GatewayTargetSettings, ...] = Field(default=(), description="Gateways at fixed addresses.")
+    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
+    timeout_seconds: Number = Field(default=5.0, gt=0, le=60, description="Deadline of one request.")
+
+
+class GatewaySource(Source):
+    """One gateway, polled like an engine; what it reported is known until its next reading, or until that fails."""
+
+    def __init__(
+        self, target: GatewayTargetSettings, settings: GatewaySettings, clock: Clock | None, pools: int
+    ) -> None:
+        self._target = target
+        self._several = pools > 1
+        self._clock: Clock = clock or SystemClock()
+        self._timeout_seconds = settings.timeout_seconds
+        self._client = HttpClient(
+            self._clock,
+            tls=target.tls,
+            authorization=Authorization(target.bearer_token_file, target.basic_auth),
+            cap_bytes=LARGEST_BODY_BYTES,
+        )
+        self._scanner: PageScanner[tuple[Series, ...]] = PageScanner(NAMES, lambda series: series)
+        self._guard = Guard[None](
+            NAME,
+            target.name,
+            interval_seconds=settings.interval_seconds,
+            deadline_seconds=settings.timeout_seconds + 1.0,
+            clock=clock,
+        )
+        self._waited: deque[tuple[float, float, float]] = deque()
+        """Of each reading: when, seconds waited, and requests that had waited, since the gateway started."""
+        self._reading: tuple[float, PoolReading] | None = None
+
+    async def run(self) -> None:
+        """Read at every interval until cancelled."""
+        try:
+            await self._guard.run(self._read)
+        finally:
+            await self._client.aclose()
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """One record."""
+        return (self._guard.health(),)
+
+    def facts(self, known: Known) -> Environment:
+        """Return what it reported last, for the engines among those that are known now."""
+        engines = frozenset(target.name for target in known.targets if self._has(target))
+        if self._reading is None or not self._guard.up:
+            return Environment()
+        t, reading = self._reading
+        if self._several and not (self._target.engines or self._target.namespace):
+            problem = f"gateway {self._target.name}: several are read, and it is not said which engines are behind it"
+            return Environment(problems=(f"{problem}; set its engines or namespace",))
+        return Environment(gateways=(self._report(t, reading, engines),))
+
+    def _report(self, t: float, reading: PoolReading, engines: frozenset[str]) -> GatewayReport:
+        signals, target = reading.signals, self._target
+        return GatewayReport(
+            name=target.name,
+            pool=reading.pool,
+            t=t,
+            engines=engines,
+            kv_usage_max_ratio=target.kv_cache_util_threshold,
+            engine_queue_max_requests=target.queue_depth_threshold,
+            queue_requests=signals.get("queue_requests"),
+            queue_seconds=self._queue_seconds(),
+            saturation_ratio=signals.get("saturation_ratio"),
+            kv_usage_ratio=signals.get("kv_usage_ratio"),
+            engine_queue_requests=signals.get("engine_queue_requests"),
+        )
+
+    def _has(self, target: Target) -> bool:
+        """Return whether an engine is behind the gateway."""
+        if self._target.namespace and self._target.namespace != target.namespace:
+            return False
+        names = [name for name in (target.name, target.pod) if name]
+        patterns = self._target.engines
+        return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+    async def _read(self) -> None:
+        url = URL(self._target.url + self._target.path)
+        answer = await self._client.get(url, self._timeout_seconds)
+        try:
+            series, values = self._scanner.scan(answer.body)
+        except PageError as error:
+            raise SourceError(error.reason, f"{shown(url)}: {error}") from error
+        reading = self._chosen(pools_of(series, values), shown(url))
+        self._reading = answer.t, reading
+        self._take_waited(answer.t, reading)
+
+    def _chosen(self, pools: Sequence[PoolReading], where: str) -> PoolReading:
+        """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
+        if not pools:
+            raise SourceError("not_metrics", f"{where} has no metric of an endpoint picker; is this its metrics port?")
+        if self._target.pool:
+            found = next((pool for pool in pools if pool.pool == self._target.pool), None)
+            if found is None:
+                raise SourceError("no_pool", f"{where} has no metric of the pool {self._target.pool}")
+            return found
+        if len(pools) > MAX_POOLS:
+            raise SourceError("too_large", f"{where} has metrics of {len(pools)} pools")
+        if len(pools) > 1:
+            raise SourceError("several_pools", f"{where} has metrics of {len(pools)} pools: set which one is meant")
+        return pools[0]
+
+    def _take_waited(self, t: float, reading: PoolReading) -> None:
+        seconds, requests = (reading.signals.get(f"waited_{what}") for what in ("seconds", "requests"))
+        if seconds is None or requests is None or (self._waited and requests < self._waited[-1][2]):
+            self._waited.clear()
+        if seconds is not None and requests is not None:
+            self._waited.append((t, seconds, requests))
+        while self._waited and self._waited[0][0] < t - WAITED_OVER_SECONDS:
+            self._waited.popleft()
+
+    def _queue_seconds(self) -> float | None:
+        if not self._waited:
+            return None
+        (_, seconds, requests), (_, seconds_now, requests_now) = self._waited[0], self._waited[-1]
+        many = requests_now - requests
+        return max(0.0, seconds_now - seconds) / many if many >= 1 else None
+
+
+def _made(settings: GatewaySettings, clock: Clock) -> Sequence[Source]:
+    pools = len({target.pool or target.name for target in settings.targets})
+    return [GatewaySource(target, settings, clock, pools) for target in settings.targets]
+
+
+SOURCE: Final = Registration[GatewaySettings](
+    NAME,
+    lambda settings, wiring: _made(settings, wiring.clock),
+    {NAME: "queues of gateways"},
+    section="gateways",
+    settings=GatewaySettings,
+)

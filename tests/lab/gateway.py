@@ -1,0 +1,279 @@
+"""`python -m tests.lab.gateway REGIME...`: a regime with a gateway in front that holds requests back, and without it.
+
+The gateway decides as the endpoint picker's flow control does (llm-d-router, `utilization-detector`): every 50 ms it
+reads how many requests wait in the engine and how much of its cache they use, and it lets the next request through
+while max(queue / 5, usage / 0.8) is below 1, counting those that it has let through since it last read.
+
+The engine stands for a pool of equal ones, each of which gets the regime's load: what one of them shows, all do. For
+each regime: the verdicts of the seconds with a queue at the gateway, and the steps advised at the end, with the gateway
+and without. The exit status is 1 where the steps differ, or where such a second is called healthy or idle once the
+queue has been there for 30 s without a pause: a verdict changes once half of its 20 s show it, and 10 s later.
+
+    python -m tests.lab.gateway kv-thrash --seconds 150
+    python -m tests.lab.gateway kv-thrash --best
+
+With `--best`, behind the gateway every set of the changes that were advised or declined is run too, and what is advised
+is compared with the best of those that cost no more hardware or accuracy: answers a second, of which late ones count by
+the limit of `bench/advice/results.json` over their time, the time at the gateway included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from bench.advice.__main__ import RESULTS
+from bench.advice.changes import Key, change, costs_no_more, key, sets
+from kvpressure.advice import Place, advise
+from kvpressure.advice.case import Case
+from kvpressure.advice.forecast import forecast_of
+from kvpressure.config.target import Target
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.model.environment import Environment, GatewayReport
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
+from tests.lab.api import Api
+from tests.lab.changed import long_last, shared
+from tests.lab.clock import Clock
+from tests.lab.core import Core
+from tests.lab.fetch import NEWEST, fetch, package
+from tests.lab.messages import Asked
+from tests.lab.regime import Edge, Regime, changed, regimes
+from tests.lab.world import Page, Result, World
+
+QUEUE_DEPTH_THRESHOLD: Final = 5.0
+KV_CACHE_UTIL_THRESHOLD: Final = 0.8
+REFRESH_SECONDS: Final = 0.05
+DONE: Final = frozenset(
+    {"cap_prompt", "cap_output", "max_num_seqs", "max_num_batched_tokens", "kept_free", "kv_cache_dtype"}
+    | {"short_first", "add_replica"}
+)
+"""Changes that the lab can do."""
+ENOUGH_RATIO: Final = 0.9
+WARM_SECONDS: Final = 30
+"""Until then verdicts are of the clients' arrival."""
+TOLD_WITHIN_SECONDS: Final = 30
+THRESHOLDS: Final = load_thresholds()
+TARGET: Final = Target("engine-0")
+
+
+@dataclass(slots=True)
+class Second:
+    """What the gateway reports at the end of one second."""
+
+    queue: int
+    usage: float
+    depth: float
+    waited_seconds: float | None
+
+
+class Gateway:
+    """Between the clients and the API process, whose `receive` and `give_up` it has."""
+
+    def __init__(self, world: World, core: Core, api: Api) -> None:
+        self._world, self._core, self._api = world, core, api
+        self._queue: deque[tuple[float, Asked]] = deque()
+        self._usage = self._depth = 0.0
+        self._sent = 0
+        self._waited: deque[tuple[float, float]] = deque()
+        self.held: dict[str, float] = {}
+        self.seconds: list[Second] = []
+        self._world.events.at(world.begin, self._refresh)
+        self._world.events.at(world.begin + 1, self._report)
+
+    def receive(self, asked: Asked) -> None:
+        """A request arrives."""
+        self._queue.append((self._world.clock.now, asked))
+        self._dispatch()
+
+    def give_up(self, asked: Asked) -> None:
+        """A client ends its request, wherever it is."""
+        held = [one for one in self._queue if one[1].name == asked.name]
+        if held:
+            self._queue.remove(held[0])
+        else:
+            self._api.give_up(asked)
+
+    def _refresh(self) -> None:
+        scheduler = self._core.engine.scheduler
+        self._usage = scheduler.kv_cache_manager.usage
+        self._depth = float(len(scheduler.waiting) + len(self._core.inbox))
+        self._sent = 0
+        self._dispatch()
+        self._world.events.at(self._world.clock.now + REFRESH_SECONDS, self._refresh)
+
+    def _dispatch(self) -> None:
+        now = self._world.clock.now
+        while self._queue and self._saturation() < 1.0:
+            since, asked = self._queue.popleft()
+            asked.arrived = now
+            self._sent += 1
+            self._waited.append((now, now - since))
+            self.held[asked.name] = now - since
+            self._api.receive(asked)
+
+    def _saturation(self) -> float:
+        depth = (self._depth + self._sent) / QUEUE_DEPTH_THRESHOLD
+        return max(depth, self._usage / KV_CACHE_UTIL_THRESHOLD)
+
+    def _report(self) -> None:
+        now = self._world.clock.now
+        while self._waited and self._waited[0][0] < now - 60:
+            self._waited.popleft()
+        waited = [seconds for _, seconds in self._waited]
+        mean = sum(waited) / len(waited) if waited else None
+        self.seconds.append(Second(len(self._queue), self._usage, self._depth, mean))
+        self._world.events.at(now + 1, self._report)
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of a regime: verdicts of the seconds with a queue at the gateway (without one: all), and the advice."""
+
+    causes: Counter[str] = field(default_factory=Counter)
+    wrong: int = 0
+    soon: int = 0
+    """Seconds called healthy or idle: `wrong` once the queue has been there for 30 s, `soon` before."""
+    queue: float = 0.0
+    steps: tuple[str, ...] = ()
+    last: EngineView | None = None
+
+
+def main() -> int:
+    """Run, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", metavar="REGIME")
+    parser.add_argument("--seconds", type=int)
+    parser.add_argument("--best", action="store_true", help="compare what is advised with every set of changes")
+    options = parser.parse_args()
+    from tests.lab.worker import prepare  # noqa: PLC0415 - it stands in for vLLM's modules in this process
+
+    clock = prepare(fetch(NEWEST))
+    failed = 0
+    for name in options.names:
+        regime = regimes()[name]
+        regime = replace(regime, seconds=options.seconds or regime.seconds)
+        alone, behind = (_judged(*_played(regime, clock, gateway=gateway)) for gateway in (False, True))
+        same = set(alone.steps) == set(behind.steps)
+        failed += bool(behind.wrong) or not same
+        called = f"called healthy or idle {behind.wrong} s, and {behind.soon} s in the first {TOLD_WITHIN_SECONDS} s"
+        print(f"{name}: at the gateway {behind.queue:.1f} on average; {called}")
+        print(f"  without: {dict(alone.causes.most_common(3))}; {', '.join(alone.steps)}")
+        print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(behind.steps)}{'' if same else '  (!)'}")
+        if options.best and behind.last is not None:
+            failed += _best(regime, clock, behind.last) < ENOUGH_RATIO
+        sys.stdout.flush()
+    return int(failed > 0)
+
+
+def _played(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Sequence[Page], Sequence[Second]]:
+    result, front = _run(regime, clock, gateway=gateway)
+    return result.pages, () if front is None else front.seconds
+
+
+def _run(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Result, Gateway | None]:
+    from tests.lab.clock import BEGIN  # noqa: PLC0415 - with the server, which imports vLLM's names
+    from tests.lab.server import Server  # noqa: PLC0415
+
+    clock.now = BEGIN
+    server = Server(regime, package(NEWEST), NEWEST, clock)
+    front = None
+    if gateway:
+        front = Gateway(server._world, server._core, server._api)
+        server._clients._api = front
+    return server.run(), front
+
+
+def _best(regime: Regime, clock: Clock, view: EngineView) -> float:
+    """Return what is advised behind the gateway over the best set of changes that costs no more; print both."""
+    assert view.diagnosis is not None
+    place = Place(target=view.key.target, runtime=view.runtime)
+    found = forecast_of(Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, view.observed))
+    if found.choice is None:
+        print(f"  nothing predicted: {found.reason}")
+        return 1.0
+    limit = next(row["limit_seconds"] for row in json.loads(RESULTS.read_text()) if row["name"] == regime.name)
+    advised = key(step.change for step in found.choice.steps if step.change.key in DONE)
+    tried = [step.change for step in (*found.choice.steps, *found.choice.declined) if step.change.key in DONE]
+    got = {chosen: _goodput(regime, clock, chosen, limit) for chosen in {advised, *sets(tried)}}
+    best = max((chosen for chosen in got if costs_no_more(chosen, advised)), key=lambda chosen: got[chosen])
+    share = got[advised] / got[best] if got[best] else 1.0
+    print(f"  advised {dict(advised)}: {got[advised]:.2f} answers/s, {share:.0%} of the best, {dict(best)}")
+    print(f"  as it is: {got.get((), 0.0):.2f} answers/s; {len(got)} sets were run")
+    return share
+
+
+def _goodput(regime: Regime, clock: Clock, done: Key, limit: float) -> float:
+    made = change(regime, done)
+    wanted = replace(shared(changed(regime, **made.flags), made.shared), edge=Edge(**made.edge), expect="")
+    if made.long_last:
+        wanted = long_last(wanted, made.long_last)
+    result, front = _run(wanted, clock, gateway=True)
+    assert front is not None
+    since = result.pages[0].t + WARM_SECONDS
+    whole = [one for one in result.answers if one.ok and not one.cut and one.t >= since and one.ended is not None]
+    late = (one.seconds + front.held.get(one.ended.name, 0.0) for one in whole if one.ended is not None)
+    return made.shared * sum(min(1.0, limit / seconds) for seconds in late) / (regime.seconds - WARM_SECONDS)
+
+
+def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
+    run, last, since = Run(), None, 0
+    for page, view in _views(pages, seconds):
+        second = seconds[min(page.second, len(seconds) - 1)] if seconds else None
+        if second is not None and not second.queue:
+            since = page.second + 1
+        if page.second < WARM_SECONDS or view.diagnosis is None or (second is not None and not second.queue):
+            continue
+        run.queue += 0 if second is None else second.queue
+        diagnosis, last = view.diagnosis, view
+        run.causes[f"{diagnosis.cause}/{diagnosis.detail}".removesuffix("/")] += 1
+        calm = second is not None and diagnosis.cause in {Cause.HEALTHY, Cause.IDLE}
+        late = page.second - since >= TOLD_WITHIN_SECONDS
+        run.wrong, run.soon = run.wrong + (calm and late), run.soon + (calm and not late)
+    run.queue /= max(1, run.causes.total())
+    run.last, run.steps = last, () if last is None else _steps(last)
+    return run
+
+
+def _views(pages: Sequence[Page], seconds: Sequence[Second]) -> Iterator[tuple[Page, EngineView]]:
+    reader, pipeline = PageReader(), Pipeline(PipelineSettings(), THRESHOLDS)
+    for page in pages:
+        if seconds:
+            second = seconds[min(page.second, len(seconds) - 1)]
+            pipeline.set_environment(page.t, Environment(gateways=(_report(page.t, second),)))
+        for view in pipeline.on_page(TARGET, reader.read(page.text.encode(), page.t)):
+            yield page, view
+
+
+def _report(t: float, second: Second) -> GatewayReport:
+    """Return the report, of one engine's share of the pool."""
+    return GatewayReport(
+        name="gateway",
+        pool="pool",
+        t=t,
+        engines=frozenset({TARGET.name}),
+        kv_usage_max_ratio=KV_CACHE_UTIL_THRESHOLD,
+        engine_queue_max_requests=QUEUE_DEPTH_THRESHOLD,
+        queue_requests=float(second.queue),
+        queue_seconds=second.waited_seconds,
+        kv_usage_ratio=second.usage,
+        engine_queue_requests=second.depth,
+    )
+
+
+def _steps(view: EngineView) -> tuple[str, ...]:
+    assert view.diagnosis is not None
+    place = Place(target=view.key.target, model_name=view.key.model_name, runtime=view.runtime)
+    told = advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
+    return tuple(action.key for action in told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Gateways: which engines are behind one, what it reports of its queue, and what it does not disturb when it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvpressure.config.target import Target
+from kvpressure.engines.reader import PageError, PageReader
+from kvpressure.model.environment import GatewayReport
+from kvpressure.net.schedule import SystemClock
+from kvpressure.promtext.scanner import PageScanner
+from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
+from kvpressure.sources.gateway import SOURCE, GatewaySettings, GatewaySource
+from kvpressure.sources.source import Known, Wiring
+from tests.support import servers
+from tests.support.servers import FaultServer
+
+PAGES = Path(__file__).parents[2] / "fixtures" / "pages"
+LLM_D, GIE = "llm-d-router-0.10.0-epp", "inference-extension-without-pool-label-epp"
+ENGINES = (Target("llama-0", pod="llama-0", namespace="a"), Target("llama-1", namespace="a"), Target("qwen-0"))
+
+
+def page(name: str) -> bytes:
+    return (PAGES / f"{name}.prom").read_bytes()
+
+
+def pools(body: bytes) -> tuple[PoolReading, ...]:
+    return pools_of(*PageScanner(NAMES, lambda series: series).scan(body))
+
+
+def made(url: str = "http://epp:9090", others: int = 0, **target: object) -> GatewaySource:
+    rows = [{"url": url, **target}, *({"url": f"http://other-{n}:9090"} for n in range(others))]
+    settings = GatewaySettings.model_validate({"targets": rows, "timeout_seconds": 1})
+    return GatewaySource(settings.targets[0], settings, None, len(rows))
+
+
+async def read(source: GatewaySource, body: bytes) -> tuple[GatewayReport, ...]:
+    async with FaultServer(servers.page(body)) as server:
+        source._target = source._target.model_copy(update={"url": server.url})
+        await source._guard.attempt(source._read)
+        await source._client.aclose()
+    return source.facts(Known(ENGINES)).gateways
+
+
+def test_what_is_on_a_scrape_under_two_names_counts_once_and_tenants_are_added():
+    (pool,) = pools(page(LLM_D))
+    assert (pool.pool, pool.signals["queue_requests"], pool.signals["kv_usage_ratio"]) == ("llama", 46, 0.79)
+    assert pool.signals["waited_seconds"] / pool.signals["waited_requests"] == 12
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf"])
+def test_a_value_that_is_none_is_left_out(value):
+    body = page(LLM_D).replace(b" 0.79\n", f" {value}\n".encode())
+    assert "kv_usage_ratio" not in pools(body)[0].signals
+
+
+def test_a_queue_without_a_pool_is_of_the_only_pool_there_is():
+    (pool,) = pools(page(GIE))
+    assert (pool.pool, pool.signals["queue_requests"], pool.signals["kv_usage_ratio"]) == ("llama", 7, 0.8)
+
+
+async def test_all_engines_are_behind_the_only_gateway():
+    (report,) = await read(made(), page(LLM_D))
+    assert (report.pool, report.queue_requests, report.saturation_ratio) == ("llama", 46, 1.01)
+    assert report.engines == {"llama-0", "llama-1", "qwen-0"}
+    assert report.queue_seconds is None, "nobody has left the queue since the first reading"
+
+
+@pytest.mark.parametrize(
+    ("target", "engines"),
+    [
+        ({"engines": ["llama-*"]}, {"llama-0", "llama-1"}),
+        ({"namespace": "a", "engines": ["*-1"]}, {"llama-1"}),
+        ({"namespace": "b"}, set()),
+    ],
+)
+async def test_engines_are_chosen_by_name_pod_and_namespace(target, engines):
+    (report,) = await read(made(others=1, **target), page(LLM_D))
+    assert report.engines == engines
+
+
+async def test_of_several_gateways_one_that_does_not_say_which_engines_it_has_has_none_and_says_so():
+    source = made(others=1)
+    assert await read(source, page(LLM_D)) == ()
+    (problem,) = source.facts(Known(ENGINES)).problems
+    assert "set its engines or namespace" in problem
+
+
+async def test_the_time_in_the_queue_is_of_those_that_left_it_in_the_last_minute():
+    source = made()
+    await read(source, page(LLM_D))
+    later = page(LLM_D).replace(b"} 1200\n", b"} 1380\n").replace(b"} 100\n", b"} 110\n")
+    (report,) = await read(source, later)
+    assert report.queue_seconds == 18
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"<html>\n", "not_metrics"),
+        (b"", "not_metrics"),
+        (page("production-stack-02605e69-router"), "not_metrics"),
+        (b'llm_d_epp_ready_endpoints{name="a"} 1\nllm_d_epp_ready_endpoints{name="b"} 1\n', "several_pools"),
+        (b"llm_d_epp_ready_endpoints{name= 1\n", "malformed"),
+    ],
+)
+async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
+    source = made()
+    assert await read(source, body) == ()
+    (health,) = source.health()
+    assert (health.up, health.reason, "\n" in health.error) == (False, reason, False)
+
+
+async def test_a_pool_that_is_not_there_is_said():
+    source = made(pool="qwen")
+    assert await read(source, page(LLM_D)) == ()
+    assert source.health()[0].reason == "no_pool"
+
+
+async def test_a_gateway_that_fails_reports_nothing_until_it_is_read_again():
+    source = made()
+    assert await read(source, page(LLM_D))
+    assert await read(source, b"gone\n") == ()
+    assert await read(source, page(LLM_D))
+
+
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    [
+        ("production-stack-02605e69-router", "vLLM production-stack's router"),
+        ("aibrix-00669f5e-gateway", "AIBrix' gateway"),
+        (GIE, "a gateway's endpoint picker"),
+        (LLM_D, "a gateway's endpoint picker"),
+    ],
+)
+def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
+    with pytest.raises(PageError, match=whose) as raised:
+        PageReader().read(page(name), 1.0)
+    assert raised.value.reason == "gateway"
+
+
+def test_an_engine_whose_adapter_has_the_routers_count_of_pods_stays_an_engine():
+    body = b'vllm:num_requests_running{engine="0",model_name="m"} 1\nvllm:healthy_pods_total{endpoint="default"} 1\n'
+    assert len(PageReader().read(body, 1.0).engines) == 1
+
+
+def test_without_gateways_there_is_no_source():
+    wiring = Wiring(SystemClock(), lambda name, report: None, lambda container: False)
+    assert list(SOURCE.make(GatewaySettings(), wiring)) == []
