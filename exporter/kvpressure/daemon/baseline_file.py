@@ -7,7 +7,6 @@ age, shape, names and ranges; a file that is none of ours is left out as a whole
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 import tempfile
@@ -87,7 +86,7 @@ def parsed(text: bytes, now: float, max_engines: int) -> Baselines:
     found = json.loads(text)
     if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("engines"), list):
         raise ValueError(f"not a file of {FORMAT!r}")
-    written = _number(found.get("written"), "written", most=math.inf)
+    written = _number(found.get("written"), "written", most=1e12)
     if not -WRITE_SECONDS <= now - written <= MAX_AGE_SECONDS:
         raise ValueError("written more than a week ago, or in the future")
     return dict(_engine(one) for one in found["engines"][:max_engines])

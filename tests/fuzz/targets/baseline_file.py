@@ -37,7 +37,7 @@ def make(random: Random) -> bytes:
         "engine": "0",
         "healthy": {random.choice(names): [random.choice(_VALUES) for _ in range(random.choice((2, 2, 2, 1, 3)))]},
     }
-    written = random.choice((_NOW, _NOW, _NOW - 1e6, _NOW + 1e6, None, "now"))
+    written = random.choice((_NOW, _NOW, _NOW - 1e6, _NOW + 1e6, 10**400, None, "now"))
     file = {"format": random.choice((FORMAT, FORMAT, "other")), "written": written, "engines": [engine] * 3}
     return json.dumps(file).encode()
 
