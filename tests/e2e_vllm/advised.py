@@ -93,7 +93,7 @@ def done(actions: Sequence[Mapping[str, Any]]) -> Done:
             flags[BLOCKS] = str(2 * int(GENERATES[GENERATES.index(BLOCKS) + 1]))
         elif key == "cap_tokens":
             made["cap_prompt"] = _number(new)
-        elif key == "cap_answers":
+        elif key == "cap_output":
             made["cap_output"] = _number(new)
         elif key == "add_replica":
             made["replicas"] = _number(new) if new else 2
