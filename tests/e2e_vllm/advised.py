@@ -91,9 +91,9 @@ def done(actions: Sequence[Mapping[str, Any]]) -> Done:
         key, new = action["key"], action["new"] or ""
         if key == "kv_cache_dtype":
             flags[BLOCKS] = str(2 * int(GENERATES[GENERATES.index(BLOCKS) + 1]))
-        elif key == "cap_tokens":
+        elif key in ("cap_tokens", "cap_prompt"):
             made["cap_prompt"] = _number(new)
-        elif key == "cap_answers":
+        elif key == "cap_output":
             made["cap_output"] = _number(new)
         elif key == "add_replica":
             made["replicas"] = _number(new) if new else 2

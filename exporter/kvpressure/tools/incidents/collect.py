@@ -21,6 +21,7 @@ from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import LOSING, EngineView, Incident, Price
 from kvpressure.tools.incidents.judged_alerts import Alarm, Fired, ours
 from kvpressure.tools.incidents.names import Json
+from kvpressure.tools.incidents.words import COUNTED_RATIO
 
 BEFORE_SECONDS: Final = 900.0
 """Of a picture, before the incident and after it."""
@@ -30,8 +31,6 @@ MAX_PICTURE_POINTS: Final = 180
 
 QUEUE_SECONDS: Final = 300.0
 """A queue that began longer before the first verdict is not what the verdict is about."""
-COUNTED_RATIO: Final = 0.75
-"""Of an incident, that was judged: of less, what it lost would be a guess."""
 
 TOO_FEW: Final = "too_few_polls"
 """At the begin of what is read: nothing is wrong with the engine's series."""

@@ -13,6 +13,8 @@ from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.tools.incidents.names import Json
 
 INDENT: Final = "  "
+COUNTED_RATIO: Final = 0.75
+"""Of an incident, that was judged: of less, what it lost would be a guess."""
 SURE_SAMPLES: Final = 8
 """Of an incident, from which on what a begin or end between two of them may be off by is little."""
 NO_ACTION: Final = (
@@ -54,7 +56,7 @@ def _lost(incident: Json) -> str:
     tokens, time = incident["lost_tokens"], incident["lost_seconds"]
     if tokens is None or time is None:
         judged = incident.get("judged_seconds")
-        if judged is not None and judged < incident["seconds"]:
+        if judged is not None and judged < COUNTED_RATIO * incident["seconds"]:
             return f"too short to count (verdicts speak of {duration(judged)} of it)"
         return "not known (nothing tells what it would have done without)"
     return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
