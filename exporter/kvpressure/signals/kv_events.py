@@ -42,10 +42,6 @@ FAMILIES: Final = (
         "without what changes when requests are served faster.",
         "pool_ratio",
     ),
-    engine_family(
-        "cache_eviction_age_max_seconds",
-        "Median time from a block's storing to its eviction, by KV events; it was last used at some time between.",
-    ),
     engine_family("kv_events_total", "KV events read, by kind.", "kind", kind="counter"),
     engine_family(
         "kv_event_batches_total",
@@ -101,7 +97,6 @@ class EventWindow:
                 "kv_capacity_miss_tokens_total": newest.missed_tokens,
                 "kv_evicted_blocks_total": float(newest.evicted_blocks),
                 "prefix_cache_hit_ratio_by_pool": {f"{pool:g}": ratio for pool, ratio in curve.items()},
-                "cache_eviction_age_max_seconds": newest.residence_seconds,
                 "kv_events_total": {kind: float(newest.counts.get(kind, 0)) for kind in EVENTS},
                 "kv_event_batches_total": {
                     "read" if name == "batches" else name: float(newest.counts.get(name, 0)) for name in BATCHES
