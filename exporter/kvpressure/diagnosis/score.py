@@ -100,7 +100,7 @@ KV_SHOWS: Final = "kv_shows"
 """Any one of these is how KV pressure shows; that the others do not is no evidence against it."""
 
 EVICTION_SHOWS: Final = "eviction_shows"
-"""As much of it as keeps a verdict that says so: sessions come back in waves, and its confidence does not."""
+"""Half of what begins a verdict that says so: sessions come back in waves, and its confidence does not."""
 
 _KV: Final = ("admission_blocked", "preempting", "kv_saturated", "evicting")
 
@@ -128,10 +128,10 @@ def _agreement(rule: Rule, facts: Facts) -> float:
 
 
 def _eviction_shows(facts: Facts) -> float:
-    """Return how much of what keeps a verdict of eviction is there, 0..1."""
+    """Return how much of half of what begins a verdict of eviction is there, 0..1."""
     found, thresholds = facts.window.eviction, facts.thresholds
     return min(
-        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction_stays_min_ratio),
+        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction_time_min_ratio / 2),
         ramp(found.recomputed_ratio or 0.0, 0.0, thresholds.eviction_recomputed_min_ratio),
     )
 
