@@ -23,7 +23,9 @@ def score(inputs: Inputs) -> float | None:
     queue, preemption, thresholds = inputs.window.queue, inputs.window.preemption, inputs.thresholds
     blocked_full = thresholds.score_blocked_full_factor * thresholds.admission_blocked_min_ratio
     preempted_full = thresholds.score_preempted_full_factor * thresholds.preempting_min_ratio
-    preempted = preemption.request_ratio if preemption.burst_count else 0.0
+    preempted = preemption.request_ratio
+    if preempted is not None and not preemption.burst_count:
+        preempted = 0.0  # a single preemption is no trouble
     core = [
         _known(inputs.window.fit.blocked_ratio, 0.0, blocked_full, thresholds.score_blocked_weight_ratio),
         _known(preempted, 0.0, preempted_full, thresholds.score_preempted_weight_ratio),
