@@ -121,9 +121,6 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
     as many tokens were written, or found by others: at least after as many of both, at most after as many written. A
     prompt is counted at its end and takes its blocks before: one more or less may have been counted in between.
     """
-    free = free_tokens(window.points, window.cache)
-    if free is None:
-        return {}
     prompt = typical_prompt_tokens(window) or 0.0
     usage_max = window.max("kv_usage") or 0.0
     capacity, kept = window.cache.capacity_tokens or 0, kept_tokens(window.cache)
