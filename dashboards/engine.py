@@ -207,11 +207,12 @@ def _cache() -> Row:
             ),
             graph(
                 "Cache turnover",
-                "Time in which as many tokens are written as the cache has free: an unused context is kept no longer, "
-                "and at least as long as the dashed line.",
+                "Time in which as many tokens are written as the cache has free. An unused context is kept between the "
+                "two dashed lines.",
                 "s",
                 Query(engine("cache_turnover_seconds"), f"turnover {ENGINE}", FIRST),
                 Query(engine("cache_eviction_age_min_seconds"), f"kept at least {ENGINE}", REFERENCE, dashed=True),
+                Query(engine("cache_eviction_age_max_seconds"), f"kept at most {ENGINE}", REFERENCE, dashed=True),
                 logarithmic=True,
                 none="nothing was written in the window",
             ),

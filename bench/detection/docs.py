@@ -23,8 +23,8 @@ it had been evicted, and computing them took a fifth of the time. **Told** are t
 so, as its detail or beside requests that wait; **false stretches** have no eviction within 15 s. **Jumps** are changes
 of confidence by more than a third from one second to the next. **Age in bounds**: minutes in which the mean age at
 eviction that the block pool has measured lies between `kvpressure_cache_eviction_age_min_seconds` and
-`kvpressure_cache_turnover_seconds`; the last column allows a fifth outside, for means over a while in which the load
-changes.
+`kvpressure_cache_eviction_age_max_seconds`; the last column allows a fifth outside, for means over a while in which
+the load changes.
 
 Seeds 21 to 24 on vLLM 0.33, not looked at before for what is told; the least age was changed after 21 to 23 had been
 seen, and seed 24 alone has 77 % in bounds and 95 % within a fifth. Only `joins` has a past to compare with; one of its

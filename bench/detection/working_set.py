@@ -211,7 +211,7 @@ def _ages(
 
 def _age(cache: Mapping[str, Any], view: EngineView) -> tuple[float, float, float, float] | None:
     """Blocks evicted in a second, and the bounds around their mean age; None where there are none."""
-    least, most = (at(view.derived, name) for name in ("cache_eviction_age_min_seconds", "cache_turnover_seconds"))
+    least, most = (at(view.derived, f"cache_eviction_age_{end}_seconds") for end in ("min", "max"))
     if least is None or most is None or "age" not in cache:
         return None
     return float(cache["evicted"]), least, cache["age"][0], most

@@ -76,7 +76,7 @@ class Thresholds:
     preempting_min_ratio: float = _in("ratio")
     eviction_recomputed_min_ratio: float = _in("ratio")
     eviction_time_min_ratio: float = _in("ratio")
-    eviction_stays_min_ratio: float = _in("ratio")
+    eviction_stays_seconds: float = _in("seconds")
     eviction_turnover_min_count: float = _in("count")
     eviction_known_min_seconds: float = _in("seconds")
     eviction_half_life_seconds: float = _in("seconds")

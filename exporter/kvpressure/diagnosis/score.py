@@ -23,7 +23,9 @@ def score(inputs: Inputs) -> float | None:
     queue, preemption, thresholds = inputs.window.queue, inputs.window.preemption, inputs.thresholds
     blocked_full = thresholds.score_blocked_full_factor * thresholds.admission_blocked_min_ratio
     preempted_full = thresholds.score_preempted_full_factor * thresholds.preempting_min_ratio
-    preempted = preemption.request_ratio if preemption.burst_count else 0.0
+    preempted = preemption.request_ratio
+    if preempted is not None and not preemption.burst_count:
+        preempted = 0.0  # a single preemption is no trouble
     core = [
         _known(inputs.window.fit.blocked_ratio, 0.0, blocked_full, thresholds.score_blocked_weight_ratio),
         _known(preempted, 0.0, preempted_full, thresholds.score_preempted_weight_ratio),
@@ -100,7 +102,7 @@ KV_SHOWS: Final = "kv_shows"
 """Any one of these is how KV pressure shows; that the others do not is no evidence against it."""
 
 EVICTION_SHOWS: Final = "eviction_shows"
-"""As much of it as keeps a verdict that says so: sessions come back in waves, and its confidence does not."""
+"""Half of what begins a verdict that says so: sessions come back in waves, and its confidence does not."""
 
 _KV: Final = ("admission_blocked", "preempting", "kv_saturated", "evicting")
 
@@ -128,10 +130,10 @@ def _agreement(rule: Rule, facts: Facts) -> float:
 
 
 def _eviction_shows(facts: Facts) -> float:
-    """Return how much of what keeps a verdict of eviction is there, 0..1."""
+    """Return how much of half of what begins a verdict of eviction is there, 0..1."""
     found, thresholds = facts.window.eviction, facts.thresholds
     return min(
-        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction_stays_min_ratio),
+        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction_time_min_ratio / 2),
         ramp(found.recomputed_ratio or 0.0, 0.0, thresholds.eviction_recomputed_min_ratio),
     )
 

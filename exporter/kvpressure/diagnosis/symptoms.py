@@ -148,14 +148,11 @@ def _preempting(inputs: Inputs) -> Evidence:
 
 def _evicting(inputs: Inputs) -> Evidence:
     """Judge the share of the engine's time that goes into prompts it had computed before, and did not keep."""
-    thresholds, found = inputs.thresholds, inputs.window.eviction
-    least, share = thresholds.eviction_time_min_ratio, found.time_ratio
-    if share is None or found.recomputed_ratio is None:
+    least, share = inputs.thresholds.eviction_time_min_ratio, inputs.window.eviction.lasting_time_ratio
+    if share is None:
         return Evidence("evicting", None, "not known: prompt tokens computed again", None, least, "ratio")
-    text = f"share of the time spent on prompts that were in the cache before: {_shown(share, 'ratio')}"
-    lasts = found.turnovers >= thresholds.eviction_turnover_min_count
-    enough = lasts and found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
-    return Evidence("evicting", enough and share >= least, text, share, least, "ratio")
+    text = f"share of the time spent on prompts that were in the cache before, highest lately: {_shown(share, 'ratio')}"
+    return Evidence("evicting", share >= least, text, share, least, "ratio")
 
 
 def _latency_inflated(inputs: Inputs) -> Evidence:

@@ -21,7 +21,6 @@ class KvEvents:
     they had been removed: capacity misses, counted at `sampled_ratio` of all blocks and scaled up. `missed_by_blocks`
     are the same tokens by how many more blocks would have kept them (at most as many as that one of `BOUNDS`).
     `misses` are the blocks that this was counted on. `reach` is how many more blocks can be told of at all.
-    `residence_seconds` is the median time from a block's storing to its removal, of the last ones.
     `counts` has what was read, by what became of it.
     """
 
@@ -34,7 +33,6 @@ class KvEvents:
     misses: int = 0
     reach: int = 0
     sampled_ratio: float = 1.0
-    residence_seconds: float | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -6,8 +6,9 @@ What was found at longer turnovers is known of the engine's own past, else of ot
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -70,8 +71,9 @@ class Eviction:
 
     `hit_ratio` is that of the window, `hit_ratio_before` what the same engine had while its cache turned over more
     slowly. `recomputed_ratio` is the share of the computed prompt tokens that were found then, `time_ratio` the same
-    as a share of the engine's time. `turnovers` is how often the cache was written over since hits fell: below 1, what
-    is missing may have been reset or lost in a restart rather than evicted.
+    as a share of the engine's time. `newest` has both of the last seconds, where they are known of so few, and
+    `lasting_time_ratio` is what a verdict is made of (`LastingHarm`). `turnovers` is how often the cache was written
+    over since hits fell: below 1, what is missing may have been reset or lost in a restart rather than evicted.
 
     Where they are known `by_events` (`kv_events`), the ratios are exact but for `error_ratio` of sampling, nothing is
     compared with the past, and `hit_ratio_by_pool` has the hits of larger pools.
@@ -86,6 +88,8 @@ class Eviction:
     hit_ratio_before: float | None = None
     recomputed_ratio: float | None = None
     time_ratio: float | None = None
+    newest: tuple[float, float] | None = None
+    lasting_time_ratio: float | None = None
     turnovers: float = 0.0
     by_events: bool = False
     error_ratio: float = 0.0
@@ -105,6 +109,47 @@ class Eviction:
 def lasts(found: Eviction, thresholds: Thresholds) -> bool:
     """Return whether the cache was written over since hits fell: what is missing was not reset, nor lost."""
     return found.turnovers >= thresholds.eviction_turnover_min_count
+
+
+class LastingHarm:
+    """The share of time that evictions took, what did not last left out, and for a while after."""
+
+    def __init__(self) -> None:
+        self._newest: deque[tuple[float, float]] = deque()
+        self._highest: deque[tuple[float, float]] = deque()
+        """Readings that no later one reached."""
+
+    def restarted(self) -> None:
+        """Another process answers: what the one before computed again is no reason any more."""
+        self._newest.clear()
+        self._highest.clear()
+
+    def take(self, t: float, found: Eviction, thresholds: Thresholds) -> Eviction:
+        """Return what was found at `t` (unix seconds) with the highest share that lasted for a few seconds lately.
+
+        What is not known neither ends nor prolongs what was before.
+        """
+        newest, highest = self._newest, self._highest
+        recomputed, share = found.newest or (found.recomputed_ratio, found.time_ratio)
+        if share is not None and recomputed is not None:
+            enough = recomputed >= thresholds.eviction_recomputed_min_ratio and lasts(found, thresholds)
+            newest.append((t, share if enough else 0.0))
+            while newest[0][0] <= t - LASTING_SECONDS:
+                newest.popleft()
+            least = min(one for _, one in newest)
+            while highest and highest[-1][1] <= least:
+                highest.pop()
+            highest.append((t, least))
+        while highest and highest[0][0] < t - thresholds.eviction_stays_seconds:
+            highest.popleft()
+        return replace(found, lasting_time_ratio=highest[0][1]) if highest else found
+
+
+LASTING_SECONDS: Final = 8.0
+"""A few long prompts take all of a shorter time in a production chat; the verdict waits for its own hold besides."""
+
+NEWEST_SECONDS: Final = 20.0
+"""Where each miss is read, its share of the time is known of so few seconds."""
 
 
 class Octaves:
@@ -226,16 +271,18 @@ class HitCurve:
         self._turnovers = self._turnovers + turned if fallen else 0.0
         self.octaves.remember(now, elapsed, thresholds.eviction_half_life_seconds)
         self._siblings.remember(now, elapsed, thresholds.eviction_half_life_seconds)
-        timed = window.rate("prefill_seconds") is not None
+        timed = time_ratio(newest_minute(window), recomputed)
         return Eviction(
             turnover_seconds=now.turnover_seconds,
             hit_ratio=now.ratio,
             hit_ratio_before=best,
             recomputed_ratio=recomputed,
-            time_ratio=time_ratio(window, recomputed) if timed else self._time_by_rate(window, recomputed),
+            time_ratio=time_ratio(newest_minute(window), recomputed)
+            if timed
+            else self._time_by_rate(window, recomputed),
             turnovers=self._turnovers,
             by_siblings=by_siblings,
-            time_by_rate=not timed,
+            time_by_rate=timed is None and recomputed is not None,
             hit_ratio_elsewhere=self._siblings.of_others(now, self.octaves, thresholds),
         )
 
@@ -259,7 +306,7 @@ class HitCurve:
         written = written_tokens(counters)
         if written is None:
             written = missed_tokens(counters)
-        free, last = free_tokens(_newest(window), window.cache), self._written
+        free, last = free_tokens(newest_minute(window), window.cache), self._written
         self._written = written
         return max(0.0, written - last) / free if free and written is not None and last is not None else 0.0
 
@@ -269,7 +316,7 @@ class HitCurve:
         highest = computed_rate(fast)
         if highest is not None and any(point.gauges.get("waiting") for point in fast):
             self._highest_rate = max(self._highest_rate or 0.0, highest)
-        now = computed_rate(_newest(window))
+        now = computed_rate(newest_minute(window))
         if now is None or recomputed is None or not self._highest_rate:
             return None
         return recomputed * min(1.0, now / self._highest_rate)
@@ -300,7 +347,8 @@ class _Mean:
         self.prompt_tokens += (now.prompt_tokens - self.prompt_tokens) * share
 
 
-def _newest(window: EngineWindow) -> Sequence[Point]:
+def newest_minute(window: EngineWindow) -> Sequence[Point]:
+    """Return the polls of which hits are the mean."""
     return window.points if window.seconds <= HITS_SECONDS else window.latest(HITS_SECONDS, 3)
 
 
@@ -309,7 +357,7 @@ def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
 
     Without generated tokens the turnover is an upper bound. Without lengths of prompts it is what a request holds.
     """
-    points, cache = _newest(window), window.cache
+    points, cache = newest_minute(window), window.cache
     prompt = typical_prompt_tokens(window) or at(derived, "kv_tokens_per_request")
     generated, ratio = rate(points, "generation_tokens"), hit_ratio(points)
     computed = computed_rate(points) if generated is None else computed_prompt_tokens_per_second(points, cache)
@@ -319,13 +367,13 @@ def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
     return Hits(free / written, ratio, prompt, computed or 0.0)
 
 
-def time_ratio(window: EngineWindow, recomputed: float | None) -> float | None:
-    """Return the share of the engine's time that goes into prompt tokens computed again.
+def time_ratio(points: Sequence[Point], recomputed: float | None) -> float | None:
+    """Return the share of the engine's time that goes into prompt tokens computed again, over the polls.
 
     While on average n requests are between admission and first token (Little's law), prompts are computed for a share
     min(1, n) of the time at most.
     """
-    prefilling = rate(_newest(window), "prefill_seconds")
+    prefilling = rate(points, "prefill_seconds")
     return None if prefilling is None or recomputed is None else recomputed * min(1.0, prefilling)
 
 

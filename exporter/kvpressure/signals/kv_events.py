@@ -14,7 +14,8 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.kv_events import BOUNDS, KvEvents
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at, known
-from kvpressure.signals.eviction import Eviction, time_ratio
+from kvpressure.signals.eviction import NEWEST_SECONDS, Eviction, newest_minute, time_ratio
+from kvpressure.signals.prefix_cache import computed_prompt_tokens_per_second
 from kvpressure.signals.windows import EngineWindow
 
 POOLS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -42,10 +43,6 @@ FAMILIES: Final = (
         "without what changes when requests are served faster.",
         "pool_ratio",
     ),
-    engine_family(
-        "cache_eviction_age_max_seconds",
-        "Median time from a block's storing to its eviction, by KV events; it was last used at some time between.",
-    ),
     engine_family("kv_events_total", "KV events read, by kind.", "kind", kind="counter"),
     engine_family(
         "kv_event_batches_total",
@@ -61,12 +58,14 @@ FAMILIES: Final = (
 class Misses:
     """Capacity misses over the window.
 
-    `recomputed_ratio` is their share of the computed prompt tokens, of which `error_ratio` (relative, one standard
+    `recomputed_ratio` is their share of the computed prompt tokens, `newest_ratio` that of the last seconds, None while
+    nothing is computed in these. Of the first, `error_ratio` (relative, one standard
     deviation) comes from sampling. `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete`
     says whether little can be missing: a whole pool was evicted since anything was forgotten, or that is long ago.
     """
 
     recomputed_ratio: float
+    newest_ratio: float | None = None
     error_ratio: float = 0.0
     complete: bool = False
     hit_ratio_by_pool: Mapping[float, float] = field(default_factory=dict)
@@ -101,7 +100,6 @@ class EventWindow:
                 "kv_capacity_miss_tokens_total": newest.missed_tokens,
                 "kv_evicted_blocks_total": float(newest.evicted_blocks),
                 "prefix_cache_hit_ratio_by_pool": {f"{pool:g}": ratio for pool, ratio in curve.items()},
-                "cache_eviction_age_max_seconds": newest.residence_seconds,
                 "kv_events_total": {kind: float(newest.counts.get(kind, 0)) for kind in EVENTS},
                 "kv_event_batches_total": {
                     "read" if name == "batches" else name: float(newest.counts.get(name, 0)) for name in BATCHES
@@ -125,10 +123,19 @@ class EventWindow:
         reach = last.reach - evicted
         return Misses(
             min(1.0, missed / tokens),
+            self._newest_ratio(window),
             _error_ratio(last.misses - first.misses, last.sampled_ratio),
             (blocks is not None and reach >= blocks) or first.t - last.since >= COMPLETE_SECONDS,
             {} if blocks is None or hits is None else _curve(first, last, tokens, hits, blocks, reach),
         )
+
+    def _newest_ratio(self, window: EngineWindow) -> float | None:
+        points, last = window.latest(NEWEST_SECONDS, 2), self._reports[-1]
+        computed = computed_prompt_tokens_per_second(points, window.cache)
+        first = next((one for one in self._reports if one.t >= points[0].t), last)
+        if not computed or last.t <= first.t:
+            return None
+        return min(1.0, (last.missed_tokens - first.missed_tokens) / (last.t - first.t) / computed)
 
 
 def with_events(
@@ -140,12 +147,15 @@ def with_events(
     past = told.recomputed_ratio if told.turnovers >= thresholds.eviction_turnover_min_count else None
     if not misses.complete and past is not None and past > misses.recomputed_ratio:
         return told  # blocks that were evicted before events were read are not known to have been here
+    newest = misses.newest_ratio
+    takes = time_ratio(window.latest(NEWEST_SECONDS, 2), newest)
     return replace(
         told,
         turnover_seconds=at(derived, "cache_turnover_seconds"),
         hit_ratio=at(derived, "prefix_cache_hit_ratio"),
         recomputed_ratio=misses.recomputed_ratio,
-        time_ratio=time_ratio(window, misses.recomputed_ratio),
+        time_ratio=time_ratio(newest_minute(window), misses.recomputed_ratio),
+        newest=None if takes is None or newest is None else (newest, takes),
         # Each of these was evicted: no reset and no restart looks like it.
         turnovers=thresholds.eviction_turnover_min_count,
         by_events=True,

@@ -20,7 +20,7 @@ from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
-from kvpressure.signals.eviction import HitCurve, Octaves
+from kvpressure.signals.eviction import HitCurve, LastingHarm, Octaves
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, with_events
 from kvpressure.signals.minutes import LongMeans
@@ -68,6 +68,7 @@ class EngineHistory:
         self._learned_cap: float | None = None
         """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
         self._hit_curve = HitCurve(siblings)
+        self._harm = LastingHarm()
         self._events = EventWindow(seconds)
         self._hits_by_pool: tuple[PoolHits, ...] = ()
         self._means = LongMeans()
@@ -114,6 +115,7 @@ class EngineHistory:
             self._cost.restarted()
             self._learned_cap = None
             self._hit_curve.restarted()
+            self._harm.restarted()
             self._means.forget()
         self._page_cache = sample.cache or self._page_cache
         window.cache = replace(_with_learned(self._page_cache, log), watermark_ratio=watermark_ratio)
@@ -136,6 +138,7 @@ class EngineHistory:
         eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
         misses = self._events.misses(self._window, derived)
         eviction = with_events(eviction, misses, self._window, derived, thresholds)
+        eviction = self._harm.take(self._window.t, eviction, thresholds)
         derived |= self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
         self._hits_by_pool = tuple(PoolHits(*one) for one in sorted(eviction.hit_ratio_by_pool.items()))
         return Features(

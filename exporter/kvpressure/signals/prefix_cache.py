@@ -25,11 +25,15 @@ FAMILIES: Final = (
     ),
     engine_family(
         "cache_turnover_seconds",
-        "Time in which as many tokens are written as the cache has free: no unused block is kept longer, but for hits.",
+        "Time in which as many tokens are written as the cache has free, by the means of the window.",
     ),
     engine_family(
         "cache_eviction_age_min_seconds",
         "Least time from a block's last use to its eviction, if every hit moved other blocks to the end of the queue.",
+    ),
+    engine_family(
+        "cache_eviction_age_max_seconds",
+        "Most time from a block's last use to its eviction, if no hit took a block from before it in the queue.",
     ),
 )
 
@@ -37,9 +41,9 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return what the page tells of the prefix cache over the window.
 
-    The age at eviction lies between `cache_eviction_age_min_seconds` and `cache_turnover_seconds`: the least recently
-    freed block goes first, every hit frees its blocks anew, and nobody tells how many of them are the same ones. Both
-    are absent while nothing is written, and where caching is switched off.
+    The age at eviction of the blocks that go now lies between `cache_eviction_age_min_seconds` and `..._max_seconds`:
+    the least recently freed block goes first, every hit frees its blocks anew, and nobody tells how many of them are
+    the same ones. All are absent while nothing is written, and where caching is switched off.
     """
     points, cache = window.points, window.cache
     hits, computed = hit_ratio(points), computed_prompt_tokens_per_second(points, cache)
@@ -52,7 +56,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
             **found,
             "computed_prompt_token_ratio": computed / (computed + generated) if computed + generated > 0 else None,
             "cache_turnover_seconds": _over(free, computed + generated),
-            "cache_eviction_age_min_seconds": _eviction_age_min_seconds(window, computed, hits),
+            **_eviction_age_seconds(window, computed, hits),
         }
     )
 
@@ -110,23 +114,37 @@ def free_tokens(points: Sequence[Point], cache: CacheConfig) -> float | None:
     return max(0.0, (1.0 - mean(usage)) * capacity - kept_tokens(cache))
 
 
-def _eviction_age_min_seconds(window: EngineWindow, computed: float, hits: float | None) -> float | None:
-    """Return how long ago the cache had seen as many tokens less as are free now, if no two were of the same block.
+def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | None) -> Mapping[str, float | None]:
+    """Return the bounds of the age at eviction, by what was counted since the blocks that go now were freed.
 
-    By what was counted since, not by a mean: load changes while a block waits for its end.
+    A block that is freed waits behind all that were free then, not behind those that are free now. They are gone once
+    as many tokens were written, or found by others: at least after as many of both, at most after as many written. A
+    prompt is counted at its end and takes its blocks before: one more or less may have been counted in between.
     """
+    prompt = typical_prompt_tokens(window) or 0.0
+    usage_max = window.max("kv_usage") or 0.0
+    capacity, kept = window.cache.capacity_tokens or 0, kept_tokens(window.cache)
+    least = max(0.0, (1.0 - usage_max) * capacity - kept)
+
+    def free_at(point: Point, more: float) -> float | None:
+        usage = point.gauges.get("kv_usage")
+        return None if usage is None else max(0.0, max(0.0, (1.0 - usage) * capacity - kept) + more)
+
     touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.rate("prompt_tokens")
-    free = free_tokens([window.points[-1]], window.cache)
-    if touched is None or not prompts or free is None:
-        return None
-    factor = touched / prompts
+    factor = touched / prompts if touched is not None and prompts else None
 
-    def count(point: Point) -> float | None:
+    def touched_tokens(point: Point) -> float | None:
         prompt, generated = (point.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
-        return None if prompt is None or generated is None else prompt * factor + generated
+        return None if prompt is None or generated is None or factor is None else prompt * factor + generated
 
-    # Between two polls one more prompt may take its blocks.
-    return window.seconds_since(max(0.0, free - (typical_prompt_tokens(window) or 0.0)), count)
+    return {
+        "cache_eviction_age_min_seconds": window.seconds_since(
+            touched_tokens, lambda point: free_at(point, -prompt), max(0.0, least - prompt)
+        ),
+        "cache_eviction_age_max_seconds": window.seconds_since(
+            lambda point: written_tokens(point.counters), lambda point: free_at(point, prompt), least + prompt
+        ),
+    }
 
 
 def _over(tokens: float, tokens_per_second: float) -> float | None:

@@ -227,25 +227,30 @@ class EngineWindow:
                 break
         return found
 
-    def seconds_since(self, amount: float, count: Callable[[Point], float | None]) -> float | None:
-        """Return how long ago `count`, which never falls, was less by `amount`; None where it does not grow.
+    def seconds_since(
+        self, count: Callable[[Point], float | None], room: Callable[[Point], float | None], least: float
+    ) -> float | None:
+        """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        Beyond the oldest poll that is known it is by the rate since then.
+        No poll of the window has a `room` below `least`. Beyond the oldest poll that is known it is by the rate since
+        then. None where it does not grow.
         """
         newest = self.points[-1] if self.points else None
         now = None if newest is None else count(newest)
         if newest is None or now is None:
             return None
-        later = newest.t, now
-        for point in self._before(now - amount, count):
-            if (counted := count(point)) is None:
+        later: tuple[float, float, float] | None = None
+        for point in self._before(now - least, count):
+            if (counted := count(point)) is None or (left := room(point)) is None:
                 continue
-            if counted <= now - amount:
-                share = (counted - (now - amount)) / (counted - later[1]) if counted < later[1] else 0.0
-                return newest.t - (point.t + share * (later[0] - point.t))
-            later = point.t, counted
-        grown = now - later[1]
-        return (newest.t - later[0]) * amount / grown if grown > 0 else None
+            over = now - counted - left
+            if over >= 0:
+                share = over / (over - later[1]) if later is not None else 1.0
+                return newest.t - (point.t + share * ((newest.t if later is None else later[0]) - point.t))
+            later = point.t, over, left
+        if later is None or later[1] + later[2] <= 0:
+            return None
+        return (newest.t - later[0]) * later[2] / (later[1] + later[2])
 
     def _before(self, least: float, count: Callable[[Point], float | None]) -> Iterator[Point]:
         """Yield polls, newest first, without those that are sure to have counted more than `least`."""

@@ -261,7 +261,8 @@ def test_the_score_is_zero_when_calm_high_when_blocked_and_absent_when_nothing_i
     assert scoring.score(inputs()) == 0.0
     assert scoring.score(inputs(**BLOCKED)) > 0.75
     nothing = dict.fromkeys(("demand", "waiting_ratio", "kv_usage_ratio", "blocked_ratio", "request_ratio"))
-    assert scoring.score(polls_with(nothing | {"burst_count": 1})) is None
+    for bursts in (0, 1):
+        assert scoring.score(polls_with(nothing | {"burst_count": bursts})) is None
 
 
 def test_a_queue_at_the_sequence_cap_scores_low():

@@ -14,7 +14,13 @@ from kvpressure.signals.eviction import Eviction
 from tests.support.verdicts import THRESHOLDS, grounds, inputs
 
 EVICTED = Eviction(
-    turnover_seconds=9.0, hit_ratio=0.2, hit_ratio_before=0.8, recomputed_ratio=0.75, time_ratio=0.4, turnovers=3.0
+    turnover_seconds=9.0,
+    hit_ratio=0.2,
+    hit_ratio_before=0.8,
+    recomputed_ratio=0.75,
+    time_ratio=0.4,
+    lasting_time_ratio=0.4,
+    turnovers=3.0,
 )
 NOBODY_WAITS = {"waiting": 0.0, "waiting_ratio": 0.0, "demand": 4.0, "kv_usage_ratio": 0.4}
 BLOCKED = {"kv_usage_ratio": 0.9, "blocked_ratio": 1.0}
@@ -23,7 +29,7 @@ BLOCKED = {"kv_usage_ratio": 0.9, "blocked_ratio": 1.0}
 def evicting(share: float = 0.4, recomputed: float = 0.75, **asked: object) -> Inputs:
     """Polls that show what is `asked`, and evictions that take a `share` of the time."""
     found = inputs(**(asked or NOBODY_WAITS))
-    told = replace(EVICTED, time_ratio=share, recomputed_ratio=recomputed)
+    told = replace(EVICTED, time_ratio=share, lasting_time_ratio=share, recomputed_ratio=recomputed)
     return replace(found, window=replace(found.window, eviction=told))
 
 
@@ -86,6 +92,7 @@ def test_where_nothing_tells_what_was_here_before_eviction_is_no_verdict_and_wha
 
 def test_a_past_that_shows_no_eviction_leaves_nothing_to_ask():
     known = Eviction(turnover_seconds=9.0, hit_ratio=0.1, hit_ratio_before=0.1, recomputed_ratio=0.0, time_ratio=0.0)
+    known = replace(known, lasting_time_ratio=0.0)
     found = Diagnostician().diagnose(1.0, computing(known))
     assert "which blocks were evicted and computed again" not in [one.what for one in found.missing]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.eviction import Eviction, HitCurve, Octaves
+from kvpressure.signals.eviction import LASTING_SECONDS, Eviction, HitCurve, LastingHarm, Octaves
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, THRESHOLDS, window
 from tests.support.tools import FIXTURES
@@ -170,3 +170,41 @@ def test_sessions_that_join_are_told_once_the_pool_is_too_small_for_all():
 def test_what_is_no_eviction_is_never_told(name):
     _, told = eviction_seconds(LAB / f"{name}-0.33.0.jsonl.xz")
     assert told == set()
+
+
+def lasting(*shares: float | None, recomputed: float = 0.5) -> list[float | None]:
+    """What a verdict is made of, of these shares of the time, a second apart."""
+    harm = LastingHarm()
+    found = [Eviction(recomputed_ratio=recomputed, time_ratio=share, turnovers=1.0) for share in shares]
+    return [harm.take(float(t), one, THRESHOLDS).lasting_time_ratio for t, one in enumerate(found)]
+
+
+def test_harm_counts_once_it_lasts_and_for_a_while_after():
+    stays, lasts = round(THRESHOLDS.eviction_stays_seconds), round(LASTING_SECONDS)
+    found = lasting(*[0.1] * lasts, *[0.4] * lasts, *[0.1] * (stays + 2))
+    assert found[2 * lasts - 2] == 0.1
+    assert found[2 * lasts - 1] == found[2 * lasts - 1 + stays] == 0.4
+    assert found[2 * lasts + stays] == 0.1
+
+
+def test_a_single_prompt_is_no_lasting_harm():
+    assert max(share or 0.0 for share in lasting(*[0.1] * 8, 0.9, 0.9, 0.1, 0.1)) == 0.1
+
+
+def test_what_is_not_known_neither_ends_harm_nor_prolongs_it():
+    stays = round(THRESHOLDS.eviction_stays_seconds)
+    found = lasting(0.4, 0.4, 0.4, *[None] * (stays + 2))
+    assert found[2 + stays] == 0.4
+    assert found[3 + stays] is None
+    assert lasting(None, None) == [None, None]
+
+
+def test_time_that_goes_into_new_prompts_is_no_harm():
+    assert lasting(0.9, 0.9, 0.9, 0.9, recomputed=THRESHOLDS.eviction_recomputed_min_ratio / 2)[-1] == 0.0
+
+
+def test_another_process_starts_without_the_harm_of_the_one_before():
+    harm, found = LastingHarm(), Eviction(recomputed_ratio=0.5, time_ratio=0.4, turnovers=1.0)
+    assert harm.take(1.0, found, THRESHOLDS).lasting_time_ratio == 0.4
+    harm.restarted()
+    assert harm.take(2.0, Eviction(), THRESHOLDS).lasting_time_ratio is None

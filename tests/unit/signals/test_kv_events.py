@@ -99,10 +99,9 @@ def test_a_source_that_is_read_anew_or_not_at_all_begins_anew():
 
 
 def test_the_series_are_there_while_events_are_read():
-    events = taken(missed_per_second=400.0, residence_seconds=7.0, counts={"batches": 5, "stored": 3, "new": 1})
+    events = taken(missed_per_second=400.0, counts={"batches": 5, "stored": 3, "new": 1})
     told = events.families(events.misses(page(), DERIVED))
     assert told["kv_capacity_miss_tokens_total"] == pytest.approx(400.0 * 119)
-    assert told["cache_eviction_age_max_seconds"] == 7.0
     assert told["prefix_cache_hit_ratio_by_pool"]["2"] == pytest.approx(0.52)
     assert told["kv_events_total"] == {"stored": 3.0, "removed": 0.0, "cleared": 0.0, "unknown": 0.0}
     assert told["kv_event_batches_total"]["read"] == 5.0

@@ -91,17 +91,6 @@ def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
     return "Requests were preempted, and wait until they fit with their answers."
 
 
-@fact("timed_evictions", "kv_events")
-def _evicts_still(facts: Facts) -> bool:
-    """Return whether half of what begins the verdict is still there: sessions come back in waves."""
-    found, thresholds = facts.window.eviction, facts.thresholds
-    if facts.cause_before is not Cause.KV_CACHE_PRESSURE or found.time_ratio is None or found.recomputed_ratio is None:
-        return False
-    enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
-    lasts = found.turnovers >= thresholds.eviction_turnover_min_count
-    return enough and lasts and found.time_ratio >= thresholds.eviction_stays_min_ratio
-
-
 def _evicted(facts: Facts) -> str:
     found = facts.window.eviction
     hits, before = found.hit_ratio or 0.0, found.hit_ratio_before or 0.0
@@ -147,7 +136,7 @@ RULES: Final = (
         "kv.eviction",
         Cause.KV_CACHE_PRESSURE,
         "eviction",
-        symptoms.evicting | _evicts_still | (symptoms.may_evict & batch.mostly_prefill),
+        symptoms.evicting | (symptoms.may_evict & batch.mostly_prefill),
         _evicted,
         EVICTION_EXPECTS,
     ),

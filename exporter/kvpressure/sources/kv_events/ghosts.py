@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 from kvpressure.model.kv_events import BOUNDS, KvEvents
@@ -28,7 +27,6 @@ _ALL: Final = 1 << 24
 _MAX_RUNS: Final = 4096
 _SAME_PROMPT_BATCHES: Final = 2
 """A long prompt is stored over steps that follow each other."""
-_LAST: Final = 256
 _LEAST_POOL: Final = 64
 _FEW: Final = 64
 
@@ -70,7 +68,7 @@ class GhostList:
         self._ghosts: dict[int, int] = {}
         self._order: list[int] = []
         """The numbers of the evictions of those in `_ghosts`, oldest first."""
-        self._here: dict[int, float] = {}
+        self._here: set[int] = set()
         self._below: set[int] = set()
         self._runs: dict[int, _Run] = {}
         """By the last block that was stored of each."""
@@ -79,7 +77,6 @@ class GhostList:
         self._tokens = [0.0] * (len(BOUNDS) + 1)
         self._missed = 0.0
         self._misses = 0
-        self._residences: deque[float] = deque(maxlen=_LAST)
         self._full_group: int | None = None
 
     def begin_batch(self) -> None:
@@ -87,9 +84,7 @@ class GhostList:
         self._before = self._evicted
         self._batch += 1
 
-    def stored(
-        self, t: float, hashes: Sequence[Hash], parent: Hash | None, block_tokens: int, group: int, *, full: bool
-    ) -> None:
+    def stored(self, hashes: Sequence[Hash], parent: Hash | None, block_tokens: int, group: int, *, full: bool) -> None:
         """Take in blocks that came into the pool, in the order of their prompt."""
         run = self._run(parent, group)
         counts = self._counts(group, full=full)
@@ -106,7 +101,7 @@ class GhostList:
             again = number is not None or (run.blocks > 0 and key in self._here)
             if again and counts and key not in self._below:
                 self._miss(run.blocks, block_tokens)
-            self._here.setdefault(key, t)
+            self._here.add(key)
         self._take_out(found)
         run.taken += len(found)
         if hashes:
@@ -132,16 +127,14 @@ class GhostList:
         run.batch = self._batch
         return run
 
-    def removed(self, t: float, hashes: Sequence[Hash], group: int) -> None:
+    def removed(self, hashes: Sequence[Hash], group: int) -> None:
         """Take in blocks that were evicted from the pool."""
         for one in hashes:
             self._evicted += 1
             key = self._mixed(one, group)
             if key % _ALL >= self._threshold:
                 continue
-            stored = self._here.pop(key, None)
-            if stored is not None:
-                self._residences.append(t - stored)
+            self._here.discard(key)
             before = self._ghosts.get(key)
             if before is not None:  # one of two copies was gone already
                 self._take_out([before])
@@ -184,7 +177,6 @@ class GhostList:
             misses=self._misses,
             reach=int(min(self._evicted - self._forgotten, self._longest or math.inf)),
             sampled_ratio=self._threshold / _ALL,
-            residence_seconds=median(self._residences) if self._residences else None,
             counts=dict(counts),
         )
 
@@ -213,7 +205,7 @@ class GhostList:
         while len(self._ghosts) + len(self._here) + len(self._below) > self._entries // 2 and self._threshold > 1:
             self._threshold //= 2
             self._ghosts = {key: number for key, number in self._ghosts.items() if key % _ALL < self._threshold}
-            self._here = {key: t for key, t in self._here.items() if key % _ALL < self._threshold}
+            self._here = {key for key in self._here if key % _ALL < self._threshold}
             self._below = {key for key in self._below if key % _ALL < self._threshold}
         self._order = sorted(self._ghosts.values())
         if self._threshold <= 1:

@@ -15,13 +15,13 @@ def take(ghosts: GhostList, batch: Batch, now: float, counts: Counter[str]) -> N
         if isinstance(event, Stored):
             counts["stored"] += 1
             if event.on_gpu:
-                ghosts.stored(now, event.hashes, event.parent, event.block_tokens, event.group, full=event.full)
+                ghosts.stored(event.hashes, event.parent, event.block_tokens, event.group, full=event.full)
             else:
                 ghosts.stored_below(event.hashes, event.group)
         elif isinstance(event, Removed):
             counts["removed"] += 1
             if event.on_gpu:
-                ghosts.removed(now, event.hashes, event.group)
+                ghosts.removed(event.hashes, event.group)
             else:
                 ghosts.removed_below(event.hashes, event.group)
         elif isinstance(event, Cleared):
