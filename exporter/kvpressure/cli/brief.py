@@ -13,6 +13,8 @@ from kvpressure.model.values import at
 from kvpressure.printable import clean
 
 MOST_FACTS = 3
+COUNTED = "REPLICAS"
+"""A placeholder that its own line explains: how many times as many as now."""
 
 
 def brief_report(findings: Sequence[Finding], now: float) -> Group:
@@ -56,6 +58,6 @@ def _step(finding: Finding) -> list[RenderableType]:
     change = f": {' -> '.join(filter(None, (first.current, first.new)))}" if first.new else ""
     parts: list[RenderableType] = [Text(clean(f"Do: {first.title}{change}"), style="bold")]
     parts += expected(first)
-    if first.placeholders:
+    if set(first.placeholders) - {COUNTED}:
         return [*parts, Text("  its commands: --full, with --deployment, --pod or --unit named", style="dim")]
     return [*parts, *command_lines(first)]

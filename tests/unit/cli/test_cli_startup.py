@@ -48,7 +48,7 @@ USED = {
     "run": _SERVER,
     "demo": {*_SERVER, "rich"},
     "triage": _SAMPLER,
-    "record": _SAMPLER - {"aiohttp"},
+    "record": _SAMPLER,
     "incidents": {*_HTTP, "httpx2", "jinja2", "pydantic", "yaml"},  # names are resolved as polls resolve them
     "whatif": _SAMPLER,
     "plan": {"yaml"},

@@ -106,7 +106,7 @@ async def test_a_pod_that_does_not_run_or_is_not_there_says_so(world: World):
     [
         (("pod/llama-9",), "there is no pod/llama-9 in namespace prod"),
         (("http://localhost:1", "-n", "prod"), "--namespace is for a pod: name it as KIND/NAME"),
-        (("pod/llama-0", "--trace", "x"), "give an engine (URL or KIND/NAME) or --trace FILE, not both"),
+        (("pod/llama-0", "--trace", "x"), "give an engine (ADDRESS or KIND/NAME) or --trace FILE, not both"),
     ],
 )
 async def test_what_cannot_be_meant_or_found_ends_with_a_sentence(world: World, words: tuple[str, ...], said: str):

@@ -17,7 +17,7 @@ from kvpressure.sources.source import Known, Wiring
 from tests.support import servers
 from tests.support.servers import FaultServer
 
-PAGES = Path(__file__).parents[2] / "fixtures" / "pages"
+PAGES = Path(__file__).parents[2] / "fixtures" / "gateways"
 LLM_D, GIE = "llm-d-router-0.10.0-epp", "inference-extension-without-pool-label-epp"
 ENGINES = (Target("llama-0", pod="llama-0", namespace="a"), Target("llama-1", namespace="a"), Target("qwen-0"))
 

@@ -82,7 +82,9 @@ def test_every_incident_is_found_with_its_cause_and_none_is_made_up(document: di
 def test_it_says_when_what_it_cost_and_what_would_have_helped(document: dict[str, Any]) -> None:
     (one,) = [one for one in document["incidents"] if one["target"] == "prod/kv"]
     began, ended = START + 600 + 150, START + 600 + 450
-    assert began < one["began"] < began + 75
+    assert (
+        began - 15 < one["began"] < began + 75
+    )  # the queue is looked at every 15 s, and dates it to between two looks
     assert ended - 30 < one["ended"] < ended + 75
     assert one["step_seconds"] == pytest.approx(15.0)
     assert one["lost_tokens"] > 10_000
