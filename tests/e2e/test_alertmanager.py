@@ -72,8 +72,8 @@ async def test_the_critical_page_mutes_the_symptoms_of_its_engine_and_of_no_othe
         others = {
             "another replica": warnings(*SYMPTOMS, target="prod/llm-1:8000"),
             "another rank": warnings(*SYMPTOMS, engine="1"),
-            "another namespace": warnings("KVPressureQueueNotServed", *SYMPTOMS, namespace="staging"),
-            "another model": warnings("KVPressureQueueNotServed", *SYMPTOMS, model_name="other"),
+            "another namespace": warnings(*SYMPTOMS, namespace="staging"),
+            "another model": warnings(*SYMPTOMS, model_name="other"),
             "no symptom": warnings(
                 "KVPressureDeviceOutOfMemory", "KVPressureEngineRestarting", "KVPressureAllocationErrorsInLogs"
             ),

@@ -63,6 +63,9 @@ NAMED_BY_INTENT = {
         "vllm",
     ),
     "cli/generate.py": "vllm",  # --flavour vllm-only
+    # Step times are those of one runtime's kernels, under the name that aiconfigurator has for it.
+    "capacity/silicon.py": "vllm",
+    "simulation/step_table.py": "vllm",
     # Rules that people copy from one another, as they copy them.
     "tools/incidents/copied.py": "vllm",
     # Its project's router, which is no engine, and repeats series of engines under their names.

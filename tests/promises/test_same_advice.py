@@ -63,8 +63,9 @@ def on_the_page(views: list[EngineView]) -> dict[str, tuple[Action, ...]]:
 
 
 def without_place(actions: tuple[Action, ...]) -> list[Action]:
-    """Return them without their commands, which name where the engine runs: the two know that from elsewhere."""
-    return [replace(action, commands=(), placeholders=(), checks=()) for action in actions]
+    """Return them without commands and since when they stand: the two know where it runs, and the page was there."""
+    gone = {"commands": (), "placeholders": (), "checks": (), "since": None, "revised": ""}
+    return [replace(action, **gone) for action in actions]
 
 
 @pytest.mark.parametrize("names", [(BUSY, ROOM), (BUSY, OTHER_MODEL), (BUSY,), (BUSY, ROOM, OTHER_MODEL)])

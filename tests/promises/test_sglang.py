@@ -54,6 +54,7 @@ MISSING = {
     "prefix_cache_hit_ratio",
     "prefix_cache_hit_ratio_by_turnover",
     "cache_eviction_age_min_seconds",
+    "running_requests_knee",
 }
 """Families that this runtime's pages say nothing for, not in so short a time, or not before a prefix was found."""
 

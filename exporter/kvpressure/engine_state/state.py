@@ -31,7 +31,7 @@ from kvpressure.signals.gateway import with_gateways
 from kvpressure.signals.gpu import whole_gpus
 from kvpressure.signals.past import EngineHistory, Features
 from kvpressure.signals.windows import stepped_back
-from kvpressure.simulation.unconstrained import UnconstrainedThroughput
+from kvpressure.simulation.unconstrained import KNEE_EVERY_SECONDS, UnconstrainedThroughput
 
 _PREDICTABLE: Final = those(lambda row: row.predictable)
 
@@ -145,7 +145,7 @@ class EngineState:
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
         shows_observed = settings.always_observed or predictable
-        observed, knee_is_due = None, self._room.knee_is_due(features.t)
+        observed, knee_is_due = None, abs(features.t - self._room.knee_t) >= KNEE_EVERY_SECONDS
         if shows_observed or losing or knee_is_due:
             alone = whole_gpus(environment.gpus) and len(page.engines) == 1
             names = tuple(gpu.last.name for gpu in environment.gpus) if alone else ()
@@ -153,6 +153,7 @@ class EngineState:
         self._room.update(features.t, observed if losing else None, limits)
         if observed is not None and knee_is_due:
             self._room.update_knee(features.t, observed, limits)
+        derived |= self._room.families()
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
         target = environment.target
         whole = (target.name, sample.model_name, sample.engine)
@@ -160,7 +161,7 @@ class EngineState:
             key=EngineKey(*whole),
             shown=EngineKey(*(distinct(label, settings.max_label_length) for label in whole)),
             t=features.t,
-            derived=derived | families | self._room.families(),
+            derived=derived | families,
             diagnosis=diagnosis,
             # Never cut: series of containers carry the same two, and the API server bounds them.
             namespace=target.namespace,

@@ -35,25 +35,22 @@ FAMILIES: Final = (
 class UnconstrainedThroughput:
     """Throughput of an engine under pressure if the pool were no limit, computed again every `EVERY_SECONDS`.
 
-    With the knee of its running requests, whatever its verdict is, every `KNEE_EVERY_SECONDS`.
+    With the knee of its running requests, whatever its verdict is, to be computed every `KNEE_EVERY_SECONDS`; it was at
+    `knee_t`.
     """
 
     def __init__(self) -> None:
         self.rate: float | None = None
         self.knee_requests: float | None = None
-        self._t = self._knee_t = -math.inf
+        self.knee_t = self._t = -math.inf
 
     def families(self) -> Derived:
         """Return `running_requests_knee`."""
         return known({"running_requests_knee": self.knee_requests})
 
-    def knee_is_due(self, t: float) -> bool:
-        """Return whether the knee is to be computed again at time `t`."""
-        return abs(t - self._knee_t) >= KNEE_EVERY_SECONDS
-
     def update_knee(self, t: float, observed: Observed, limits: Limits) -> None:
         """Compute the knee at time `t`."""
-        self._knee_t, self.knee_requests = t, None
+        self.knee_t, self.knee_requests = t, None
         try:
             knee = _steps(observed, limits).knee_requests
         except UnknownError:

@@ -114,13 +114,11 @@ def test_no_page_is_too_strange(rows):
     assert rate is None or math.isfinite(rate)
 
 
-def test_the_knee_is_computed_once_a_minute_and_is_absent_where_steps_do_not_tell():
+def test_the_knee_is_absent_where_steps_do_not_tell():
     room = UnconstrainedThroughput()
-    assert room.knee_is_due(0.0)
     room.update_knee(0.0, STEADY, Limits())
     assert room.knee_requests is not None
     assert room.families() == {"running_requests_knee": room.knee_requests}
-    assert not room.knee_is_due(59.0)
-    assert room.knee_is_due(60.0)
+    assert room.knee_t == 0.0
     room.update_knee(60.0, observed(interval(1)), Limits())
     assert room.families() == {}
