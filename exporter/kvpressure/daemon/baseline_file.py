@@ -62,7 +62,10 @@ class BaselineFile:
         if self._path is None or not baselines:  # of an exporter that has seen nobody yet, what is there stays
             return
         try:
-            _replace(self._path, text_of(baselines, self._clock.wall()))
+            text = text_of(baselines, self._clock.wall())
+            if len(text) > MAX_BYTES:
+                raise OSError(f"{len(text)} bytes, and no more than {MAX_BYTES} would be read again")
+            _replace(self._path, text)
             self._failed = False
         except OSError as error:
             if not self._failed:
@@ -71,12 +74,20 @@ class BaselineFile:
 
 
 def text_of(baselines: Baselines, now: float) -> bytes:
-    """Return the file's content."""
+    """Return the file's content, of which nothing is out of what `parsed` takes."""
     engines = [
-        {"target": key.target, "model_name": key.model_name, "engine": key.rank, "healthy": healthy}
+        {"target": key.target, "model_name": key.model_name, "engine": key.rank, "healthy": _bounded(healthy)}
         for key, healthy in baselines.items()
+        if max(map(len, (key.target, key.model_name, key.rank))) <= MAX_LABEL_LENGTH
     ]
     return json.dumps({"format": FORMAT, "written": now, "engines": engines}).encode()
+
+
+def _bounded(healthy: Healthy) -> Healthy:
+    """Return what can be read again; how long something was seen healthy counts no further than `MAX_VALUE`."""
+    return {
+        name: (mean, min(seconds, MAX_VALUE)) for name, (mean, seconds) in healthy.items() if 0 <= mean <= MAX_VALUE
+    }
 
 
 def parsed(text: bytes, now: float, max_engines: int) -> Baselines:

@@ -152,8 +152,10 @@ class Daemon:
                 await self._clock.sleep_until(next_tick)
         finally:
             parts = (self._fleet, self._node_sources, self._canaries, self._otlp)
-            await asyncio.gather(*(part.stop() for part in parts))
-            self._baseline_file.write(self._pipeline.baselines())
+            try:
+                await asyncio.gather(*(part.stop() for part in parts))
+            finally:
+                self._baseline_file.write(self._pipeline.baselines())
 
     async def _tick(self) -> None:
         now = self._clock.wall()

@@ -30,6 +30,9 @@ __all__ = ["Pipeline", "PipelineSettings"]
 STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
 """Polls are a second apart; whatever is not told by then is not what it was waited for."""
 
+RESTORED_SECONDS: Final = 86_400.0
+"""How long what was restored waits for its engine: one that is away for a day comes back as another."""
+
 
 class Pipeline:
     """State of every engine and GPU seen lately."""
@@ -41,6 +44,7 @@ class Pipeline:
         self.rejected: dict[str, Counter[str]] = {}
         self._engines: dict[EngineKey, EngineState] = {}
         self._restored: dict[EngineKey, Healthy] = {}
+        self._restored_t: float | None = None
         self._hits: dict[tuple[str, str], Octaves] = {}
         """Prefix hits by turnover of the replicas of a model, by its name and their namespace."""
         self._last_page: dict[str, float] = {}
@@ -68,13 +72,13 @@ class Pipeline:
         self.thresholds = thresholds
 
     def baselines(self) -> Mapping[EngineKey, Healthy]:
-        """Return what is healthy for each engine that is alive, as far as anything is known of it."""
+        """Return what is healthy for each engine, as far as anything is known of it; restored ones may be away yet."""
         found = {key: engine.past.baseline.saved() for key, engine in self._engines.items()}
-        return {key: healthy for key, healthy in found.items() if healthy}
+        return {**self._restored, **{key: healthy for key, healthy in found.items() if healthy}}
 
     def restore_baselines(self, baselines: Mapping[EngineKey, Healthy]) -> None:
         """Start from these once their engines are seen; of an engine that is known already nothing changes."""
-        self._restored = dict(baselines)
+        self._restored, self._restored_t = dict(baselines), None
 
     @property
     def known(self) -> Container[EngineKey]:
@@ -148,6 +152,9 @@ class Pipeline:
         What is known of an engine whose target does not answer stays until the target is gone (`forget`).
         """
         bound = max(self.settings.window_seconds, self.settings.staleness_seconds)
+        self._restored_t = now if self._restored_t is None else self._restored_t
+        if now - self._restored_t > RESTORED_SECONDS:
+            self._restored = {}
         self._engines = {
             key: engine for key, engine in self._engines.items() if self._last_page[key.target] - engine.past.t <= bound
         }

@@ -14,7 +14,7 @@ from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon import baseline_file
 from kvpressure.daemon.baseline_file import FORMAT, MAX_AGE_SECONDS, MAX_BYTES, BaselineFile, parsed, text_of
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state.registry import RESTORED_SECONDS, Pipeline, PipelineSettings
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.view import EngineKey
 from kvpressure.net.schedule import SystemClock
@@ -116,3 +116,20 @@ def test_an_engine_goes_on_from_what_was_known_of_it_and_no_other_does() -> None
         page = EnginePage(t=NOW, engines=(EngineSample("m", "0", {"running": 1.0, "waiting": 0.0}, {}),))
         before.on_page(Target(name=name, url=f"http://{name}"), page)
     assert before.baselines() == KNOWN
+
+
+def test_one_engine_that_cannot_be_kept_does_not_cost_the_others(tmp_path: Path) -> None:
+    healthy_for_months = {"e2e": (2.5, 4e7), "batch": (1e9, 300.0)}
+    odd = {KEY: healthy_for_months, EngineKey("t", "m" * 2000, "0"): KNOWN[KEY], EngineKey("t", "m", "1"): KNOWN[KEY]}
+    file(tmp_path / "baselines.json").write(odd)
+    read = file(tmp_path / "baselines.json").read()
+    assert read == {KEY: {"e2e": (2.5, baseline_file.MAX_VALUE)}, EngineKey("t", "m", "1"): KNOWN[KEY]}
+
+
+def test_what_was_restored_waits_a_day_for_an_engine_that_is_away() -> None:
+    pipeline = Pipeline(PipelineSettings(), load_thresholds())
+    pipeline.restore_baselines(KNOWN)
+    pipeline.expire(NOW)
+    assert pipeline.baselines() == KNOWN
+    pipeline.expire(NOW + RESTORED_SECONDS + 1)
+    assert pipeline.baselines() == {}
