@@ -107,7 +107,7 @@ class Model:
     def outcome(self, state: State) -> Outcome | None:
         """Return the outcome of a state, simulated once."""
         server, demand = state
-        key = (server, demand.clients, demand.rate, demand.length_routing, demand.sessions)
+        key = (server, demand.clients, demand.busy_ratio, demand.rate, demand.length_routing, demand.sessions)
         if key not in self._runs:
             self._runs[key] = simulated(server, demand, self.limit_seconds)
         return self._runs[key]

@@ -136,19 +136,22 @@ def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
 
 
 def add_replicas(search: Search, *, in_time: bool = False) -> None:
-    """Add the fewest replicas with which no request waits for the pool, on every engine that fits; or as many as help.
+    """Add the fewest replicas with which no request waits for the pool, on every engine that fits; or as many as gain.
 
     With `in_time` 95 % must be answered within the model's limit as well, and two is the least that is tried.
     """
     if not in_time and is_calm(search.model, search.chosen):
         return
-    best: ConfigChange | None = None
+    best, most = None, 0.0
     for total in range(2, MAX_REPLICAS + 1):
         change = config_changes.replicas(total)
-        if search.model.outcome(change.apply(search.state)) is None:
+        outcome = search.model.outcome(change.apply(search.state))
+        if outcome is None:
             break
-        best = change
-        if is_calm(search.model, [*search.chosen, change], in_time=in_time):
+        calm = is_calm(search.model, [*search.chosen, change], in_time=in_time)
+        if calm or total * outcome.weighted_goodput > (1 + search.model.thresholds.advice_gain_min_ratio) * most:
+            best, most = change, total * outcome.weighted_goodput
+        if calm:
             break
     if best is not None:
         search.add([best])

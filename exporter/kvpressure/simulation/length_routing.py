@@ -14,14 +14,19 @@ from kvpressure.simulation.server import Demand, LengthRouting, Server
 def simulated(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
     """Return the outcome, the mean over all servers with length routing; None where some clients are never answered."""
     if demand.length_routing is None:
-        return simulate(server, demand, limit_seconds)
+        return _of_mean_server(server, demand, limit_seconds)
     found = []
     for part, servers in parts(demand, demand.length_routing):
-        outcome = simulate(server, part, limit_seconds)
+        outcome = _of_mean_server(server, part, limit_seconds)
         if outcome is None:
             return None
         found.append((servers, outcome))
     return _together(found) if found else None
+
+
+def _of_mean_server(server: Server, demand: Demand, limit_seconds: float) -> Outcome | None:
+    outcome = simulate(server, demand, limit_seconds)
+    return outcome if outcome is None or demand.busy_ratio == 1 else outcome.of_mean_server(demand.busy_ratio)
 
 
 def parts(demand: Demand, length_routing: LengthRouting) -> Iterator[tuple[Demand, int]]:

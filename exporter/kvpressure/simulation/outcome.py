@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpressure.simulation.contexts import Contexts
 
@@ -36,6 +36,11 @@ class Outcome:
     hit_ratio: float | None = None
     hits_by_pool: tuple[float, ...] = ()
     """What caches of other sizes would have found of the same requests, for each size that was asked for."""
+
+    def of_mean_server(self, busy_ratio: float) -> Outcome:
+        """Return what the mean server gives where a share of them does this and the others have no clients."""
+        rates = ("tokens_per_second", "goodput", "weighted_goodput", "running", "waiting", "preempted_per_second")
+        return replace(self, **{name: busy_ratio * getattr(self, name) for name in (*rates, "answers_per_second")})
 
 
 class Tally:

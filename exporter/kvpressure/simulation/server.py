@@ -158,6 +158,8 @@ class Demand:
     length_routing: LengthRouting | None = None
     sessions: Sessions | None = None
     mixed: bool = False
+    busy_ratio: float = 1.0
+    """Of the servers among which clients were divided, those that have as many as simulated; the others have none."""
 
     @staticmethod
     def at_rate(requests: tuple[RequestShape, ...], rate: float, queue: int = 0) -> Demand:
@@ -169,6 +171,11 @@ class Demand:
         return self.divided(1 / factor)
 
     def divided(self, by: float) -> Demand:
-        """Return the share of the demand that one of `by` servers gets."""
-        clients = max(1, round(self.clients / by)) if self.clients else 0
-        return replace(self, clients=clients, rate=self.rate / by, queue=round(self.queue / by))
+        """Return the share of the demand that one of `by` servers gets.
+
+        Clients are whole: where they do not come out even, as many servers as they fill have the larger number.
+        """
+        share = self.clients / by
+        clients = max(1, math.ceil(share) if by > 1 else round(share)) if self.clients else 0
+        busy = self.busy_ratio * share / clients if self.clients and by > 1 else self.busy_ratio
+        return replace(self, clients=clients, rate=self.rate / by, queue=round(self.queue / by), busy_ratio=busy)
