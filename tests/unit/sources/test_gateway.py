@@ -50,10 +50,15 @@ def test_what_is_on_a_scrape_under_two_names_counts_once_and_tenants_are_added()
     assert pool.signals["waited_seconds"] / pool.signals["waited_requests"] == 12
 
 
-@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf"])
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1e308"])
 def test_a_value_that_is_none_is_left_out(value):
     body = page(LLM_D).replace(b" 0.79\n", f" {value}\n".encode())
     assert "kv_usage_ratio" not in pools(body)[0].signals
+
+
+def test_a_sum_that_is_too_high_is_left_out():
+    (pool,) = pools(b"".join(b'llm_d_epp_flow_control_queue_size{priority="%d"} 9e15\n' % n for n in range(2)))
+    assert pool.signals == {}
 
 
 def test_a_queue_without_a_pool_is_of_the_only_pool_there_is():
