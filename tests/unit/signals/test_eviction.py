@@ -63,6 +63,13 @@ def test_hits_that_fell_with_the_turnover_are_computed_again():
     assert told.turnovers == pytest.approx(9.0)
 
 
+def test_where_nothing_is_computed_again_the_time_for_it_is_none_and_known():
+    engine = Engine()
+    engine.serve(120, turnover=200.0, hits=0.8)
+    told = engine.serve(90, turnover=10.0, hits=0.8)
+    assert (told.recomputed_ratio, told.time_ratio) == (0.0, 0.0)
+
+
 def test_a_reset_ends_before_the_cache_is_written_over():
     engine = Engine()
     engine.serve(120, turnover=200.0, hits=0.8)
