@@ -89,6 +89,10 @@ def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
     assert unserved(told(60, lambda _: 0.0, float, inflated))[-1] == 0.0
 
 
+def test_without_a_queue_nothing_is_unserved_even_where_a_healthy_request_takes_no_time():
+    assert unserved(told(60, lambda _: 0.0, float, baseline={"e2e": 0.0}))[-1] == 0.0
+
+
 def test_a_queue_that_shrinks_is_not_told_although_it_still_takes_long_to_drain():
     found = unserved(told(80, lambda t: 40.0 if t < 60 else max(0.0, 40.0 - 4.0 * (t - 60)), lambda t: 0.5 * t))
     assert found[59] == pytest.approx(59.0, abs=2.0)
