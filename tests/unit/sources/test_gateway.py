@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from kvpressure.config.target import Target
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.model.environment import GatewayReport
 from kvpressure.net.schedule import SystemClock
+from kvpressure.promtext.lines import Series
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
-from kvpressure.sources.gateway import SOURCE, GatewaySettings, GatewaySource
+from kvpressure.sources import gateway
+from kvpressure.sources.gateway import ON_LOOP_BYTES, SOURCE, GatewaySettings, GatewaySource
 from kvpressure.sources.source import Known, Wiring
 from tests.support import servers
 from tests.support.servers import FaultServer
@@ -116,6 +120,24 @@ async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
     assert await read(source, body) == ()
     (health,) = source.health()
     assert (health.up, health.reason, "\n" in health.error) == (False, reason, False)
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_the_event_loop_reads_short_answers_only(long, monkeypatch):
+    threads = []
+
+    def noted(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolReading, ...]:
+        threads.append(threading.get_ident())
+        return pools_of(series, values)
+
+    monkeypatch.setattr(gateway, "pools_of", noted)
+    source = made()
+    (report,) = await read(source, page(LLM_D) + b"# more\n" * (ON_LOOP_BYTES // 7 * long))
+    assert report.queue_requests == 46
+    assert (threads != [threading.get_ident()]) == long
+    if long:
+        assert await read(source, b"llm_d_epp_ready_endpoints{name= 1\n" + b"# more\n" * (ON_LOOP_BYTES // 7)) == ()
+        assert source.health()[0].reason == "malformed"
 
 
 async def test_a_pool_that_is_not_there_is_said():
