@@ -120,7 +120,10 @@ class GatewaySource(Source):
         if self._several and not (self._target.engines or self._target.namespace):
             problem = f"gateway {self._target.name}: several are read, and it is not said which engines are behind it"
             return Environment(problems=(f"{problem}; set its engines or namespace",))
-        return Environment(gateways=(self._report(t, reading, engines),))
+        problems: tuple[str, ...] = ()
+        if known.targets and not engines:
+            problems = (f"gateway {self._target.name}: no target is one of its engines; check its engines, namespace",)
+        return Environment(gateways=(self._report(t, reading, engines),), problems=problems)
 
     def _report(self, t: float, reading: PoolReading, engines: frozenset[str]) -> GatewayReport:
         signals, target = reading.signals, self._target
@@ -143,7 +146,7 @@ class GatewaySource(Source):
         if self._target.namespace and self._target.namespace != target.namespace:
             return False
         names = [name for name in (target.name, target.pod) if name]
-        patterns = self._target.engines
+        patterns = [one.replace("[", "[[]") for one in self._target.engines]  # IPv6 addresses have brackets
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     async def _read(self) -> None:

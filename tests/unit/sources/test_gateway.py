@@ -23,7 +23,12 @@ from tests.support.servers import FaultServer
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "gateways"
 LLM_D, GIE = "llm-d-router-0.10.0-epp", "inference-extension-without-pool-label-epp"
-ENGINES = (Target("llama-0", pod="llama-0", namespace="a"), Target("llama-1", namespace="a"), Target("qwen-0"))
+ENGINES = (
+    Target("llama-0", pod="llama-0", namespace="a"),
+    Target("llama-1", namespace="a"),
+    Target("qwen-0"),
+    Target("[2001:db8::7]:8000"),
+)
 
 
 def page(name: str) -> bytes:
@@ -73,7 +78,7 @@ def test_a_queue_without_a_pool_is_of_the_only_pool_there_is():
 async def test_all_engines_are_behind_the_only_gateway():
     (report,) = await read(made(), page(LLM_D))
     assert (report.pool, report.queue_requests, report.saturation_ratio) == ("llama", 46, 1.01)
-    assert report.engines == {"llama-0", "llama-1", "qwen-0"}
+    assert report.engines == {"llama-0", "llama-1", "qwen-0", "[2001:db8::7]:8000"}
     assert report.queue_seconds is None, "nobody has left the queue since the first reading"
 
 
@@ -82,12 +87,21 @@ async def test_all_engines_are_behind_the_only_gateway():
     [
         ({"engines": ["llama-*"]}, {"llama-0", "llama-1"}),
         ({"namespace": "a", "engines": ["*-1"]}, {"llama-1"}),
+        ({"engines": ["[2001:db8::*]:8000"]}, {"[2001:db8::7]:8000"}),
         ({"namespace": "b"}, set()),
     ],
 )
 async def test_engines_are_chosen_by_name_pod_and_namespace(target, engines):
     (report,) = await read(made(others=1, **target), page(LLM_D))
     assert report.engines == engines
+
+
+async def test_a_gateway_that_no_target_is_behind_is_said():
+    source = made(engines=["lama-*"])
+    await read(source, page(LLM_D))
+    (problem,) = source.facts(Known(ENGINES)).problems
+    assert "no target is one of its engines" in problem
+    assert source.facts(Known(())).problems == ()
 
 
 async def test_of_several_gateways_one_that_does_not_say_which_engines_it_has_has_none_and_says_so():
