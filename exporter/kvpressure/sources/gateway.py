@@ -206,7 +206,7 @@ def _pools(scanner: PageScanner[tuple[Series, ...]], body: bytes) -> tuple[PoolR
 
 
 def _made(settings: GatewaySettings, clock: Clock) -> Sequence[Source]:
-    pools = len({target.pool or target.name for target in settings.targets})
+    pools = len({(target.namespace, target.pool or target.name) for target in settings.targets})
     return [GatewaySource(target, settings, clock, pools) for target in settings.targets]
 
 

@@ -187,6 +187,17 @@ def test_an_engine_whose_adapter_has_the_routers_count_of_pods_stays_an_engine()
     assert len(PageReader().read(body, 1.0).engines) == 1
 
 
+WIRING = Wiring(SystemClock(), lambda name, report: None, lambda container: False)
+
+
 def test_without_gateways_there_is_no_source():
-    wiring = Wiring(SystemClock(), lambda name, report: None, lambda container: False)
-    assert list(SOURCE.make(GatewaySettings(), wiring)) == []
+    assert list(SOURCE.make(GatewaySettings(), WIRING)) == []
+
+
+@pytest.mark.parametrize(("namespace", "reports"), [("a", 0), ("", 1)])
+async def test_pools_of_one_name_in_two_namespaces_are_two(namespace, reports):
+    rows = [{"url": "http://epp:9090", "pool": "llama"}, {"url": "http://b:9090", "pool": "llama"}]
+    rows[1]["namespace"] = namespace
+    source, _ = SOURCE.make(GatewaySettings.model_validate({"targets": rows}), WIRING)
+    assert isinstance(source, GatewaySource)
+    assert len(await read(source, page(LLM_D))) == reports
