@@ -12,10 +12,7 @@ from typing import Any, Final
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 from kvpressure.promtext.lines import PageError, Series
-from kvpressure.runtimes.table import STARTED, PageFacts, Row, Table
-
-LARGEST_VALUE: Final = float(2**53)
-"""Beyond, a float cannot count by one any more, and products of a few values would not be finite."""
+from kvpressure.runtimes.table import LARGEST_VALUE, STARTED, PageFacts, Row, Table
 
 _Take = Callable[[list[float]], tuple[float, ...]]
 _MERGES: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}

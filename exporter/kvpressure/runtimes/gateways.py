@@ -7,13 +7,13 @@ value twice (docs/internals/gateway-metrics.md has names, labels, units and the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.model.record import record
 from kvpressure.promtext.lines import Series
+from kvpressure.runtimes.table import LARGEST_VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class PoolReading:
 
 
 def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolReading, ...]:
-    """Return what a scrape reports of each pool, by name; NaN, infinite and negative values are left out."""
+    """Return what a scrape reports of each pool, by name; NaN, negative and too high values are left out."""
     found: dict[str, dict[str, list[float]]] = {}
     for one, value in zip(series, values, strict=True):
-        if math.isfinite(value) and value >= 0:
+        if 0 <= value <= LARGEST_VALUE:
             pool = dict(one.labels).get(_POOL_LABELS.get(one.name, ""), "")
             found.setdefault(pool, {}).setdefault(one.name, []).append(value)
     if "" in found and len(found) == 2:
@@ -94,7 +94,8 @@ _POOL_LABELS: Final = {name: row.pool_label for row in ROWS for name in row.name
 
 def _signals(readings: dict[str, list[float]]) -> dict[str, float]:
     chosen = ((row, next((readings[name] for name in row.names if name in readings), None)) for row in ROWS)
-    return {row.signal: float(row.merge(values)) for row, values in chosen if values is not None}
+    merged = {row.signal: float(row.merge(values)) for row, values in chosen if values is not None}
+    return {signal: value for signal, value in merged.items() if value <= LARGEST_VALUE}
 
 
 def known_gateway(series: Sequence[Series]) -> str:

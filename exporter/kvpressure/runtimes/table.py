@@ -11,6 +11,9 @@ from kvpressure.model.samples import CacheConfig
 
 STARTED: Final = "process_start_time_seconds"
 
+LARGEST_VALUE: Final = float(2**53)
+"""Beyond, a float cannot count by one any more, and products of a few values would not be finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -277,9 +277,7 @@ class HitCurve:
             hit_ratio=now.ratio,
             hit_ratio_before=best,
             recomputed_ratio=recomputed,
-            time_ratio=time_ratio(newest_minute(window), recomputed)
-            if timed
-            else self._time_by_rate(window, recomputed),
+            time_ratio=self._time_by_rate(window, recomputed) if timed is None else timed,
             turnovers=self._turnovers,
             by_siblings=by_siblings,
             time_by_rate=timed is None and recomputed is not None,

@@ -72,7 +72,6 @@ class EngineHistory:
         self._events = EventWindow(seconds)
         self._hits_by_pool: tuple[PoolHits, ...] = ()
         self._means = LongMeans()
-        self._queue_wait = QueueWait()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -81,6 +80,9 @@ class EngineHistory:
     def begin_anew(self) -> None:
         """Go on with an empty window: what was before a gap tells nothing of now, but for what is healthy."""
         self._window = EngineWindow(self._seconds, self._long_window_seconds)
+        # Where the clock was set back, what these remember would lie in the future.
+        self._queue_wait = QueueWait()
+        self._harm.restarted()
 
     @property
     def t(self) -> float:

@@ -19,7 +19,7 @@ from kvpressure.signals.windows import EngineWindow
 _OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
 _COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
 _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
-_GAUGES_BEHIND: Final = ("running", IN_ENGINE, "kv_usage")
+_GAUGES_BEHIND: Final = ("running", "kv_usage")
 
 
 @record
@@ -53,9 +53,7 @@ def progress_of(window: EngineWindow) -> Progress:
     newest = points[-1]
     if paused_by := _paused_by(newest):
         return Progress(paused_by=paused_by)
-    # What a gateway holds back changes while an engine hangs.
-    gauges = _GAUGES_BEHIND if IN_ENGINE in newest.gauges else _GAUGES
-    unmoved = _unmoved_since(points, _COUNTERS, gauges)
+    unmoved = max(_unmoved_since(points, _COUNTERS), _since(points, lambda point: _same_gauges(point, newest)))
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
     deferred = newest.gauges.get("waiting_deferred", 0.0)
     counted = any(name in newest.counters for name in _OUTPUT)
@@ -88,14 +86,20 @@ def _paused_by(point: Point) -> str:
     return "pause_call" if gauges.get("pauses", 0.0) > gauges.get("resumes", 0.0) else ""
 
 
-def _unmoved_since(points: Sequence[Point], counters: Sequence[str], gauges: Sequence[str] = ()) -> float:
+def _same_gauges(one: Point, other: Point) -> bool:
+    """Return whether no gauge that work moves differs; what a gateway holds back changes while an engine hangs."""
+    behind = IN_ENGINE in one.gauges or IN_ENGINE in other.gauges
+    names = _GAUGES_BEHIND if behind else _GAUGES
+    waiting, other_waiting = (point.gauges.get(IN_ENGINE, point.gauges.get("waiting")) for point in (one, other))
+    return waiting == other_waiting and all(one.gauges.get(name) == other.gauges.get(name) for name in names)
+
+
+def _unmoved_since(points: Sequence[Point], counters: Sequence[str]) -> float:
     """Since when all of these have been what they are in the newest poll."""
     newest = points[-1]
 
     def same(point: Point) -> bool:
-        return not any(point.counters.get(name) != newest.counters.get(name) for name in counters) and not any(
-            point.gauges.get(name) != newest.gauges.get(name) for name in gauges
-        )
+        return not any(point.counters.get(name) != newest.counters.get(name) for name in counters)
 
     return _since(points, same)
 

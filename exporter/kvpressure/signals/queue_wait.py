@@ -54,7 +54,7 @@ class QueueWait:
         if drain is None:
             self._last = float("-inf")
             return {}
-        late = drain >= _longest_seconds(baseline, thresholds) or (drain > 0 and _inflated(derived, thresholds))
+        late = drain > 0 and (drain >= _longest_seconds(baseline, thresholds) or _inflated(derived, thresholds))
         shrinks = _shrinks(window, thresholds)
         # A queue that requests leave and come back to is empty at some polls: such gaps do not end it.
         if window.t - self._last > thresholds.cause_hold_seconds:

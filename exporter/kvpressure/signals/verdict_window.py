@@ -165,7 +165,7 @@ def _held_up(between: HistogramSample) -> float | None:
         return None
     short, below = 0.0, 0.0
     for bound, count in zip(between.bounds, between.counts, strict=True):
-        short, below = short + (count - below) * bound, count
+        short, below = short + (count - below) * max(0.0, bound), count
         if 2 * count >= between.count:
             break
     return max(0.0, 1.0 - short / between.sum)

@@ -92,6 +92,7 @@ def lengths(
     lows = (0.0, *ended.bounds)
     rows = [(max(0.0, w), low, high) for w, low, high in zip(weights, lows, ended.bounds, strict=False)]
     rows = [(w, low, high if math.isfinite(high) else 2 * low) for w, low, high in rows]
+    rows = [(w, low, high) for w, low, high in rows if high > low]
     total = sum(w for w, _, _ in rows)
     if total <= 0:
         return None

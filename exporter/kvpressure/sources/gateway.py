@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -30,6 +31,8 @@ WAITED_OVER_SECONDS: Final = 60.0
 """Whoever left the queue in that time tells how long it takes."""
 LARGEST_BODY_BYTES: Final = 4 << 20
 """Latency histograms of dozens of models and tenants."""
+ON_LOOP_BYTES: Final = 256 << 10
+"""What is longer may have 40,000 series to read, half a second's work: a thread does it, not the event loop."""
 MAX_POOLS: Final = 64
 """An endpoint picker serves one; of more than these, nothing is a pool."""
 
@@ -85,7 +88,7 @@ class GatewaySource(Source):
             authorization=Authorization(target.bearer_token_file, target.basic_auth),
             cap_bytes=LARGEST_BODY_BYTES,
         )
-        self._scanner: PageScanner[tuple[Series, ...]] = PageScanner(NAMES, lambda series: series)
+        self._scanner: PageScanner[tuple[Series, ...]] = PageScanner(NAMES, _as_found)
         self._guard = Guard[None](
             NAME,
             target.name,
@@ -117,7 +120,10 @@ class GatewaySource(Source):
         if self._several and not (self._target.engines or self._target.namespace):
             problem = f"gateway {self._target.name}: several are read, and it is not said which engines are behind it"
             return Environment(problems=(f"{problem}; set its engines or namespace",))
-        return Environment(gateways=(self._report(t, reading, engines),))
+        problems: tuple[str, ...] = ()
+        if known.targets and not engines:
+            problems = (f"gateway {self._target.name}: no target is one of its engines; check its engines, namespace",)
+        return Environment(gateways=(self._report(t, reading, engines),), problems=problems)
 
     def _report(self, t: float, reading: PoolReading, engines: frozenset[str]) -> GatewayReport:
         signals, target = reading.signals, self._target
@@ -140,17 +146,21 @@ class GatewaySource(Source):
         if self._target.namespace and self._target.namespace != target.namespace:
             return False
         names = [name for name in (target.name, target.pod) if name]
-        patterns = self._target.engines
+        patterns = [one.replace("[", "[[]") for one in self._target.engines]  # IPv6 addresses have brackets
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     async def _read(self) -> None:
         url = URL(self._target.url + self._target.path)
         answer = await self._client.get(url, self._timeout_seconds)
         try:
-            series, values = self._scanner.scan(answer.body)
+            if len(answer.body) <= ON_LOOP_BYTES:
+                pools = _pools(self._scanner, answer.body)
+            else:
+                # A scanner of its own: where the deadline ends the waiting, the thread goes on.
+                pools = await asyncio.to_thread(_pools, PageScanner(NAMES, _as_found), answer.body)
         except PageError as error:
             raise SourceError(error.reason, f"{shown(url)}: {error}") from error
-        reading = self._chosen(pools_of(series, values), shown(url))
+        reading = self._chosen(pools, shown(url))
         self._reading = answer.t, reading
         self._take_waited(answer.t, reading)
 
@@ -186,8 +196,17 @@ class GatewaySource(Source):
         return max(0.0, seconds_now - seconds) / many if many >= 1 else None
 
 
+def _as_found(series: tuple[Series, ...]) -> tuple[Series, ...]:
+    return series
+
+
+def _pools(scanner: PageScanner[tuple[Series, ...]], body: bytes) -> tuple[PoolReading, ...]:
+    """Return what the metrics report of each pool. Raises PageError."""
+    return pools_of(*scanner.scan(body))
+
+
 def _made(settings: GatewaySettings, clock: Clock) -> Sequence[Source]:
-    pools = len({target.pool or target.name for target in settings.targets})
+    pools = len({(target.namespace, target.pool or target.name) for target in settings.targets})
     return [GatewaySource(target, settings, clock, pools) for target in settings.targets]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.eviction import LASTING_SECONDS, Eviction, HitCurve, LastingHarm, Octaves
+from kvpressure.signals.past import EngineHistory
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, THRESHOLDS, window
 from tests.support.tools import FIXTURES
@@ -60,6 +61,13 @@ def test_hits_that_fell_with_the_turnover_are_computed_again():
     assert told.recomputed_ratio == pytest.approx(0.6 / 0.8)
     assert told.time_ratio == pytest.approx(BUSY * 0.6 / 0.8)
     assert told.turnovers == pytest.approx(9.0)
+
+
+def test_where_nothing_is_computed_again_the_time_for_it_is_none_and_known():
+    engine = Engine()
+    engine.serve(120, turnover=200.0, hits=0.8)
+    told = engine.serve(90, turnover=10.0, hits=0.8)
+    assert (told.recomputed_ratio, told.time_ratio) == (0.0, 0.0)
 
 
 def test_a_reset_ends_before_the_cache_is_written_over():
@@ -185,6 +193,13 @@ def test_harm_counts_once_it_lasts_and_for_a_while_after():
     assert found[2 * lasts - 2] == 0.1
     assert found[2 * lasts - 1] == found[2 * lasts - 1 + stays] == 0.4
     assert found[2 * lasts + stays] == 0.1
+
+
+def test_harm_of_before_the_clock_was_set_back_is_forgotten():
+    past = EngineHistory(60, 600)
+    past._harm.take(1_000.0, Eviction(recomputed_ratio=0.5, time_ratio=0.4, turnovers=1.0), THRESHOLDS)
+    past.begin_anew()
+    assert past._harm.take(1.0, Eviction(), THRESHOLDS).lasting_time_ratio is None
 
 
 def test_a_single_prompt_is_no_lasting_harm():

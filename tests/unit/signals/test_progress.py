@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvpressure.signals.gateway import IN_ENGINE
 from kvpressure.signals.progress import progress_of
 from tests.support.engines import window
 
@@ -23,6 +24,17 @@ def running(t: int) -> dict[str, float]:
 def test_a_page_that_stands_still_with_requests_in_its_batch_is_frozen():
     assert progress_of(window(60, running, stops(20))).frozen_seconds == 39.0
     assert progress_of(window(60, running, works)).frozen_seconds == 0.0
+
+
+@pytest.mark.parametrize("seconds", [60, 65], ids=["gateway answers last", "gateway fails last"])
+def test_a_gateway_that_comes_and_goes_moves_nothing(seconds):
+    def gauges(t: int) -> dict[str, float]:
+        held = {"waiting": 2.0 + t, "waiting_deferred": t / 2, IN_ENGINE: 2.0} if t // 5 % 2 else {}
+        return running(t) | {"waiting_deferred": 0.0} | held
+
+    assert progress_of(window(seconds, gauges, stops(20))).frozen_seconds == seconds - 21.0
+    moved = progress_of(window(seconds, lambda t: gauges(t) | {"running": 8.0 + (t >= 50)}, stops(20)))
+    assert moved.frozen_seconds == seconds - 51.0
 
 
 def test_a_long_prefill_moves_the_cache_and_is_not():

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.samples import EngineSample
+from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.values import Derived
+from kvpressure.signals.past import EngineHistory
 from kvpressure.signals.queue_wait import QueueWait, drain_seconds
 from kvpressure.signals.windows import EngineWindow
+from tests.support.engines import CONTEXT
 
 LIMITS = load_thresholds()
 LONGEST = LIMITS.queue_drain_max_seconds
@@ -87,6 +89,10 @@ def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
     assert unserved(told(60, lambda _: 0.0, float, inflated))[-1] == 0.0
 
 
+def test_without_a_queue_nothing_is_unserved_even_where_a_healthy_request_takes_no_time():
+    assert unserved(told(60, lambda _: 0.0, float, baseline={"e2e": 0.0}))[-1] == 0.0
+
+
 def test_a_queue_that_shrinks_is_not_told_although_it_still_takes_long_to_drain():
     found = unserved(told(80, lambda t: 40.0 if t < 60 else max(0.0, 40.0 - 4.0 * (t - 60)), lambda t: 0.5 * t))
     assert found[59] == pytest.approx(59.0, abs=2.0)
@@ -100,3 +106,17 @@ def test_a_queue_that_is_empty_now_and_then_has_lasted_and_one_that_is_over_begi
     assert again[29] == pytest.approx(29.0, abs=2.0)
     assert again[59] == 0.0
     assert 40 < again[-1] < 60
+
+
+def test_a_clock_that_is_set_back_starts_anew() -> None:
+    past, found = EngineHistory(60, 600), []
+    for start in (1_000, 0):
+        past.begin_anew()
+        for t in range(start, start + 40):
+            sample = EngineSample("m", "0", {"running": 4.0, "waiting": 2 * LONGEST}, {"started": float(t)})
+            past.take(EnginePage(float(t), (sample,)), sample, None, restarted=False)
+            found.append(past.features(CONTEXT).derived)
+    assert unserved([one for one in found[:40] if one.get("queue_unserved_seconds") is not None])[-1] > 30
+    lately = unserved([one for one in found[40:] if one.get("queue_unserved_seconds") is not None])
+    assert min(lately) == 0.0
+    assert max(lately) == pytest.approx(39.0, abs=2.0)

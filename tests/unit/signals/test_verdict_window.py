@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.verdict_window import Preemption, verdict_window
-from tests.support.engines import CONTEXT, window
+from tests.support.engines import CONTEXT, histogram, window
 
 
 def preempting(usage: float | None, lowest: float | None = None, every: int = 6) -> Preemption:
@@ -40,3 +41,10 @@ def test_how_much_is_plenty_is_a_threshold() -> None:
     made = window(40, lambda _: {"kv_usage": 0.3}, lambda t: {"preemptions": float(t // 6)})
     lower = replace(CONTEXT, thresholds=replace(CONTEXT.thresholds, preempting_min_usage_ratio=0.2))
     assert [verdict_window(made, context).preemption.burst_count for context in (CONTEXT, lower)] == [0, 3]
+
+
+def test_tokens_are_held_up_for_all_of_the_time_at_most() -> None:
+    def between(t: int) -> dict[str, HistogramSample]:
+        return {"inter_token": histogram((-30.0, 0.5), (float(t),) * 3, float(t))}
+
+    assert verdict_window(window(40, histograms=between), CONTEXT).throughput.held_up_ratio == 1.0

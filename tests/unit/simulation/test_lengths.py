@@ -52,6 +52,15 @@ def test_nothing_is_known_of_no_requests():
     assert lengths(histogram([]), 8192) is None
 
 
+@pytest.mark.parametrize("even", [False, True])
+def test_a_bucket_without_a_width_has_no_lengths(even):
+    counts = (2.0, 6.0, 6.0, 6.0)
+    found = lengths(HistogramSample((0.0, 100.0, 100.0, math.inf), counts, 200.0), 8192, even=even)
+    assert found is not None
+    assert [(one.share, one.low, one.high) for one in found.buckets] == [(1.0, 0.0, 100.0)]
+    assert lengths(HistogramSample((0.0, math.inf), (3.0, 3.0), 0.0), None, even=even) is None
+
+
 @pytest.mark.parametrize(("shortest", "longest"), [(1000, 6000), (400, 1200), (200, 6000), (300, 1100)])
 def test_a_last_bucket_is_filled_as_far_as_the_counts_before_it_say(shortest, longest):
     """Evenly between two lengths: what a cap at the last bound leaves is right within 2 %, and between both ends."""

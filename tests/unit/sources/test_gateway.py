@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,23 @@ from kvpressure.config.target import Target
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.model.environment import GatewayReport
 from kvpressure.net.schedule import SystemClock
+from kvpressure.promtext.lines import Series
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
-from kvpressure.sources.gateway import SOURCE, GatewaySettings, GatewaySource
+from kvpressure.sources import gateway
+from kvpressure.sources.gateway import ON_LOOP_BYTES, SOURCE, GatewaySettings, GatewaySource
 from kvpressure.sources.source import Known, Wiring
 from tests.support import servers
 from tests.support.servers import FaultServer
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "gateways"
 LLM_D, GIE = "llm-d-router-0.10.0-epp", "inference-extension-without-pool-label-epp"
-ENGINES = (Target("llama-0", pod="llama-0", namespace="a"), Target("llama-1", namespace="a"), Target("qwen-0"))
+ENGINES = (
+    Target("llama-0", pod="llama-0", namespace="a"),
+    Target("llama-1", namespace="a"),
+    Target("qwen-0"),
+    Target("[2001:db8::7]:8000"),
+)
 
 
 def page(name: str) -> bytes:
@@ -50,10 +59,15 @@ def test_what_is_on_a_scrape_under_two_names_counts_once_and_tenants_are_added()
     assert pool.signals["waited_seconds"] / pool.signals["waited_requests"] == 12
 
 
-@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf"])
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1e308"])
 def test_a_value_that_is_none_is_left_out(value):
     body = page(LLM_D).replace(b" 0.79\n", f" {value}\n".encode())
     assert "kv_usage_ratio" not in pools(body)[0].signals
+
+
+def test_a_sum_that_is_too_high_is_left_out():
+    (pool,) = pools(b"".join(b'llm_d_epp_flow_control_queue_size{priority="%d"} 9e15\n' % n for n in range(2)))
+    assert pool.signals == {}
 
 
 def test_a_queue_without_a_pool_is_of_the_only_pool_there_is():
@@ -64,7 +78,7 @@ def test_a_queue_without_a_pool_is_of_the_only_pool_there_is():
 async def test_all_engines_are_behind_the_only_gateway():
     (report,) = await read(made(), page(LLM_D))
     assert (report.pool, report.queue_requests, report.saturation_ratio) == ("llama", 46, 1.01)
-    assert report.engines == {"llama-0", "llama-1", "qwen-0"}
+    assert report.engines == {"llama-0", "llama-1", "qwen-0", "[2001:db8::7]:8000"}
     assert report.queue_seconds is None, "nobody has left the queue since the first reading"
 
 
@@ -73,12 +87,21 @@ async def test_all_engines_are_behind_the_only_gateway():
     [
         ({"engines": ["llama-*"]}, {"llama-0", "llama-1"}),
         ({"namespace": "a", "engines": ["*-1"]}, {"llama-1"}),
+        ({"engines": ["[2001:db8::*]:8000"]}, {"[2001:db8::7]:8000"}),
         ({"namespace": "b"}, set()),
     ],
 )
 async def test_engines_are_chosen_by_name_pod_and_namespace(target, engines):
     (report,) = await read(made(others=1, **target), page(LLM_D))
     assert report.engines == engines
+
+
+async def test_a_gateway_that_no_target_is_behind_is_said():
+    source = made(engines=["lama-*"])
+    await read(source, page(LLM_D))
+    (problem,) = source.facts(Known(ENGINES)).problems
+    assert "no target is one of its engines" in problem
+    assert source.facts(Known(())).problems == ()
 
 
 async def test_of_several_gateways_one_that_does_not_say_which_engines_it_has_has_none_and_says_so():
@@ -111,6 +134,24 @@ async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
     assert await read(source, body) == ()
     (health,) = source.health()
     assert (health.up, health.reason, "\n" in health.error) == (False, reason, False)
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_the_event_loop_reads_short_answers_only(long, monkeypatch):
+    threads = []
+
+    def noted(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolReading, ...]:
+        threads.append(threading.get_ident())
+        return pools_of(series, values)
+
+    monkeypatch.setattr(gateway, "pools_of", noted)
+    source = made()
+    (report,) = await read(source, page(LLM_D) + b"# more\n" * (ON_LOOP_BYTES // 7 * long))
+    assert report.queue_requests == 46
+    assert (threads != [threading.get_ident()]) == long
+    if long:
+        assert await read(source, b"llm_d_epp_ready_endpoints{name= 1\n" + b"# more\n" * (ON_LOOP_BYTES // 7)) == ()
+        assert source.health()[0].reason == "malformed"
 
 
 async def test_a_pool_that_is_not_there_is_said():
@@ -146,6 +187,17 @@ def test_an_engine_whose_adapter_has_the_routers_count_of_pods_stays_an_engine()
     assert len(PageReader().read(body, 1.0).engines) == 1
 
 
+WIRING = Wiring(SystemClock(), lambda name, report: None, lambda container: False)
+
+
 def test_without_gateways_there_is_no_source():
-    wiring = Wiring(SystemClock(), lambda name, report: None, lambda container: False)
-    assert list(SOURCE.make(GatewaySettings(), wiring)) == []
+    assert list(SOURCE.make(GatewaySettings(), WIRING)) == []
+
+
+@pytest.mark.parametrize(("namespace", "reports"), [("a", 0), ("", 1)])
+async def test_pools_of_one_name_in_two_namespaces_are_two(namespace, reports):
+    rows = [{"url": "http://epp:9090", "pool": "llama"}, {"url": "http://b:9090", "pool": "llama"}]
+    rows[1]["namespace"] = namespace
+    source, _ = SOURCE.make(GatewaySettings.model_validate({"targets": rows}), WIRING)
+    assert isinstance(source, GatewaySource)
+    assert len(await read(source, page(LLM_D))) == reports
