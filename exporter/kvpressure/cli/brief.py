@@ -10,6 +10,7 @@ from rich.text import Text
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.report import command_lines, expected, name_of, numbers, problem, verdict_of
 from kvpressure.model.values import at
+from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 
 MOST_FACTS = 3
@@ -46,7 +47,7 @@ def facts_of(finding: Finding) -> Iterator[str]:
     if shown := numbers(view):
         yield shown
     lost = at(view.derived, "lost_tokens_total")
-    if lost is not None and lost >= 1:
+    if lost is not None and lost >= 1 and diagnosis.cause not in (Cause.HEALTHY, Cause.IDLE):
         yield f"Tokens lost while this was watched: {lost:,.0f}."
     for evidence in diagnosis.symptoms.values():
         if evidence.state:

@@ -173,9 +173,10 @@ class Demand:
     def divided(self, by: float) -> Demand:
         """Return the share of the demand that one of `by` servers gets.
 
-        Clients are whole: where they do not come out even, as many servers as they fill have the larger number.
+        Clients are whole: where they do not come out even, as many servers as they fill have the larger number. Of
+        sessions, which are many, the nearest number.
         """
-        share = self.clients / by
-        clients = max(1, math.ceil(share) if by > 1 else round(share)) if self.clients else 0
-        busy = self.busy_ratio * share / clients if self.clients and by > 1 else self.busy_ratio
+        share, filled = self.clients / by, by > 1 and self.sessions is None
+        clients = max(1, math.ceil(share) if filled else round(share)) if self.clients else 0
+        busy = self.busy_ratio * share / clients if self.clients and filled else self.busy_ratio
         return replace(self, clients=clients, rate=self.rate / by, queue=round(self.queue / by), busy_ratio=busy)
