@@ -100,6 +100,16 @@ def test_a_server_is_replaced_only_once_it_is_surely_stuck_for_long_enough(secon
     assert any("delete" in line for action in told for line in action.commands) == (then == "restart")
 
 
+def test_a_server_that_is_kept_says_whether_the_verdict_is_unsure_or_too_young():
+    stuck = replace(diagnosis(Cause.STUCK), confidence=0.9)
+    young = replace(stuck, since=stuck.t - 5.0)
+    why = advise(young, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)[1].why
+    assert why.endswith("is advised once the verdict is 12 s old; it is 5 s old.")
+    unsure = replace(stuck, since=stuck.t - 60.0, confidence=0.1)
+    why = advise(unsure, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)[1].why
+    assert why.endswith("is advised from a confidence of 25% on; it is 10%.")
+
+
 def test_the_p95_of_a_request_is_not_that_of_its_prompt_and_that_of_its_answer():
     # 1500 + 400, and the root of 1500 squared + 600 squared beyond that.
     assert "of 3,516 tokens (p95)" in kv()["cap_tokens"].why
