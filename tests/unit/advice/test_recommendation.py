@@ -74,6 +74,16 @@ def test_a_step_that_is_predicted_to_help_no_more_is_revised_once_that_lasts_and
     assert incident.look(300, CAP, REPLICA)[0].key == "add_replica"
 
 
+def test_what_would_not_help_is_no_step_and_the_first_one_that_is_stands_at_once():
+    incident = Incident()
+    assert incident.look(SETTLE, NO_HELP)[0].since is None
+    first, last = incident.look(100, CAP, NO_HELP)
+    assert (first.key, first.since, last.key) == ("cap_prompt", incident.begin + 100, "would_not_help")
+    incident.look(200, NO_HELP)
+    assert [one.key for one in incident.look(200 + SETTLE, NO_HELP)] == ["would_not_help"]
+    assert incident.look(300, CAP, REPLICA, NO_HELP)[0].key == "add_replica"
+
+
 def test_a_step_that_was_done_is_revised_where_the_cause_holds_on():
     incident = Incident()
     incident.look(SETTLE, REPLICA)
