@@ -12,8 +12,8 @@ from kvpressure.model.values import number
 
 NOW: Final = "now"
 AFTER: Final = "after_incident"
-"""When to take an action: at once, without a restart; or once the incident is over, as it needs one, or is hard to
-take back."""
+"""When to take an action: at once, without a restart unless the engine is stuck; or once the incident is over, as it
+needs one, or is hard to take back."""
 UNPREDICTABLE: Final = "cannot be predicted from this page: "
 
 

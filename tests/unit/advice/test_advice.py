@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Limit, Limits, advise, known_limits
+from kvpressure.exposition.wording import by_time
 from kvpressure.model.action import AFTER, NOW
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Cause, Evidence, Stage
@@ -295,6 +296,14 @@ def test_host_bound_begins_with_what_the_evidence_shows():
 def test_stuck_saves_the_evidence_before_the_restart():
     assert keys(Cause.STUCK) == ["save_evidence", "restart"]
     assert any("py-spy" in line for line in advice(Cause.STUCK)[0].commands)
+
+
+@pytest.mark.parametrize("evidence", [{}, {"device_oom": True}])
+def test_the_heading_of_what_a_stuck_server_needs_now_does_not_promise_to_spare_it_a_restart(evidence):
+    assert [heading for heading, _ in by_time(advice(Cause.STUCK, **evidence))] == ["Now"]
+    found = diagnosis(Cause.STUCK)
+    young = advise(replace(found, since=found.t), SHAPE, LIMITS, PRODUCTION, THRESHOLDS)
+    assert [heading for heading, _ in by_time(young)] == ["Now, without a restart"]
 
 
 def test_nothing_is_to_be_done_when_nothing_is_wrong():
