@@ -32,18 +32,18 @@ _LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What shows that a step was taken: limits in force, replicas of the model, and whether the server restarted."""
+    """What shows that a step was taken: limits in force, replicas of the model, and restarts in the incident."""
 
     limits: tuple[float | None, ...]
     replicas: int
-    restarted: bool
+    restarts: int
 
     @classmethod
-    def of(cls, limits: Limits, replicas: int, *, restarted: bool) -> Setup:
+    def of(cls, limits: Limits, replicas: int, *, restarts: int) -> Setup:
         """Return the setup, without limits that were only learned from the batch."""
         found = [getattr(limits, name) for name in _LIMITS]
         return cls(
-            tuple(None if one is None or one.source == LEARNED else one.value for one in found), replicas, restarted
+            tuple(None if one is None or one.source == LEARNED else one.value for one in found), replicas, restarts
         )
 
     def done_since(self, before: Setup) -> str:
@@ -54,7 +54,7 @@ class Setup:
             return "the limits were changed, and the cause holds on"
         if self.replicas > before.replicas:
             return f"there are {self.replicas} replicas instead of {before.replicas}, and the cause holds on"
-        return "the server was restarted, and the cause holds on" if self.restarted and not before.restarted else ""
+        return "the server was restarted, and the cause holds on" if self.restarts > before.restarts else ""
 
 
 @dataclass(frozen=True, slots=True)
