@@ -30,7 +30,7 @@ from kvpressure.simulation.steps import UnknownError
 MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
 ONE_REQUEST: Final = 1.0
-"""A queue that is off by no more is the same queue."""
+"""A queue that is off by no more is the same queue; of seconds and of tokens/s nothing like it is true."""
 _AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
     "cap_prompt": config_changes.cap_prompt,
     "cap_output": config_changes.cap_output,
@@ -76,21 +76,23 @@ def as_shown(derived: Derived, thresholds: Thresholds, expected: Expected) -> Ex
         expected,
         tokens_per_second=_beside(derived, thresholds, expected.tokens_per_second, "tokens_per_second", "generation"),
         latency_p95=_beside(derived, thresholds, expected.latency_p95, "latency_seconds", "e2e", "0.95"),
-        waiting=_beside(derived, thresholds, expected.waiting, "requests_waiting"),
+        waiting=_beside(derived, thresholds, expected.waiting, "requests_waiting", off_by=ONE_REQUEST),
     )
 
 
-def _beside(derived: Derived, thresholds: Thresholds, shift: Shift, *path: str) -> Shift:
+def _beside(derived: Derived, thresholds: Thresholds, shift: Shift, *path: str, off_by: float = 0.0) -> Shift:
     now = at(derived, *path)
-    if now is None or not _same(thresholds, shift.before, now):
+    if now is None or not _same(thresholds, shift.before, now, off_by):
         return replace(shift, before=math.nan)
-    factor = now / shift.before if min(now, shift.before) >= ONE_REQUEST else 1.0
-    return Shift(now, factor * shift.after, factor * shift.low, factor * shift.high)
+    factor, more = (now / shift.before if shift.before > 0 else 1.0), 0.0
+    if min(now, shift.before) < off_by:  # the ratio of two short queues says nothing: move by their difference
+        factor, more = 1.0, now - shift.before
+    return Shift(now, *(max(0.0, factor * one + more) for one in (shift.after, shift.low, shift.high)))
 
 
-def _same(thresholds: Thresholds, simulated: float, now: float) -> bool:
+def _same(thresholds: Thresholds, simulated: float, now: float, off_by: float) -> bool:
     most = thresholds.advice_shown_error_max_ratio
-    return abs(simulated - now) <= max(ONE_REQUEST, most * max(simulated, now))
+    return abs(simulated - now) <= max(off_by, most * max(simulated, now))
 
 
 def _printed(case: Case, model: Model, choice: Choice) -> Choice:
@@ -98,8 +100,9 @@ def _printed(case: Case, model: Model, choice: Choice) -> Choice:
     for change in _with_standing(case, [step.change for step in choice.steps]):
         expected = model.expected([], [change])
         if expected is not None:
-            step = Step(change, as_shown(case.derived, case.thresholds, expected))
-            (worse if step.expected.worse else steps).append(step)
+            # What was not measured is not shown, and a comparison with it would never be worse.
+            shown = Step(change, as_shown(case.derived, case.thresholds, expected))
+            (worse if expected.worse else steps).append(shown)
     declined = [
         replace(step, expected=as_shown(case.derived, case.thresholds, step.expected)) for step in choice.declined
     ]
@@ -171,7 +174,7 @@ def _relieved(
     try:
         model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
         now, simulated = model.known.measured.waiting, model.outcome(model.state)
-        if simulated is None or not _same(case.thresholds, simulated.waiting, now):
+        if simulated is None or not _same(case.thresholds, simulated.waiting, now, ONE_REQUEST):
             raise UnknownError("the simulation does not reproduce how many requests wait now")
     except UnknownError as error:
         return Forecast(reason=str(error))
