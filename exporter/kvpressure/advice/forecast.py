@@ -100,17 +100,49 @@ def _printed(case: Case, model: Model, choice: Choice) -> Choice:
     for change in _with_standing(case, [step.change for step in choice.steps]):
         expected = model.expected([], [change])
         if expected is not None:
-            # What was not measured is not shown, and a comparison with it would never be worse.
-            shown = Step(change, as_shown(case.derived, case.thresholds, expected))
-            (worse if expected.worse else steps).append(shown)
-    declined = [
-        replace(step, expected=as_shown(case.derived, case.thresholds, step.expected)) for step in choice.declined
-    ]
+            (worse if _judged(case, expected).worse else steps).append(Step(change, expected))
+    steps = [replace(step, expected=as_shown(case.derived, case.thresholds, step.expected)) for step in steps]
+    declined = tuple(_as_declined(case, step) for step in (*choice.declined, *worse))
     together = None
     if len(steps) > 1:
         all_of_it = model.expected([], [step.change for step in steps])
         together = None if all_of_it is None else as_shown(case.derived, case.thresholds, all_of_it)
-    return Choice(tuple(steps), (*declined, *worse), together)
+    return Choice(tuple(steps), declined, together)
+
+
+def _judged(case: Case, simulated: Expected) -> Expected:
+    """Return what is shown, and what was simulated where the figure of now is not: NaN is neither better nor worse."""
+    shown = as_shown(case.derived, case.thresholds, simulated)
+    pairs = (
+        (shown.tokens_per_second, simulated.tokens_per_second),
+        (shown.latency_p95, simulated.latency_p95),
+        (shown.waiting, simulated.waiting),
+    )
+    tokens, latency, waiting = (other if math.isnan(one.before) else one for one, other in pairs)
+    return replace(shown, tokens_per_second=tokens, latency_p95=latency, waiting=waiting)
+
+
+def _as_declined(case: Case, step: Step) -> Step:
+    """Return the step as it is printed, with what speaks against it."""
+    judged = replace(step, expected=_judged(case, step.expected))
+    against = step.against or _why_not(judged, case.thresholds.advice_gain_min_ratio)
+    return replace(step, expected=as_shown(case.derived, case.thresholds, step.expected), against=against)
+
+
+def _why_not(step: Step, least: float) -> str:
+    shift = step.expected.tokens_per_second
+    if step.expected.worse and shift.after >= shift.before:
+        return "answers come later, and as many wait"
+    if step.change.at_best:
+        return "gains too little even at best"
+    if step.expected.shortened_ratio > 0:
+        return "answers that are cut short do not count as served"
+    gain = shift.after / shift.before - 1 if shift.before else 0.0
+    if gain < -least:
+        return f"{-gain:.0%} fewer tokens"
+    if gain > least:
+        return "gains nothing more once the steps above are taken"
+    return f"gains less than {least:.0%} in the worst case"
 
 
 def _with_standing(case: Case, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:

@@ -118,4 +118,13 @@ def test_what_makes_it_worse_is_declined_though_what_it_makes_worse_is_not_shown
     found = Forecast(model(), Choice((fewer,))).printed(replace(case(), derived={}))
     assert found is not None
     assert not found.steps
-    assert [one.change.key for one in found.declined] == ["max_num_seqs"]
+    (told,) = found.declined
+    assert told.change.key == "max_num_seqs"
+    assert "fewer tokens" in told.against
+    assert "nan" not in told.expected.text
+
+
+def test_what_was_not_measured_is_not_in_the_words_of_an_expectation():
+    unknown = as_shown({}, THRESHOLDS, EXPECTED)
+    assert unknown.text == "tokens/s 60, p95 0.5 s (0.4 to 0.6), waiting 1.5"
+    assert replace(unknown, at_best=True).text == "tokens/s up to 60, p95 0.4 s at best, waiting 1.2 at best"
