@@ -158,12 +158,17 @@ def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
 
 
 def _looked_at(case: Case, action: Action) -> Action:
-    """Return what takes the place of an action that would end requests on a verdict that is unsure."""
-    looks = others.silent(case)
+    """Return what takes the place of an action that would end requests on a verdict that is unsure or too young."""
+    looks, diagnosis = others.silent(case), case.diagnosis
     floor = case.thresholds.advice_destructive_min_confidence_ratio
-    why = f"{action.title} would end its requests, and is advised from a confidence of {floor:.0%} on"
+    why = f"from a confidence of {floor:.0%} on; it is {diagnosis.confidence:.0%}"
+    if diagnosis.confidence >= floor:
+        seconds = diagnosis.t - diagnosis.since
+        why = f"once the verdict is {case.thresholds.stuck_min_seconds:.0f} s old; it is {seconds:.0f} s old"
     return replace(
-        looks, title="See whether the server still serves", why=f"{why}; it is {case.diagnosis.confidence:.0%}."
+        looks,
+        title="See whether the server still serves",
+        why=f"{action.title} would end its requests, and is advised {why}.",
     )
 
 

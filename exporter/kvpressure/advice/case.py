@@ -156,9 +156,15 @@ class Case:
 
     @cached_property
     def card(self) -> StepTable | None:
-        """The table of step times of its GPUs and its model; None where they are not known, or there is none."""
-        gpus = () if self.observed is None else self.observed.gpus
-        return table_for(gpus[0], self.place.model_name, len(gpus)) if len(set(gpus)) == 1 else None
+        """The table of step times of its GPUs and its model; None where they are not known, or there is none.
+
+        Of a KV cache in 8 bits where the engine reports that, or no other is shipped.
+        """
+        if self.observed is None or len(set(self.observed.gpus)) != 1:
+            return None
+        gpus, bits = self.observed.gpus, (8, 16) if self.observed.cache.kv_bits == 8 else (16, 8)
+        tables = (table_for(gpus[0], self.place.model_name, len(gpus), each) for each in bits)
+        return next((one for one in tables if one is not None), None)
 
     @property
     def capacity(self) -> float | None:

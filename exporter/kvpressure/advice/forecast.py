@@ -30,7 +30,7 @@ from kvpressure.simulation.steps import UnknownError
 MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
 ONE_REQUEST: Final = 1.0
-"""A queue that is off by no more is the same queue."""
+"""A queue that is off by no more is the same queue; of seconds and of tokens/s nothing like it is true."""
 _AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
     "cap_prompt": config_changes.cap_prompt,
     "cap_output": config_changes.cap_output,
@@ -76,21 +76,23 @@ def as_shown(derived: Derived, thresholds: Thresholds, expected: Expected) -> Ex
         expected,
         tokens_per_second=_beside(derived, thresholds, expected.tokens_per_second, "tokens_per_second", "generation"),
         latency_p95=_beside(derived, thresholds, expected.latency_p95, "latency_seconds", "e2e", "0.95"),
-        waiting=_beside(derived, thresholds, expected.waiting, "requests_waiting"),
+        waiting=_beside(derived, thresholds, expected.waiting, "requests_waiting", off_by=ONE_REQUEST),
     )
 
 
-def _beside(derived: Derived, thresholds: Thresholds, shift: Shift, *path: str) -> Shift:
+def _beside(derived: Derived, thresholds: Thresholds, shift: Shift, *path: str, off_by: float = 0.0) -> Shift:
     now = at(derived, *path)
-    if now is None or not _same(thresholds, shift.before, now):
+    if now is None or not _same(thresholds, shift.before, now, off_by):
         return replace(shift, before=math.nan)
-    factor = now / shift.before if min(now, shift.before) >= ONE_REQUEST else 1.0
-    return Shift(now, factor * shift.after, factor * shift.low, factor * shift.high)
+    factor, more = (now / shift.before if shift.before > 0 else 1.0), 0.0
+    if min(now, shift.before) < off_by:  # the ratio of two short queues says nothing: move by their difference
+        factor, more = 1.0, now - shift.before
+    return Shift(now, *(max(0.0, factor * one + more) for one in (shift.after, shift.low, shift.high)))
 
 
-def _same(thresholds: Thresholds, simulated: float, now: float) -> bool:
+def _same(thresholds: Thresholds, simulated: float, now: float, off_by: float) -> bool:
     most = thresholds.advice_shown_error_max_ratio
-    return abs(simulated - now) <= max(ONE_REQUEST, most * max(simulated, now))
+    return abs(simulated - now) <= max(off_by, most * max(simulated, now))
 
 
 def _printed(case: Case, model: Model, choice: Choice) -> Choice:
@@ -98,16 +100,49 @@ def _printed(case: Case, model: Model, choice: Choice) -> Choice:
     for change in _with_standing(case, [step.change for step in choice.steps]):
         expected = model.expected([], [change])
         if expected is not None:
-            step = Step(change, as_shown(case.derived, case.thresholds, expected))
-            (worse if step.expected.worse else steps).append(step)
-    declined = [
-        replace(step, expected=as_shown(case.derived, case.thresholds, step.expected)) for step in choice.declined
-    ]
+            (worse if _judged(case, expected).worse else steps).append(Step(change, expected))
+    steps = [replace(step, expected=as_shown(case.derived, case.thresholds, step.expected)) for step in steps]
+    declined = tuple(_as_declined(case, step) for step in (*choice.declined, *worse))
     together = None
     if len(steps) > 1:
         all_of_it = model.expected([], [step.change for step in steps])
         together = None if all_of_it is None else as_shown(case.derived, case.thresholds, all_of_it)
-    return Choice(tuple(steps), (*declined, *worse), together)
+    return Choice(tuple(steps), declined, together)
+
+
+def _judged(case: Case, simulated: Expected) -> Expected:
+    """Return what is shown, and what was simulated where the figure of now is not: NaN is neither better nor worse."""
+    shown = as_shown(case.derived, case.thresholds, simulated)
+    pairs = (
+        (shown.tokens_per_second, simulated.tokens_per_second),
+        (shown.latency_p95, simulated.latency_p95),
+        (shown.waiting, simulated.waiting),
+    )
+    tokens, latency, waiting = (other if math.isnan(one.before) else one for one, other in pairs)
+    return replace(shown, tokens_per_second=tokens, latency_p95=latency, waiting=waiting)
+
+
+def _as_declined(case: Case, step: Step) -> Step:
+    """Return the step as it is printed, with what speaks against it."""
+    judged = replace(step, expected=_judged(case, step.expected))
+    against = step.against or _why_not(judged, case.thresholds.advice_gain_min_ratio)
+    return replace(step, expected=as_shown(case.derived, case.thresholds, step.expected), against=against)
+
+
+def _why_not(step: Step, least: float) -> str:
+    shift = step.expected.tokens_per_second
+    if step.expected.worse and shift.after >= shift.before:
+        return "answers come later, and as many wait"
+    if step.change.at_best:
+        return "gains too little even at best"
+    if step.expected.shortened_ratio > 0:
+        return "answers that are cut short do not count as served"
+    gain = shift.after / shift.before - 1 if shift.before else 0.0
+    if gain < -least:
+        return f"{-gain:.0%} fewer tokens"
+    if gain > least:
+        return "gains nothing more once the steps above are taken"
+    return f"gains less than {least:.0%} in the worst case"
 
 
 def _with_standing(case: Case, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
@@ -171,7 +206,7 @@ def _relieved(
     try:
         model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
         now, simulated = model.known.measured.waiting, model.outcome(model.state)
-        if simulated is None or not _same(case.thresholds, simulated.waiting, now):
+        if simulated is None or not _same(case.thresholds, simulated.waiting, now, ONE_REQUEST):
             raise UnknownError("the simulation does not reproduce how many requests wait now")
     except UnknownError as error:
         return Forecast(reason=str(error))

@@ -209,11 +209,7 @@ def declined(case: Case, choice: Choice | None) -> Action | None:
     """Return the action that lists the changes which would not help, each simulated alone; None without any."""
     if choice is None or not choice.declined:
         return None
-    lines = [
-        f"{_described(case, step)}: {step.against or _why_not(step, case.thresholds.advice_gain_min_ratio)} "
-        f"({step.expected.text})"
-        for step in choice.declined
-    ]
+    lines = [f"{_described(case, step)}: {step.against} ({step.expected.text})" for step in choice.declined]
     return Action(
         key="would_not_help",
         title="Do not change these: they would not help",
@@ -237,22 +233,6 @@ def _described(case: Case, step: Step) -> str:
         SESSIONS: f"at most {value} sessions at a time",
     }
     return words.get(step.change.key) or f"{case.own.words[step.change.key]} {value}"
-
-
-def _why_not(step: Step, least: float) -> str:
-    shift = step.expected.tokens_per_second
-    if step.expected.worse and shift.after >= shift.before:
-        return "answers come later, and as many wait"
-    if step.change.at_best:
-        return "gains too little even at best"
-    if step.expected.shortened_ratio > 0:
-        return "answers that are cut short do not count as served"
-    gain = shift.after / shift.before - 1 if shift.before else 0.0
-    if gain < -least:
-        return f"{-gain:.0%} fewer tokens"
-    if gain > least:
-        return "gains nothing more once the steps above are taken"
-    return f"gains less than {least:.0%} in the worst case"
 
 
 _MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {

@@ -32,18 +32,18 @@ _LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What shows that a step was taken: limits in force, replicas of the model, and whether the server restarted."""
+    """What shows that a step was taken: limits in force, replicas of the model, and restarts in the incident."""
 
     limits: tuple[float | None, ...]
     replicas: int
-    restarted: bool
+    restarts: int
 
     @classmethod
-    def of(cls, limits: Limits, replicas: int, *, restarted: bool) -> Setup:
+    def of(cls, limits: Limits, replicas: int, *, restarts: int) -> Setup:
         """Return the setup, without limits that were only learned from the batch."""
         found = [getattr(limits, name) for name in _LIMITS]
         return cls(
-            tuple(None if one is None or one.source == LEARNED else one.value for one in found), replicas, restarted
+            tuple(None if one is None or one.source == LEARNED else one.value for one in found), replicas, restarts
         )
 
     def done_since(self, before: Setup) -> str:
@@ -54,7 +54,7 @@ class Setup:
             return "the limits were changed, and the cause holds on"
         if self.replicas > before.replicas:
             return f"there are {self.replicas} replicas instead of {before.replicas}, and the cause holds on"
-        return "the server was restarted, and the cause holds on" if self.restarted and not before.restarted else ""
+        return "the server was restarted, and the cause holds on" if self.restarts > before.restarts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,10 @@ class Recommendation:
         stands, calm = self._standing, CATALOGUE[diagnosis.cause].calm
         actions = tuple(advise(NOTHING if stands is None else (stands.step.key, stands.step.value)))
         if stands is None:
-            if not actions or calm or t - diagnosis.since < settle:
+            if t - diagnosis.since < settle:
+                return actions
+            if calm:
+                self._refuted.clear()
                 return actions
             return self._settle(diagnosis, setup, actions, "")
         against = _against(stands, diagnosis, setup, actions)
@@ -113,12 +116,18 @@ class Recommendation:
         return self._settle(diagnosis, setup, tuple(advise(NOTHING)), against)
 
     def _settle(self, diagnosis: Diagnosis, setup: Setup, actions: Actions, why: str) -> Actions:
-        """Choose the first step of those that were not refuted; one that is chosen again has stood all the time."""
+        """Choose the first step of those that were not refuted; one that is chosen again has stood all the time.
+
+        Where no action is a step ("do not change these"), none stands, and the next one is settled at once.
+        """
         before, self._against = self._standing, ""
         if why == REFUTED and before is not None:
             self._refuted.add(before.step.key)
         changes = [action for action in actions if action.when]
-        step = next((one for one in changes if one.key not in self._refuted), next(iter(changes), actions[0]))
+        if not changes:
+            self._standing = None
+            return actions
+        step = next((one for one in changes if one.key not in self._refuted), changes[0])
         since, revised = diagnosis.t, "" if before is None else why
         if before is not None and before.step.key == step.key:
             since, revised = before.since, before.revised

@@ -17,10 +17,11 @@ from kvpressure.capacity.arithmetic import GIB
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One part; `memory_bytes` is what a process on it sees."""
+    """One part; `memory_bytes` is what a process on it sees, `given` the name that it was given by, "" without any."""
 
     name: str
     memory_bytes: float
+    given: str = ""
 
 
 _GIB: Final = {

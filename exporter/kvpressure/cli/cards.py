@@ -100,7 +100,8 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
     if not all(given) or options["pipeline_parallel"] > 1 or options["data_parallel"] > 1:
         return None
     try:
-        card = on_card(options["gpu"].name, options["model"], options, runtime)
+        # As it was given: a PCIe card has the name and the memory of the SXM one, and other step times.
+        card = on_card(options["gpu"].given, options["model"], options, runtime)
     except CardError:
         return None
     server = Server(float(plan.pool_tokens), card.steps)

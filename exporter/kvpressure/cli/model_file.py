@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,7 +29,7 @@ def known_gpu(text: str) -> Gpu:
         meant = f"did you mean {near}? Else " if near else ""
         meant = "an A100 is A100-40 or A100-80; " if "a100" in text.lower() else meant
         raise click.BadParameter(f"{text!r} is not known; {meant}give --gpu-memory, or one of {', '.join(GPUS)}")
-    return found
+    return replace(found, given=text)
 
 
 def read_config(path: Path) -> Mapping[str, Any]:

@@ -51,8 +51,7 @@ class Advised:
         lately = {key: one for key, one in self._recommended.items() if abs(view.t - one[0]) < FORGOTTEN_SECONDS}
         _, recommendation = lately.get(view.key) or (view.t, Recommendation())
         self._recommended = {**lately, view.key: (view.t, recommendation)}
-        restarted = view.incident is not None and view.incident.restarted
-        setup = Setup.of(view.limits, replicas, restarted=restarted)
+        setup = Setup.of(view.limits, replicas, restarts=0 if view.incident is None else view.incident.restarts)
         if view.diagnosis is None:
             return ()
         return recommendation.follow(view.diagnosis, setup, thresholds, lambda change: make(view, change))

@@ -23,6 +23,8 @@ STAGES: dict[Stage, str] = {
 }
 TIMES: Final = {NOW: "Now, without a restart", AFTER: "After the incident", "": "To know"}
 """When to take an action, in words."""
+_RESTARTS: Final = frozenset({"apply", "restart"})
+"""Actions that end the server: those are taken now where it is stuck."""
 NOT_KNOWN = "not known"
 SHOWN_SECONDS: Final = 86_400.0
 """An incident that ended this long ago is not told any more."""
@@ -30,7 +32,12 @@ SHOWN_SECONDS: Final = 86_400.0
 
 def by_time(actions: Iterable[Action]) -> list[tuple[str, list[Action]]]:
     """Return the actions in their order, under when to take them."""
-    return [(TIMES[when], list(group)) for when, group in groupby(actions, key=lambda one: one.when)]
+    groups = [(when, list(group)) for when, group in groupby(actions, key=lambda one: one.when)]
+    return [(_heading(when, group), group) for when, group in groups]
+
+
+def _heading(when: str, group: Iterable[Action]) -> str:
+    return "Now" if when == NOW and any(one.key in _RESTARTS for one in group) else TIMES[when]
 
 
 def standing_text(first: Action | None) -> str:

@@ -12,8 +12,8 @@ from kvpressure.model.values import number
 
 NOW: Final = "now"
 AFTER: Final = "after_incident"
-"""When to take an action: at once, without a restart; or once the incident is over, as it needs one, or is hard to
-take back."""
+"""When to take an action: at once, without a restart unless the engine is stuck; or once the incident is over, as it
+needs one, or is hard to take back."""
 UNPREDICTABLE: Final = "cannot be predicted from this page: "
 
 
@@ -75,7 +75,7 @@ class Expected:
             *([] if self.first_token_seconds is None else [f"TTFT {_shift(self.first_token_seconds, ' s')}"]),
             f"tokens/s {_shift(self.tokens_per_second)}",
             f"p95 {_shift(self.latency_p95, ' s')}",
-            f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.after)}",
+            f"waiting {_before(self.waiting)}{_round(self.waiting.after)}",
         ]
         if self.refused_ratio > 0:
             shown.append(f"refuses {self.refused_ratio:.0%}")
@@ -85,20 +85,22 @@ class Expected:
 
     @property
     def _at_best(self) -> str:
-        tokens, latency = self.tokens_per_second, self.latency_p95
-        now = "" if math.isnan(latency.before) else f"{_round(latency.before)} -> "
+        tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting
         return (
-            f"tokens/s {_round(tokens.before)} -> up to {_round(tokens.high)}, "
-            f"p95 {now}{_round(latency.low)} s at best, "
-            f"waiting {_round(self.waiting.before)} -> {_round(self.waiting.low)} at best"
+            f"tokens/s {_before(tokens)}up to {_round(tokens.high)}, "
+            f"p95 {_before(latency)}{_round(latency.low)} s at best, "
+            f"waiting {_before(waiting)}{_round(waiting.low)} at best"
         )
 
 
 def _shift(shift: Shift, unit: str = "") -> str:
     after, low, high = (_round(value) for value in (shift.after, shift.low, shift.high))
     spread = "" if low == high else f" ({low} to {high})"
-    before = "" if math.isnan(shift.before) else f"{_round(shift.before)} -> "
-    return f"{before}{after}{unit}{spread}"
+    return f"{_before(shift)}{after}{unit}{spread}"
+
+
+def _before(shift: Shift) -> str:
+    return "" if math.isnan(shift.before) else f"{_round(shift.before)} -> "
 
 
 def _percent(shift: Shift) -> str:

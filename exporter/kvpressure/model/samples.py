@@ -43,7 +43,8 @@ class CacheConfig:
     `capacity_tokens` is what requests can use in *one* rank (reserved blocks already taken off),
     `bytes_per_token` is per rank over all layers, `max_model_len` is the longest request in tokens. Where
     `layers_differ` (windows, states), `capacity_tokens` counts requests of that length; a short one may cost as much.
-    `watermark_ratio` is the share of the pool that stays free when a request is admitted beside others.
+    `watermark_ratio` is the share of the pool that stays free when a request is admitted beside others, `kv_bits` how
+    many an element of the KV cache has.
     """
 
     block_size: int | None = None
@@ -54,6 +55,7 @@ class CacheConfig:
     prefix_caching: bool | None = None
     layers_differ: bool = False
     watermark_ratio: float | None = None
+    kv_bits: int | None = None
 
 
 @record

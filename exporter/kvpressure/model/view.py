@@ -41,7 +41,7 @@ class Incident:
     against what the engine would do for the same demand, None where nothing tells; `lost_seconds` is how long it would
     have taken it to make them; `recomputed_tokens` are prompt tokens that were computed again because they had been
     evicted, `recomputed_seconds` how long the engine computed them, None where no verdict told of evictions; `gpus` are
-    the whole GPUs that serve it, None where not known. `restarted` says that another process has answered since it
+    the whole GPUs that serve it, None where not known. `restarts` is how often another process has answered since it
     began.
     """
 
@@ -54,10 +54,15 @@ class Incident:
     recomputed_tokens: float | None = None
     recomputed_seconds: float | None = None
     ended: float | None = None
-    restarted: bool = False
+    restarts: int = 0
     since: Since | None = None
     gpus: int | None = None
     price: Price | None = None
+
+    @property
+    def restarted(self) -> bool:
+        """Whether another process has answered since it began."""
+        return self.restarts > 0
 
     @property
     def money(self) -> float | None:

@@ -142,7 +142,7 @@ class _Trouble:
     lost: float = 0.0
     recomputed: Recomputed | None = None
     """The tokens, and the seconds that computing them took."""
-    restarted: bool = False
+    restarts: int = 0
     after: _Sum = field(default_factory=_Sum)
 
 
@@ -165,7 +165,7 @@ class Cost:
     def restarted(self) -> None:
         """Another process answers than before."""
         if self._trouble is not None:
-            self._trouble.restarted = True
+            self._trouble.restarts += 1
 
     def update(
         self,
@@ -257,7 +257,7 @@ class Cost:
             recomputed_tokens=None if trouble.recomputed is None else trouble.recomputed.tokens,
             recomputed_seconds=None if trouble.recomputed is None else trouble.recomputed.seconds,
             ended=trouble.last if over else None,
-            restarted=trouble.restarted,
+            restarts=trouble.restarts,
             since=Since(trouble.after.seconds, trouble.after.rate) if long else None,
         )
 

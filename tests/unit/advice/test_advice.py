@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Limit, Limits, advise, known_limits
+from kvpressure.exposition.wording import by_time
 from kvpressure.model.action import AFTER, NOW
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Cause, Evidence, Stage
@@ -98,6 +99,16 @@ def test_a_server_is_replaced_only_once_it_is_surely_stuck_for_long_enough(secon
     told = advise(stuck, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)
     assert [action.key for action in told] == ["save_evidence", then]
     assert any("delete" in line for action in told for line in action.commands) == (then == "restart")
+
+
+def test_a_server_that_is_kept_says_whether_the_verdict_is_unsure_or_too_young():
+    stuck = replace(diagnosis(Cause.STUCK), confidence=0.9)
+    young = replace(stuck, since=stuck.t - 5.0)
+    why = advise(young, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)[1].why
+    assert why.endswith("is advised once the verdict is 12 s old; it is 5 s old.")
+    unsure = replace(stuck, since=stuck.t - 60.0, confidence=0.1)
+    why = advise(unsure, SHAPE, LIMITS, PRODUCTION, THRESHOLDS)[1].why
+    assert why.endswith("is advised from a confidence of 25% on; it is 10%.")
 
 
 def test_the_p95_of_a_request_is_not_that_of_its_prompt_and_that_of_its_answer():
@@ -285,6 +296,14 @@ def test_host_bound_begins_with_what_the_evidence_shows():
 def test_stuck_saves_the_evidence_before_the_restart():
     assert keys(Cause.STUCK) == ["save_evidence", "restart"]
     assert any("py-spy" in line for line in advice(Cause.STUCK)[0].commands)
+
+
+@pytest.mark.parametrize("evidence", [{}, {"device_oom": True}])
+def test_the_heading_of_what_a_stuck_server_needs_now_does_not_promise_to_spare_it_a_restart(evidence):
+    assert [heading for heading, _ in by_time(advice(Cause.STUCK, **evidence))] == ["Now"]
+    found = diagnosis(Cause.STUCK)
+    young = advise(replace(found, since=found.t), SHAPE, LIMITS, PRODUCTION, THRESHOLDS)
+    assert [heading for heading, _ in by_time(young)] == ["Now, without a restart"]
 
 
 def test_nothing_is_to_be_done_when_nothing_is_wrong():

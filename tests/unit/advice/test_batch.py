@@ -92,21 +92,26 @@ def test_the_tokens_of_a_step_are_raised_to_what_is_predicted_to_help_and_not_wh
 
 
 @pytest.mark.parametrize(
-    ("gpus", "served", "known"),
+    ("gpus", "served", "kv_bits", "known"),
     [
-        (("NVIDIA H100 80GB HBM3",), "meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b.h100_sxm"),
-        (("NVIDIA H100 80GB HBM3",) * 2, "Qwen/Qwen3-32B", "qwen3-32b.h100_sxm.tp2"),
-        (("NVIDIA H100 80GB HBM3", "NVIDIA L40S"), "Qwen/Qwen3-32B", None),
-        (("NVIDIA H100 PCIe",), "meta-llama/Llama-3.1-8B-Instruct", None),
-        (("NVIDIA H100 80GB HBM3",), "mine", None),
-        ((), "meta-llama/Llama-3.1-8B-Instruct", None),
+        (("NVIDIA H100 80GB HBM3",), "meta-llama/Llama-3.1-8B-Instruct", None, "llama-3.1-8b.h100_sxm"),
+        (("NVIDIA H100 80GB HBM3",) * 2, "Qwen/Qwen3-32B", None, "qwen3-32b.h100_sxm.tp2"),
+        (("NVIDIA L40S",), "meta-llama/Llama-3.1-8B-Instruct", None, "llama-3.1-8b.l40s"),
+        (("NVIDIA L40S",), "meta-llama/Llama-3.1-8B-Instruct", 8, "llama-3.1-8b.l40s.kv8"),
+        (("NVIDIA H100 80GB HBM3",), "meta-llama/Llama-3.1-8B-Instruct", 8, "llama-3.1-8b.h100_sxm"),
+        (("NVIDIA H100 80GB HBM3",), "Qwen/Qwen3-32B-FP8", None, "qwen3-32b-fp8.h100_sxm.kv8"),
+        (("NVIDIA H100 80GB HBM3", "NVIDIA L40S"), "Qwen/Qwen3-32B", None, None),
+        (("NVIDIA H100 PCIe",), "meta-llama/Llama-3.1-8B-Instruct", None, None),
+        (("NVIDIA H100 80GB HBM3",), "mine", None, None),
+        ((), "meta-llama/Llama-3.1-8B-Instruct", None, None),
     ],
 )
-def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus, served, known):
+def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus, served, kv_bits, known):
     view = pressed_view(CAPPED)
     assert view.diagnosis is not None
     assert view.observed is not None
-    seen = replace(view.observed, gpus=gpus)
+    cache = replace(view.observed.cache, kv_bits=kv_bits)
+    seen = replace(view.observed, gpus=gpus, cache=cache)
     place = Place(runtime="vllm", model_name=served)
     case = Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, seen)
     assert case.card is (None if known is None else table(known))

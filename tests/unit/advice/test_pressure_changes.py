@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,15 @@ from kvpressure.advice import Place, advise
 from kvpressure.advice.cache import caching, tier
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import by_priority
+from kvpressure.advice.forecast import Forecast, as_shown
 from kvpressure.advice.replicas import keep_apart
 from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.action import Action
-from kvpressure.simulation.config_changes import ConfigChange, apart, offload, prefix_caching, short_first
+from kvpressure.model.action import Action, Expected, Shift
+from kvpressure.model.values import Derived
+from kvpressure.simulation.config_changes import ConfigChange, apart, offload, prefix_caching, sequences, short_first
 from kvpressure.simulation.consequences import Model, model_of
-from kvpressure.simulation.greedy_search import Step
+from kvpressure.simulation.greedy_search import Choice, Step
 from tests.support.observed import pressed_view
 
 pytestmark = pytest.mark.recorded
@@ -85,3 +88,43 @@ def test_prefix_caching_is_spoken_of_only_where_the_page_says_that_it_is_off():
         found = told(other)
         assert "prefix_caching" not in found
         assert "prefix caching" not in found["would_not_help"].why
+
+
+def same(value: float) -> Shift:
+    return Shift(value, value, value, value)
+
+
+EXPECTED = Expected(same(60.0), same(1.0), Shift(0.9, 0.5, 0.4, 0.6), Shift(1.9, 1.5, 1.2, 1.8), 0.0, 0.0, 10.0)
+
+
+def now(tokens: float, latency: float, waiting: float) -> Derived:
+    e2e = {"e2e": {"0.95": latency}}
+    return {"tokens_per_second": {"generation": tokens}, "latency_seconds": e2e, "requests_waiting": waiting}
+
+
+def test_less_than_a_second_is_no_rounding_error_and_a_short_queue_moves_by_as_many():
+    shown = as_shown(now(60.0, 0.2, 0.95), THRESHOLDS, EXPECTED)
+    assert math.isnan(shown.latency_p95.before)
+    assert (shown.waiting.before, shown.waiting.after) == (0.95, pytest.approx(0.55))
+    near = as_shown(now(60.0, 0.81, 0.05), THRESHOLDS, replace(EXPECTED, waiting=Shift(0.5, 0.0, 0.0, 0.2)))
+    assert (near.latency_p95.before, near.latency_p95.after) == (0.81, pytest.approx(0.45))
+    assert near.waiting == Shift(0.05, 0.0, 0.0, 0.0)
+    assert not near.worse
+
+
+def test_what_makes_it_worse_is_declined_though_what_it_makes_worse_is_not_shown():
+    fewer = step(sequences(2))
+    assert fewer.expected.worse
+    found = Forecast(model(), Choice((fewer,))).printed(replace(case(), derived={}))
+    assert found is not None
+    assert not found.steps
+    (told,) = found.declined
+    assert told.change.key == "max_num_seqs"
+    assert "fewer tokens" in told.against
+    assert "nan" not in told.expected.text
+
+
+def test_what_was_not_measured_is_not_in_the_words_of_an_expectation():
+    unknown = as_shown({}, THRESHOLDS, EXPECTED)
+    assert unknown.text == "tokens/s 60, p95 0.5 s (0.4 to 0.6), waiting 1.5"
+    assert replace(unknown, at_best=True).text == "tokens/s up to 60, p95 0.4 s at best, waiting 1.2 at best"

@@ -25,7 +25,13 @@ class Incident:
         self.asked: list[Change] = []
 
     def look(
-        self, seconds: float, *actions: Action, limits: Limits = LIMITS, replicas: int = 1, detail: str = "admission"
+        self,
+        seconds: float,
+        *actions: Action,
+        limits: Limits = LIMITS,
+        replicas: int = 1,
+        restarts: int = 0,
+        detail: str = "admission",
     ) -> tuple[Action, ...]:
         """Return the actions so long after the begin."""
 
@@ -34,7 +40,7 @@ class Incident:
             return actions
 
         verdict = replace(self.verdict, t=self.begin + seconds, detail=detail)
-        return self.recommendation.follow(verdict, Setup.of(limits, replicas, restarted=False), THRESHOLDS, advise)
+        return self.recommendation.follow(verdict, Setup.of(limits, replicas, restarts=restarts), THRESHOLDS, advise)
 
 
 def test_a_step_is_settled_once_the_verdict_is_old_enough():
@@ -74,6 +80,16 @@ def test_a_step_that_is_predicted_to_help_no_more_is_revised_once_that_lasts_and
     assert incident.look(300, CAP, REPLICA)[0].key == "add_replica"
 
 
+def test_what_would_not_help_is_no_step_and_the_first_one_that_is_stands_at_once():
+    incident = Incident()
+    assert incident.look(SETTLE, NO_HELP)[0].since is None
+    first, last = incident.look(100, CAP, NO_HELP)
+    assert (first.key, first.since, last.key) == ("cap_prompt", incident.begin + 100, "would_not_help")
+    incident.look(200, NO_HELP)
+    assert [one.key for one in incident.look(200 + SETTLE, NO_HELP)] == ["would_not_help"]
+    assert incident.look(300, CAP, REPLICA, NO_HELP)[0].key == "add_replica"
+
+
 def test_a_step_that_was_done_is_revised_where_the_cause_holds_on():
     incident = Incident()
     incident.look(SETTLE, REPLICA)
@@ -84,6 +100,16 @@ def test_a_step_that_was_done_is_revised_where_the_cause_holds_on():
     changed = replace(LIMITS, max_num_seqs=Limit(24))
     incident.look(200, CAP, limits=changed, replicas=2)
     assert incident.look(200 + SETTLE, CAP, limits=changed, replicas=2)[0].revised.startswith("the limits were changed")
+
+
+def test_each_restart_in_which_the_cause_holds_on_revises_the_step():
+    incident = Incident()
+    incident.look(SETTLE, REPLICA)
+    for restarts, step in enumerate((CAP, SMALL_KV), 1):
+        begin = 100.0 * restarts
+        incident.look(begin, step, restarts=restarts)
+        first = incident.look(begin + SETTLE, step, restarts=restarts)[0]
+        assert (first.key, first.revised) == (step.key, "the server was restarted, and the cause holds on")
 
 
 def test_another_detail_revises_the_step_and_one_that_is_chosen_again_stands_since_it_was_settled():
@@ -99,7 +125,7 @@ def test_what_was_recommended_is_forgotten_once_the_incident_is_over():
     incident = Incident()
     incident.look(SETTLE, REPLICA)
     over = replace(diagnosis(Cause.HEALTHY), t=incident.begin + 100)
-    setup = Setup.of(LIMITS, 1, restarted=False)
+    setup = Setup.of(LIMITS, 1, restarts=0)
     for seconds in (0, SETTLE):
         later = replace(over, t=over.t + seconds)
         assert incident.recommendation.follow(later, setup, THRESHOLDS, lambda _: ()) == ()

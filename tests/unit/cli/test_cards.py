@@ -62,3 +62,7 @@ def test_a_plan_says_what_its_limits_give_where_card_and_lengths_are_known():
     told = json.loads(run(*plan, "--json").output)["predicted"]
     assert told["first_token_seconds"]["value"] < told["latency_p95_seconds"]["value"]
     assert "Predicted" not in run(*plan[:4], "T4", *LENGTHS).output
+    for variant in ("H100 PCIe", "A100-PCIE-80GB"):
+        found = run(*plan[:4], variant, *LENGTHS)
+        assert found.exit_code == 0, found.output
+        assert "Predicted" not in found.output

@@ -52,7 +52,7 @@ def test_the_last_one_says_what_came_after():
         "Last incident: KV cache pressure, 00:00:00 UTC to 00:14:00 UTC, 14 min 0 s, about 410 k tokens lost (450 s "
         "of healthy output). Since its end: 92 tokens/s over 3 min 0 s, 60 during it (+53%)."
     )
-    assert "Since a restart: 92" in incident_text(replace(OVER, restarted=True), 1000.0)
+    assert "Since a restart: 92" in incident_text(replace(OVER, restarts=1), 1000.0)
     assert "Since" not in incident_text(replace(OVER, since=Since(180.0, 40.0)), 1000.0)
 
 

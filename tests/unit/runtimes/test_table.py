@@ -194,6 +194,11 @@ def test_bytes_per_token_needs_a_pool_whose_size_the_bytes_decided() -> None:
     assert cache_config({"kv_cache_memory_bytes": "1048576"}, ONE_RANK).bytes_per_token is None
 
 
+def test_a_kv_cache_in_8_bits_is_known_by_its_label() -> None:
+    bits = [cache_config({"cache_dtype": name}, ONE_RANK).kv_bits for name in ("fp8", "fp8_e4m3", "auto", "float32")]
+    assert bits == [8, 8, None, None]
+
+
 def test_labels_that_say_nothing_leave_everything_unknown() -> None:
     labels = dict.fromkeys(("block_size", "gpu_memory_utilization", "enable_prefix_caching"), "None")
     assert cache_config(labels, ONE_RANK) == cache_config({}, ONE_RANK) == CacheConfig()

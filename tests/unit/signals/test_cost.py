@@ -131,9 +131,10 @@ def test_a_short_calm_does_not_end_an_incident_and_a_long_one_does(engine: Engin
 def test_what_comes_after_is_told_beside_it(engine: Engine):
     engine.spend(60, Cause.KV_CACHE_PRESSURE, rate=40.0)
     engine.cost.restarted()
+    engine.cost.restarted()
     engine.spend(GAP + 30, Cause.HEALTHY, rate=90.0)
     incident = engine.incident
-    assert incident.restarted
+    assert (incident.restarts, incident.restarted) == (2, True)
     assert incident.since is not None
     assert incident.since.tokens_per_second == pytest.approx(90.0)
     assert incident.earned_tokens_per_second == pytest.approx(50.0)

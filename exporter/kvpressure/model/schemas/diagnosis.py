@@ -120,7 +120,9 @@ PARTS: Final[Schema] = {
         "One thing to do.",
         order=count("First things first."),
         key=string("What kind of action it is."),
-        when=or_null(string("`now`, without a restart, or `after_incident`; null for what changes nothing.")),
+        when=or_null(
+            string("`now`, without a restart unless it is stuck, or `after_incident`; null for what changes nothing.")
+        ),
         since=or_null(moment("Of the first step, since when it stands; null before it is settled")),
         revised=or_null(string("Of the first step, why another one stood before it; null where none did.")),
         title=string("What to do."),

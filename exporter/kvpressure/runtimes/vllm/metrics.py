@@ -116,6 +116,7 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
         gpu_memory_utilization=utilization if utilization is not None and _LEAST_SHARE <= utilization <= 1 else None,
         layers_differ=_layers_differ(labels, facts),
         prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
+        kv_bits=8 if labels.get("cache_dtype", "").startswith(("fp8", "int8")) else None,
     )
 
 
