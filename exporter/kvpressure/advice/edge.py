@@ -69,7 +69,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
     ended = share_above(caps.output_tokens, shape.output_p50, shape.output_p95)
     held = at(case.derived, "kv_tokens_per_request") or total
     when = "" if shape.recent else " (since the server started)"
-    if held > total:
+    if held > total or case.diagnosis.detail == "stranded":  # what holds the cache there is no request that is long
         return None
     reason = (
         f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "

@@ -16,10 +16,10 @@ _INTRO: Final = """# Alerts
 Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds {hash}.
 
 `critical` wakes someone, `warning` makes a ticket, `info` is read when someone looks. One replica in trouble is a
-ticket; a page needs {share} of a model's replicas in a namespace, the only one, or, with `--all-alerts`, users who
-burn their objective's budget. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may be false before
-the alert resolves: pressure comes and goes with every request that ends. Every alert has a runbook, and promtool tests
-under `rules/tests`.
+ticket; a page needs {share} of a model's replicas in a namespace, the only one, or, with `--all-alerts`, users who burn
+their objective's budget. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may
+be false before the alert resolves: pressure comes and goes with every request that ends. Every alert has a runbook, and
+promtool tests under `rules/tests`.
 
 {on} alerts are on by default: those that page or that somebody has to act on this week. The others come with
 `kvpressure generate --all-alerts` (in the chart: `prometheusRule.allAlerts`); the last column says why they do not by
