@@ -160,7 +160,7 @@ def recovered(case: Case, sequences: int | None = None, *, shared: bool = False)
     batch = at(case.derived, "effective_batch_size_quantile", "0.95")
     tokens = at(case.derived, "tokens_per_second", "generation")
     lines = [
-        "Within 2 minutes of traffic on the restarted server, and then for 5 minutes on end, each holds:",
+        "Within 2 minutes of traffic after the change, and then for 5 minutes on end, each holds:",
         f"{series('bottleneck', case.place, cause='kv_cache_pressure')} == 0",
         unblocked(case),
         unpreempted(case),
