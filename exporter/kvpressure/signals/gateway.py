@@ -21,7 +21,7 @@ from kvpressure.signals.points import Point, mean, values
 from kvpressure.signals.windows import EngineWindow
 
 IN_ENGINE: Final = "waiting_in_engine"
-"""Requests that wait in the engine itself; there only where `waiting` has more."""
+"""Requests that wait in the engine itself; there wherever a gateway reports, whose share `waiting` counts too."""
 _SHARE: Final = "gateway_share"
 _KINDS: Final = ("waiting_capacity", "waiting_deferred", "fetching")
 _POOL: Final = "gateway_queue"
