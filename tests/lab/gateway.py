@@ -247,7 +247,7 @@ def _views(pages: Sequence[Page], seconds: Sequence[Second]) -> Iterator[tuple[P
     for page in pages:
         if seconds:
             second = seconds[min(page.second, len(seconds) - 1)]
-            pipeline.set_environment(page.t, Environment(gateways=(_report(page.t, second),)))
+            pipeline.set_environment(page.t, Environment(reports=(_report(page.t, second),)))
         for view in pipeline.on_page(TARGET, reader.read(page.text.encode(), page.t)):
             yield page, view
 

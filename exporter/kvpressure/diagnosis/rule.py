@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
-from kvpressure.diagnosis.facts import Facts
+from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.kleene import Predicate
 from kvpressure.model.values import number
-from kvpressure.model.verdict import Cause
+from kvpressure.model.verdict import Cause, Missing
 
 Grounds = Callable[[Facts], str]
 
@@ -28,6 +29,14 @@ class Rule:
     when: Predicate
     grounds: Grounds
     expects: Mapping[str, bool]
+
+
+class EvidenceSource(NamedTuple):
+    """Where `evidence` that predicates name comes from, what to do where it is `missing`, and whether it is there."""
+
+    evidence: str
+    missing: Missing
+    there: Callable[[Inputs], bool]
 
 
 def rules_of(

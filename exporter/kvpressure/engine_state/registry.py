@@ -57,15 +57,15 @@ class Pipeline:
 
     def set_environment(self, now: float, environment: Environment) -> None:
         """Judge with what pods, logs and host tell from now on."""
-        self._environment = self._with_gateways(now, environment) if environment.gateways else environment
+        self._environment = self._with_reports(now, environment) if environment.reports else environment
         self._container_restarts.update(now, environment.containers)
 
-    def _with_gateways(self, now: float, environment: Environment) -> Environment:
-        """Let gateways' queues be shared by those engines behind them that answer."""
+    def _with_reports(self, now: float, environment: Environment) -> Environment:
+        """Let what is reported of several engines be shared by those of them that answer."""
         stale_seconds = self.settings.engine_stale_seconds
         answer = {target for target, t in self._last_page.items() if abs(now - t) <= stale_seconds}
-        gateways = tuple(replace(one, engines=one.engines & answer) for one in environment.gateways)
-        return replace(environment, gateways=gateways)
+        reports = tuple(replace(one, engines=one.engines & answer) for one in environment.reports)
+        return replace(environment, reports=reports)
 
     def set_thresholds(self, thresholds: Thresholds) -> None:
         """Judge by other thresholds from now on; what is known of healthy states stays."""
