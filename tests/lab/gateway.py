@@ -34,7 +34,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast_of
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.verdict import Cause

@@ -9,17 +9,15 @@ from typing import Any, Final
 
 from kvpressure.config.settings import Settings, with_sections
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.watch import source as kubernetes
+from kvpressure.kubernetes import watch as kubernetes
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.record import exported
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
-from kvpressure.sources import gpu_exporter, host, port_owner
+from kvpressure.sources import gpu_exporter, host, logs, pod_devices, port_owner
 from kvpressure.sources.gpu import source as gpu
 from kvpressure.sources.gpu.backend import ABSENT
-from kvpressure.sources.logs import source as logs
-from kvpressure.sources.pod_devices import source as pod_devices
 from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.precedence import PRECEDENCE
-from kvpressure.diagnosis.rule import Rule
+from kvpressure.diagnosis.rules import Rule
 from kvpressure.model.record import exported
 
 BY_ID: Final[Mapping[str, Rule]] = {

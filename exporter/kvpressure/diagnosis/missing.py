@@ -7,7 +7,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged
-from kvpressure.diagnosis.rule import EvidenceSource
+from kvpressure.diagnosis.rules import EvidenceSource
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.record import exported
 from kvpressure.model.verdict import Missing

@@ -11,7 +11,7 @@ import pytest
 from kvpressure.advice import Place, advise
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline
+from kvpressure.engine_state import Pipeline
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample

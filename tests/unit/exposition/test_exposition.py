@@ -17,10 +17,9 @@ from prometheus_client.utils import floatToGoString
 
 from kvpressure.advice.limits import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
-from kvpressure.exposition import text
+from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import FAMILIES, diagnosis_families
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.text import OwnProcess, SnapshotCollector, accepts_gzip, negotiate
 from kvpressure.model.environment import (
     LOG_KINDS,

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs, sentence
-from kvpressure.diagnosis.kleene import Predicate, Shared, fact
-from kvpressure.diagnosis.predicates import batch, queue, room, symptoms
-from kvpressure.diagnosis.rule import Grounds, Rule
+from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, queue, room, symptoms
+from kvpressure.diagnosis.rules import Grounds, Rule
 from kvpressure.diagnosis.symptoms import at_least
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause, Evidence
