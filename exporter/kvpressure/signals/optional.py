@@ -30,7 +30,7 @@ class OptionalGroup(Generic[GroupT]):
     `apply` gets a sample, its target, how many engines that has, and all reports; it returns the sample with gauges of
     what they say of it, and the share of the pool that is kept free for that, None where none is. `group` returns the
     facts out of the newest polls, None where nothing is reported now: `absent` stands for it then. `derive` returns the
-    values of `families`.
+    values of `families`. Rules read the group as `VerdictWindow.optional.get(OPTIONAL.name, OPTIONAL.absent)`.
     """
 
     name: str
@@ -40,11 +40,6 @@ class OptionalGroup(Generic[GroupT]):
     absent: GroupT
     derive: Callable[[EngineWindow, Context], Derived]
 
-    def of(self, groups: Mapping[str, Any]) -> GroupT:
-        """Return the group's facts out of `VerdictWindow.optional`."""
-        found: GroupT = groups.get(self.name, self.absent)
-        return found
-
 
 @cache
 def optional_groups() -> tuple[OptionalGroup[Any], ...]:
@@ -52,7 +47,7 @@ def optional_groups() -> tuple[OptionalGroup[Any], ...]:
     return exported("kvpressure.signals", "OPTIONAL")
 
 
-def groups_of(points: Sequence[Point]) -> Mapping[str, object]:
+def groups_of(points: Sequence[Point]) -> Mapping[str, Any]:
     """Return the groups of which the newest poll has anything, by name."""
     found = ((one.name, one.group(points)) for one in optional_groups())
     return {name: group for name, group in found if group is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
@@ -62,7 +63,7 @@ class VerdictWindow:
     `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
     engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
-    `optional` are the groups of optional sources that report, by name (`OptionalGroup.of` reads them).
+    `optional` are the groups of optional sources that report, by name (`signals.optional`).
     `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs.
     """
 
@@ -82,7 +83,7 @@ class VerdictWindow:
     progress: Progress = field(default_factory=Progress)
     deferral: Deferral = field(default_factory=Deferral)
     eviction: Eviction = field(default_factory=Eviction)
-    optional: Mapping[str, object] = field(default_factory=dict)
+    optional: Mapping[str, Any] = field(default_factory=dict)
 
 
 def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
