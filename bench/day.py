@@ -10,10 +10,9 @@ from pathlib import Path
 
 from bench.world import PAGE_BYTES
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot, text
 from kvpressure.model.samples import GpuReport, GpuSample
 from tests.support.servers import read_trace
 from tests.support.snapshots import FakeTarget

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files, load_rules
+from kvpressure.tools.bundle import Options, bundle_files, load_rules, rule_objects
 from kvpressure.tools.bundle.dashboards import DASHBOARDS
-from kvpressure.tools.bundle.generate import rule_objects
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kvpressure"

@@ -14,7 +14,7 @@ from bench.detection.today import TODAY_SERIES
 from bench.detection.variants import AS_IS, VARIANTS, chosen
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import GpuReport
 from kvpressure.model.view import EngineView

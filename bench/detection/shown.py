@@ -8,8 +8,8 @@ from typing import Final
 
 from bench.detection.episodes import Frame
 from bench.detection.pages import Series, page_series
-from kvpressure.engine_state.registry import Pipeline
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.engine_state import Pipeline
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.text import SnapshotCollector
 
 SCRAPE_SECONDS: Final = 15.0

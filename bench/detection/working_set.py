@@ -29,7 +29,7 @@ from bench.detection.lab import LAB, recordings, records
 from bench.detection.table import Table, percent
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis

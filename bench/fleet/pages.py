@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from kvpressure.exposition import text
+from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.profile import Profile
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.view import EngineView
 from tests.support.snapshots import collapsed, healthy
 

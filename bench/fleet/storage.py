@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
-from kvpressure.exposition import text
+from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.profile import Profile
-from kvpressure.exposition.snapshot import Snapshot
 from tests.support.snapshots import FakeTarget
 from tests.support.tools import FIXTURES
 

@@ -20,7 +20,7 @@ from bench.working_set.curve import CURVES
 from bench.working_set.lab import UNSEEN, Ran, known, recording
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import PipelineSettings
+from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.view import EngineView, PoolHits
 from kvpressure.simulation import eviction_cures

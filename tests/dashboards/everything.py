@@ -17,9 +17,9 @@ from bench.simulator.load import Label
 from bench.simulator.scenarios import episode
 from bench.simulator.service import SimulatedServer
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.text import TEXT, render
 from kvpressure.model.environment import (
     LOG_KINDS,

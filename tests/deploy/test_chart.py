@@ -15,8 +15,7 @@ from deploy.chart_files import build, chart_files
 from kvpressure import __version__
 from kvpressure.config.settings import load_settings
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.generate import rule_objects
+from kvpressure.tools.bundle import Options, load_rules, rule_objects
 from tests.support import built
 from tests.support.chart import (
     CASES,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.kubernetes.watch.source import NODE_EVENTS_NAMESPACE
+from kvpressure.kubernetes.watch import NODE_EVENTS_NAMESPACE
 from tests.support.chart import CASES, container_of, daemonset, each_case, of_kind, pod_of, rendered, values_of
 
 PLAIN_VOLUMES = {"configMap", "secret", "emptyDir", "projected", "downwardAPI"}

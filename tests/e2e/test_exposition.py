@@ -11,9 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.exposition import text
+from kvpressure.exposition import EngineView, Snapshot, text
 from kvpressure.exposition.families import FAMILIES
-from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.web.site import Handler, Site
 from tests.support.exporting import prometheus
 from tests.support.processes import eventually, get, query

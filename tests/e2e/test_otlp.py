@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.config.settings.model import OtlpSettings
 from kvpressure.daemon.otlp import sender
-from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot, text
 from tests.support.processes import eventually, free_port, get, running
 from tests.support.snapshots import collapsed
 from tests.support.tools import built

@@ -12,7 +12,7 @@ import pytest
 
 from kvpressure.config.settings import PollSettings
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage, SourceHealth

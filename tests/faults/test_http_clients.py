@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer, unused_port
 
 from kvpressure.config.settings import WebSettings
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.web.server import Listener
 from kvpressure.web.site import Site
 from tests.support.snapshots import collapsed

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch import config_maps as module
-from kvpressure.kubernetes.watch.source import KubernetesSource
 from tests.stubs.kube_api import Asked, KubeApi, answers, engine_pod, hangs
 from tests.support.kube_watch import following, names, until, view
 from tests.support.mounted_config import config_map, mounts_config

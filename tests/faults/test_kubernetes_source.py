@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.watch import source as source_module
+from kvpressure.kubernetes import watch as source_module
+from kvpressure.kubernetes.watch import NODE_ID, KubernetesSource
 from kvpressure.kubernetes.watch import stores as stores_module
-from kvpressure.kubernetes.watch.source import NODE_ID, KubernetesSource
 from kvpressure.model.environment import ContainerId, ContainerState, Termination
 from kvpressure.net import credentials
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
@@ -286,7 +286,7 @@ def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatc
 
 
 def test_the_client_is_not_loaded_before_it_is_needed() -> None:
-    code = "import sys, kvpressure.kubernetes.watch.source; print({'httpx2', 'wsproto'} & set(sys.modules))"
+    code = "import sys, kvpressure.kubernetes.watch; print({'httpx2', 'wsproto'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
 

@@ -13,9 +13,8 @@ import pytest
 
 from kvpressure.kubernetes import kubeconfig
 from kvpressure.kubernetes.objects.pods import PodReader
-from kvpressure.kubernetes.watch import connection
+from kvpressure.kubernetes.watch import KubernetesSource, connection
 from kvpressure.kubernetes.watch.resource import Tuning
-from kvpressure.kubernetes.watch.source import KubernetesSource
 from kvpressure.model.samples import SourceHealth
 from tests.stubs import kube_api
 from tests.stubs.kube_api import Fault, KubeApi, engine_pod

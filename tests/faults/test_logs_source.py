@@ -15,9 +15,9 @@ import structlog
 from kvpressure.config.settings.model import LogFileSettings, LogsSettings
 from kvpressure.model.environment import LOG_KINDS, ContainerId, ContainerState
 from kvpressure.model.record import SourceError
-from kvpressure.sources.logs import source
+from kvpressure.sources import logs as source
+from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.logs.safe_open import Tree
-from kvpressure.sources.logs.source import LogsSource
 from tests.support.engine_kit import VirtualClock
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"

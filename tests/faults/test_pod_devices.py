@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.record import SourceError
+from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import ask
 from kvpressure.sources.pod_devices.names import KernelNames
-from kvpressure.sources.pod_devices.source import PodDevicesSource
 from tests.stubs.kubelet import Answers, Kubelet, claim, container, pod
 from tests.support.engine_kit import VirtualClock
 
@@ -284,7 +284,7 @@ async def test_kernel_names_that_hang_delay_an_answer_and_do_not_keep_it(socket:
 
 async def test_a_process_that_never_asks_loads_neither_grpc_nor_protobuf():
     code = (
-        "import sys; from kvpressure.sources.pod_devices.source import PodDevicesSource;"
+        "import sys; from kvpressure.sources.pod_devices import PodDevicesSource;"
         "from kvpressure.config.settings.model import PodResourcesSettings as S; PodDevicesSource(S());"
         "print([name for name in sys.modules if name.split('.')[0] in ('grpclib', 'h2') or 'protobuf' in name])"
     )

@@ -34,7 +34,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast_of
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.verdict import Cause
@@ -247,7 +247,7 @@ def _views(pages: Sequence[Page], seconds: Sequence[Second]) -> Iterator[tuple[P
     for page in pages:
         if seconds:
             second = seconds[min(page.second, len(seconds) - 1)]
-            pipeline.set_environment(page.t, Environment(gateways=(_report(page.t, second),)))
+            pipeline.set_environment(page.t, Environment(reports=(_report(page.t, second),)))
         for view in pipeline.on_page(TARGET, reader.read(page.text.encode(), page.t)):
             yield page, view
 

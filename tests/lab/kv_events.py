@@ -177,7 +177,7 @@ def told_seconds(seen: Seen) -> set[int]:
     """Seconds of which the exporter says eviction, with the events up to then: as the cause or beside another."""
     from kvpressure.cli.replay import ReplayTarget  # noqa: PLC0415 - the clock stands still from here on
     from kvpressure.config.thresholds import load_thresholds  # noqa: PLC0415
-    from kvpressure.engine_state.registry import Pipeline, PipelineSettings  # noqa: PLC0415
+    from kvpressure.engine_state import Pipeline, PipelineSettings  # noqa: PLC0415
     from kvpressure.engines.reader import PageReader  # noqa: PLC0415
     from kvpressure.model.environment import Environment  # noqa: PLC0415
     from kvpressure.sources.kv_events.decode import batch  # noqa: PLC0415

@@ -21,7 +21,7 @@ from kvpressure.cli import main
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.engines import recordings as traces
 from kvpressure.engines.recordings import TraceError, TraceLine, XzReader, read_trace
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.watch.connection import connection_config
 from kvpressure.model.record import SourceError

@@ -19,11 +19,10 @@ from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.report import console, triage_report
 from kvpressure.commandline import numbers
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition import status, text
-from kvpressure.exposition.snapshot import Snapshot
-from kvpressure.kubernetes.objects import fields
+from kvpressure.exposition import Snapshot, status, text
+from kvpressure.kubernetes import objects as fields
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Value

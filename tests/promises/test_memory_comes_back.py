@@ -6,7 +6,7 @@ import gc
 import weakref
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from tests.support.servers import read_trace
 from tests.support.snapshots import FakeTarget

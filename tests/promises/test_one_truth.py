@@ -13,7 +13,7 @@ from kvpressure.advice import Place, advise
 from kvpressure.cli import triage
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, read_trace
 from kvpressure.model.action import Action

@@ -14,9 +14,9 @@ from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.exporter import Daemon
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.model.action import Action
 from kvpressure.model.view import EngineView
 from tests.support.snapshots import FakeTarget, lines

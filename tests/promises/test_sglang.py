@@ -20,14 +20,14 @@ from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.pollers import poll_names, tables_of
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.engine import EngineSource
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition import runbooks
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, ports_of, read_containers
-from kvpressure.launch.declared import read_limits, read_start, runtime_of, serving_port
+from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
 from kvpressure.model.action import Action
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause, Evidence

@@ -14,10 +14,9 @@ from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.status import diagnosis_json, status_html
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause

@@ -12,9 +12,9 @@ import pytest
 
 from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.text import render
 from kvpressure.model.environment import Assignment, ContainerState, Environment, EventReport, HostReport, LogReport
 from tests.support.snapshots import FakeTarget, gpu_report, lines

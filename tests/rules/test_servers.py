@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files, write_bundle
-from kvpressure.tools.bundle.generate import KINDS
+from kvpressure.tools.bundle import KINDS, Options, bundle_files, write_bundle
 from tests.support.processes import eventually, free_port, get, running
 from tests.support.tools import built, need
 

@@ -14,8 +14,7 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.exporter import Daemon
-from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot, text
 from tests.soak.engines import SLOW_SECONDS, TRUTHS, Engine
 from tests.support.servers import FaultServer
 from tests.support.virtual_time import LoopClock, run

@@ -6,7 +6,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.text import render
 from kvpressure.model.view import EngineView
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch.resource import Tuning
-from kvpressure.kubernetes.watch.source import KubernetesSource
 from kvpressure.model.environment import Environment
 from kvpressure.sources.source import Known
 from tests.stubs.kube_api import KubeApi

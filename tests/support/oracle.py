@@ -19,8 +19,7 @@ from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import console, triage_report
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
-from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot, text
 from kvpressure.model.codec import engine_json
 from kvpressure.model.view import EngineView
 from kvpressure.tools.bundle import Options, bundle_files

@@ -15,10 +15,10 @@ from kvpressure.advice import Action, Place, advise
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import status_html
 from kvpressure.model.environment import Environment, LogReport
 from kvpressure.model.verdict import Stage

@@ -7,10 +7,10 @@ from functools import partial
 
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.model.view import EngineView
 from tests.support.tools import FIXTURES

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kvpressure import launch as declared
 from kvpressure.commandline import shell
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import Launch, programs, settle
 from kvpressure.commandline.shell import Words
-from kvpressure.launch import declared
-from kvpressure.launch.declared import launch, read_start
+from kvpressure.launch import launch, read_start
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 
 Env = Mapping[str, str]

@@ -10,7 +10,7 @@ from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import judge
-from kvpressure.diagnosis.rule import Rule
+from kvpressure.diagnosis.rules import Rule
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.values import Derived

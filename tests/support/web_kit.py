@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvpressure.config.settings import WebSettings
+from kvpressure.exposition import EngineView, Snapshot
 from kvpressure.exposition.panel import Action
-from kvpressure.exposition.snapshot import EngineView, Snapshot
 from kvpressure.web.server import WebServer
 from tests.support.views import engine_view
 

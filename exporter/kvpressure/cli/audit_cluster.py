@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kvpressure.kubernetes import Action, KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.kubeconfig import Config, load_config
 from kvpressure.tools.audit import Manifests, Problem, from_objects
 from kvpressure.tools.audit.model import Place

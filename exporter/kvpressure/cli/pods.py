@@ -18,9 +18,9 @@ from kvpressure.cli.sampling import Sampler, sample
 from kvpressure.cli.say import say
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.engine_state.registry import PipelineSettings
+from kvpressure.engine_state import PipelineSettings
+from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.find import find_pods
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.kubeconfig import load_config

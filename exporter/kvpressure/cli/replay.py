@@ -14,7 +14,7 @@ from kvpressure.cli.options import EXISTING_FILE
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, TraceLine, not_a_recording, read_trace, stem
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN

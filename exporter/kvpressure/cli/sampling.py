@@ -25,7 +25,7 @@ from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.daemon.node_sources import NodeSources
 from kvpressure.daemon.pollers import EngineFleet
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.environment import Environment

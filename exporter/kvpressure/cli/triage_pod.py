@@ -22,8 +22,8 @@ from kvpressure.cli.sampling import Sampler, Shows, Triage, sample
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.wording import duration
+from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport
 from kvpressure.model.view import EngineView

@@ -17,7 +17,7 @@ from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import say
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.engine_state.registry import PipelineSettings
+from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.limits import Limits

@@ -23,10 +23,10 @@ from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.otlp import OtlpPush
 from kvpressure.daemon.pollers import EngineFleet
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.profile import Profile
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.environment import Environment
 from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineKey, EngineView, Price, peers_of

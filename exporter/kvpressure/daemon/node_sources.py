@@ -9,21 +9,19 @@ from typing import Any, Final
 
 from kvpressure.config.settings import Settings, with_sections
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.watch import source as kubernetes
+from kvpressure.kubernetes import watch as kubernetes
 from kvpressure.model.environment import Assignment, ContainerId, Environment
+from kvpressure.model.record import exported
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
-from kvpressure.sources import gateway, gpu_exporter, host, port_owner
+from kvpressure.sources import gpu_exporter, host, logs, pod_devices, port_owner
 from kvpressure.sources.gpu import source as gpu
 from kvpressure.sources.gpu.backend import ABSENT
-from kvpressure.sources.kv_events import source as kv_events
-from kvpressure.sources.logs import source as logs
-from kvpressure.sources.pod_devices import source as pod_devices
 from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged
 
-SOURCES: Final[tuple[Registration[Any], ...]] = (
+_OTHERS_BUILD_ON: Final[tuple[Registration[Any], ...]] = (
     gpu.SOURCE,
     kubernetes.SOURCE,
     pod_devices.SOURCE,
@@ -31,10 +29,14 @@ SOURCES: Final[tuple[Registration[Any], ...]] = (
     logs.SOURCE,
     host.SOURCE,
     port_owner.SOURCE,
-    kv_events.SOURCE,
-    gateway.SOURCE,
 )
-"""Each source hears what those before it know; health is shown in this order."""
+"""In the order in which they need one another."""
+
+SOURCES: Final[tuple[Registration[Any], ...]] = (
+    *_OTHERS_BUILD_ON,
+    *(one for one in exported("kvpressure.sources", "SOURCE") if one not in _OTHERS_BUILD_ON),
+)
+"""Each is given what those before it know, and health is shown in this order; the last are found by their files."""
 
 
 class NodeSources:

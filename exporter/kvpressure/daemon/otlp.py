@@ -17,7 +17,7 @@ from typing import Any, Final
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.model import OtlpSettings
 from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel

@@ -7,7 +7,7 @@ from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged, judge
 from kvpressure.diagnosis.missing import missing_evidence
-from kvpressure.diagnosis.rule import Rule
+from kvpressure.diagnosis.rules import Rule
 from kvpressure.diagnosis.score import confidence
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.model.catalogue import NOT_KNOWN

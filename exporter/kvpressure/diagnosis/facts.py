@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.diagnosis.kleene import Predicate
+from kvpressure.diagnosis.predicates import Predicate
 from kvpressure.model.record import record
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Evidence

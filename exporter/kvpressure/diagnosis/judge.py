@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.precedence import PRECEDENCE
-from kvpressure.diagnosis.rule import Rule
-from kvpressure.diagnosis.rules import bounds, calm, deferred, gateway, kv_cache_pressure, stuck, unknown
+from kvpressure.diagnosis.rules import Rule
+from kvpressure.model.record import exported
 
-_FILES: Final = (calm, unknown, stuck, deferred, kv_cache_pressure, bounds, gateway)
-BY_ID: Final[Mapping[str, Rule]] = {rule.id: rule for file in _FILES for rule in file.RULES}
+BY_ID: Final[Mapping[str, Rule]] = {
+    rule.id: rule for rules in exported("kvpressure.diagnosis.rules", "RULES") for rule in rules
+}
 
 TABLE: Final[tuple[Rule, ...]] = tuple(BY_ID[name] for name in PRECEDENCE)
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged
+from kvpressure.diagnosis.rules import EvidenceSource
 from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.record import exported
 from kvpressure.model.verdict import Missing
 from kvpressure.model.view import CALM
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
-
-class _Source(NamedTuple):
-    evidence: str
-    missing: Missing
-    there: Callable[[Inputs], bool]
-
-
-SOURCES: Final = (
-    _Source(
+SOURCES: Final[tuple[EvidenceSource, ...]] = (
+    EvidenceSource(
         "gpu",
         Missing(
             "how busy its GPUs are",
@@ -28,22 +23,22 @@ SOURCES: Final = (
         ),
         lambda inputs: inputs.value("engine_gpu_utilization_ratio") is not None,
     ),
-    _Source(
+    EvidenceSource(
         "cpu",
         Missing("whether CPUs are short", "let kvpressure read its host (host in the settings)"),
         lambda inputs: "cpu_pressed" in inputs.external_evidence,
     ),
-    _Source(
+    EvidenceSource(
         "canary",
         Missing("whether it still answers", "let kvpressure ask it for one token (engines.canary in the settings)"),
         lambda inputs: inputs.canary_enabled,
     ),
-    _Source(
+    EvidenceSource(
         "log",
         Missing("what the engine's log says", "let kvpressure read it (logs in the settings)"),
         lambda inputs: "device_oom" in inputs.external_evidence,
     ),
-    _Source(
+    EvidenceSource(
         "kv_events",
         Missing(
             "which blocks were evicted and computed again",
@@ -52,7 +47,7 @@ SOURCES: Final = (
         ),
         lambda inputs: inputs.window.eviction.by_events,
     ),
-    _Source(
+    EvidenceSource(
         "declared",
         Missing(
             "how many sequences it may run",
@@ -60,8 +55,9 @@ SOURCES: Final = (
         ),
         lambda inputs: bool(inputs.declared),
     ),
+    *exported("kvpressure.diagnosis.rules", "EVIDENCE"),
 )
-"""Evidence that comes from elsewhere than the engine's page, by the name that predicates give it."""
+"""Evidence that comes from elsewhere than the engine's page; the last, that files in `rules` bring along themselves."""
 
 _OF_SYMPTOM: Final[Mapping[str, str]] = {
     "gpu_compute_low": "gpu",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs
-from kvpressure.diagnosis.rule import Rule
+from kvpressure.diagnosis.rules import Rule
 from kvpressure.diagnosis.symptoms import Symptoms
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import ramp

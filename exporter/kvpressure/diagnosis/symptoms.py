@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
 
 from kvpressure.diagnosis.facts import Inputs
+from kvpressure.model.record import exported
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Evidence
 from kvpressure.signals.canary import CANARY_UNANSWERED
@@ -18,22 +20,27 @@ def judge_all(inputs: Inputs) -> Symptoms:
 
     `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
     requests are sent (decisions 0270, 0280), `evicting` only where the engine was seen with a slower turnover of its
-    cache (decision 0411), `held_at_gateway` only where a gateway reports its queue (decision 0520).
+    cache (decision 0411), those of `judge_symptom` in files of `rules` only where it returns any.
     """
     found = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:
         found["load_shed"] = _load_shed(inputs)
     if inputs.window.eviction.recomputed_ratio is not None:
         found["evicting"] = _evicting(inputs)
-    if inputs.window.gateway.held_ratio is not None:
-        found["held_at_gateway"] = _held_at_gateway(inputs)
     if inputs.canary_enabled:
         result = inputs.external_evidence[CANARY_UNANSWERED]
         found[CANARY_UNANSWERED] = Evidence(CANARY_UNANSWERED, result.state, result.text)
-    return found
+    optional = (judge(inputs) for judge in _optional())
+    return found | {evidence.symptom: evidence for evidence in optional if evidence is not None}
 
 
-def _at_least(symptom: str, value: float | None, threshold: float, unit: str, text: str) -> Evidence:
+@cache
+def _optional() -> tuple[Callable[[Inputs], Evidence | None], ...]:
+    """Return how symptoms are judged that an optional source alone shows, each beside the rules that read it."""
+    return exported("kvpressure.diagnosis.rules", "judge_symptom")
+
+
+def at_least(symptom: str, value: float | None, threshold: float, unit: str, text: str) -> Evidence:
     """Return whether `value` reaches `threshold`; unknown without a value. `text` names what `value` is."""
     if value is None:
         return Evidence(symptom, None, f"not known: {text}", None, threshold, unit)
@@ -55,7 +62,7 @@ def _gpu_memory_high(inputs: Inputs) -> Evidence:
     """
     threshold = inputs.thresholds.gpu_memory_high_warn_ratio
     used = inputs.value("engine_gpu_memory_used_ratio")
-    return _at_least("gpu_memory_high", used, threshold, "ratio", "GPU memory used")
+    return at_least("gpu_memory_high", used, threshold, "ratio", "GPU memory used")
 
 
 def _gpu_compute_low(inputs: Inputs) -> Evidence:
@@ -83,7 +90,7 @@ def _memory_rising(inputs: Inputs) -> Evidence:
     The pool is fixed, so what grows under traffic is activations on their way to a device OOM.
     """
     threshold = inputs.thresholds.memory_rising_min_ratio
-    return _at_least("memory_rising", inputs.memory_rise_ratio, threshold, "ratio", "GPU memory gained over the window")
+    return at_least("memory_rising", inputs.memory_rise_ratio, threshold, "ratio", "GPU memory gained over the window")
 
 
 def _batch_collapse(inputs: Inputs) -> Evidence:
@@ -119,7 +126,7 @@ def _admission_blocked(inputs: Inputs) -> Evidence:
         text = f"requests waited for {window.seconds:.0f} s, none started, and a long one would not fit with its answer"
         return Evidence("admission_blocked", True, text, ratio, threshold, "ratio")
     text = "polls in which requests waited and a prompt did not fit the free KV cache"
-    return _at_least("admission_blocked", ratio, threshold, "ratio", text)
+    return at_least("admission_blocked", ratio, threshold, "ratio", text)
 
 
 def _kv_saturated(inputs: Inputs) -> Evidence:
@@ -161,7 +168,7 @@ def _latency_inflated(inputs: Inputs) -> Evidence:
     growth = inputs.window.answers.growth_factor
     longer = f", allowing for answers {growth:.1f}x as long" if kind == "e2e" and growth > 1.05 else ""
     text = f"{kind.replace('_', '-')} p95 over this engine's healthy one{longer}"
-    return _at_least("latency_inflated", value, inputs.thresholds.latency_inflated_min_factor, "factor", text)
+    return at_least("latency_inflated", value, inputs.thresholds.latency_inflated_min_factor, "factor", text)
 
 
 def _throughput_plateau(inputs: Inputs) -> Evidence:
@@ -196,15 +203,7 @@ def _load_shed(inputs: Inputs) -> Evidence:
     rate = inputs.value("requests_refused_per_second")
     each = "" if rate is None else f" ({rate:.1f} a second)"
     text = f"requests that the engine refused, of those sent{each}"
-    return _at_least("load_shed", inputs.window.refused_ratio, inputs.thresholds.load_shed_min_ratio, "ratio", text)
-
-
-def _held_at_gateway(inputs: Inputs) -> Evidence:
-    """Judge the share of polls in which a gateway held requests back in front of the engine's pool."""
-    found = inputs.window.gateway
-    seconds = "" if found.seconds is None else f", {found.seconds:.0f} s"
-    text = f"queued at the gateway: {number(round(found.requests or 0.0))}{seconds}; polls with any"
-    return _at_least("held_at_gateway", found.held_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
+    return at_least("load_shed", inputs.window.refused_ratio, inputs.thresholds.load_shed_min_ratio, "ratio", text)
 
 
 def _restarting(inputs: Inputs) -> Evidence:
@@ -213,7 +212,7 @@ def _restarting(inputs: Inputs) -> Evidence:
     if (pod := inputs.external_evidence.get("restarting")) is not None:
         return Evidence("restarting", pod.state, pod.text, None, threshold, "count")
     starts = None if inputs.starts is None else float(inputs.starts)
-    return _at_least("restarting", starts, threshold, "count", "server starts seen in ten minutes")
+    return at_least("restarting", starts, threshold, "count", "server starts seen in ten minutes")
 
 
 def _from_elsewhere(symptom: str, text: str, missing: str) -> Callable[[Inputs], Evidence]:

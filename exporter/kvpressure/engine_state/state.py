@@ -27,8 +27,8 @@ from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
 from kvpressure.signals.eviction import Octaves
 from kvpressure.signals.evidence import OutsideEvidence, outside_evidence
-from kvpressure.signals.gateway import with_gateways
 from kvpressure.signals.gpu import whole_gpus
+from kvpressure.signals.optional import with_reports
 from kvpressure.signals.past import EngineHistory, Features
 from kvpressure.signals.windows import stepped_back
 from kvpressure.simulation.unconstrained import KNEE_EVERY_SECONDS, UnconstrainedThroughput
@@ -121,9 +121,8 @@ class EngineState:
             self.canary.begin_anew(page.t, started=True)
         log = environment.common.logs.get(container_of(environment.target))
         watermark_ratio = environment.declared_values.get("kv_watermark_ratio")
-        if environment.common.gateways:
-            gateways, ranks = environment.common.gateways, len(page.engines)
-            sample, kept_ratio = with_gateways(sample, environment.target, ranks, gateways)
+        if environment.common.reports:
+            sample, kept_ratio = with_reports(sample, environment.target, len(page.engines), environment.common.reports)
             watermark_ratio = max(watermark_ratio or 0.0, kept_ratio or 0.0) or None
         reports = environment.common.kv_events.get(environment.target.name, ())
         events = of_rank(reports, sample.engine, alone=len(page.engines) == 1)

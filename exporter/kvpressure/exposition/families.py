@@ -22,7 +22,6 @@ from kvpressure.signals import (
     canary,
     cost,
     eviction,
-    gateway,
     gpu,
     kv,
     kv_events,
@@ -34,6 +33,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
 )
+from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 
 VERDICTS: Final = (
@@ -144,7 +144,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *kv.FAMILIES,
     *prefix_cache.FAMILIES,
     *eviction.FAMILIES,
-    *gateway.FAMILIES,
+    *(family for group in optional_groups() for family in group.families),
     *residency.FAMILIES,
     *kv_events.FAMILIES,
     *traffic.REFUSALS,

@@ -27,7 +27,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.samples import Sample
 
 from kvpressure import __version__
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.text import SnapshotCollector
 
 SCOPE: Final = InstrumentationScope("kvpressure", __version__)

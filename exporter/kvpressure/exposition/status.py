@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from kvpressure.exposition import assets
+from kvpressure.exposition import Snapshot, assets
 from kvpressure.exposition.panel import engine_panel, gpu_card, ident
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.wording import clock, incident_json, seconds
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN

@@ -20,9 +20,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from kvpressure.exposition import profile
+from kvpressure.exposition import Snapshot, profile
 from kvpressure.exposition.families import container_values, engine_values, source_values
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.family import Scope
 from kvpressure.model.samples import HistogramSample
 from kvpressure.printable import distinct

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
+from kvpressure.kubernetes import Action, GoneError, KubeError
 from kvpressure.kubernetes.credentials import Credentials
-from kvpressure.kubernetes.errors import Action, GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.names import Names
-from kvpressure.kubernetes.objects.fields import Object, at
+from kvpressure.kubernetes.objects import Object, at
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin, read_named
 from kvpressure.net.credentials import client_context, load_pair
 from kvpressure.printable import brief

@@ -7,9 +7,9 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
+from kvpressure.kubernetes import Action, KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import Action, KubeError
-from kvpressure.kubernetes.objects.fields import Object, dns_name, mapping, objects, text
+from kvpressure.kubernetes.objects import Object, dns_name, mapping, objects, text
 from kvpressure.kubernetes.objects.references import POD, Found, Reference, selector_text
 
 MAX_LISTED = 500

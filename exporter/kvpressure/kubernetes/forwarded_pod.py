@@ -9,9 +9,10 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from kvpressure.kubernetes import Action, KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.find import get_pod
+from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.config_maps import (
     MapVersion,
     StartedAt,
@@ -22,7 +23,6 @@ from kvpressure.kubernetes.objects.config_maps import (
     with_version,
 )
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
-from kvpressure.kubernetes.objects.fields import Object
 from kvpressure.kubernetes.objects.references import Found
 from kvpressure.kubernetes.port_forward import PortForward
 from kvpressure.model.environment import LOG_KINDS, ContainerId, LogReport

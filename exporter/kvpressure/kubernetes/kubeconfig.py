@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvpressure.config import strict_yaml
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes import KubeError
 
 LARGEST_BYTES: Final = 1 << 20
 """Many times what a bundle of certificates takes."""

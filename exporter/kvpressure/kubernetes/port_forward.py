@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from kvpressure.kubernetes import Action, KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:

@@ -1,1 +1,268 @@
-"""PURE: how an engine was started (command, arguments, environment, annotations) to the limits that were declared."""
+"""What one container starts, read once and then asked: whether it is an engine, its port, and its declared limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kvpressure.commandline.budget import Budget, BudgetExceededError
+from kvpressure.commandline.numbers import human
+from kvpressure.commandline.options import Given, Options, read_options
+from kvpressure.commandline.programs import Launch, programs, settle, talks
+from kvpressure.commandline.shell import Words, unresolved
+from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.starting import Flags
+
+TOO_MUCH: Final = "the start command expands to more than can be read"
+"""Why a start is cut that is longer than its budget."""
+
+# What is later told of a server takes as long as some dozen words.
+_SERVER: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One start of a server: its words, the options among them, and the runtime that it is of."""
+
+    words: Words = ()
+    runtime: Runtime = ASSUMED
+    module: str = ""
+    options: Options = field(default_factory=Options)
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether the server only works for another one, and has no API."""
+        return self.runtime.starting.worker(self.options)
+
+    @property
+    def flags(self) -> Flags:
+        """The runtime's options."""
+        return self.runtime.starting.flags
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a container's command comes to, as far as it could be read; `command` and `args` are as written.
+
+    `servers` are those that it starts (`seen`), else the one that the image's entrypoint or the first program may be,
+    read as the assumed runtime's; `only` says that it is not one program among several. `cut` says why not everything
+    could be read, as a sentence without a full stop: whatever was read may be contradicted there.
+    """
+
+    command: Words = ()
+    args: Words = ()
+    servers: tuple[Server, ...] = ()
+    seen: bool = False
+    only: bool = False
+    cut: str = ""
+
+
+def read_start(
+    command: Sequence[str],
+    args: Sequence[str],
+    env: Mapping[str, str],
+    budget: Budget,
+    files: Mapping[str, str] | None = None,
+) -> Start:
+    """Read what a container starts. Never raises: where the budget does not suffice the reading is `cut`.
+
+    `env` holds the variables with plain values in the order of the manifest, `files` the texts of files mounted from
+    ConfigMaps by their path in the container.
+    """
+    count = 0
+    first: Words = ()
+    launched: list[tuple[Runtime, Launch]] = []
+    servers: list[Server] = []
+    cut = unreadable = ""
+    try:
+        settled = settle(env, budget)
+        for program in programs(command, args, settled, budget, files):
+            count, first = count + 1, first or program.words
+            unreadable = unreadable or program.unreadable
+            if (one := launch(program.words)) is not None:
+                launched.append(one)
+                cut = cut or program.unreadable
+        cut = cut if launched else unreadable
+        for runtime, started in launched or [(ASSUMED, Launch(first if command or count < 2 else ()))]:
+            budget.take(steps=_SERVER)
+            own = runtime.starting
+            words = started.arguments if command else own.completed(started.arguments, args, settled, budget)
+            options = read_options(words, files or {}, budget, own.flags.dialect)
+            servers.append(Server(words, runtime, started.module, options))
+    except BudgetExceededError:
+        cut = TOO_MUCH
+        servers += [Server(one.arguments, runtime, one.module) for runtime, one in launched[len(servers) :]]
+    return Start(tuple(command), tuple(args), tuple(servers), bool(launched), not command or count < 2, cut)
+
+
+def launch(words: Words) -> tuple[Runtime, Launch] | None:
+    """Return the server that a program starts, None for any other."""
+    if talks(words):
+        return None
+    found = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)
+    return next(((runtime, one) for runtime, one in found if one is not None), None)
+
+
+def runtime_of(image: str, start: Start) -> Runtime | None:
+    """Return the runtime that this container serves, by its command or its image's entrypoint; None for any other.
+
+    Workers of a multi-node engine are none: they serve no page. Never raises.
+    """
+    if start.seen:
+        serving = (s for s in start.servers if s.runtime.starting.serves(s.module, s.options, image))
+        return next((server.runtime for server in serving), None)
+    options = [server.options for server in start.servers]
+    return next((one for one in RUNTIMES if one.starting.image_serves(image, start.command, start.args, options)), None)
+
+
+def serving_port(start: Start) -> int | None:
+    """Return the port of the servers' own arguments; None where they give none or several, or may give another."""
+    ports = {one.runtime.starting.port(one.module, one.options) for one in start.servers if not one.is_worker}
+    return ports.pop() if len(ports) == 1 and not start.cut else None
+
+
+ANNOTATION_PREFIX: Final = "kvpressure.io/"
+
+ANNOTATIONS: Final[Mapping[str, str]] = {
+    "max_input_tokens": f"{ANNOTATION_PREFIX}max-input-tokens",
+    "max_output_tokens": f"{ANNOTATION_PREFIX}max-output-tokens",
+}
+"""Limits that a gateway keeps, written on the pod for those who look at it."""
+
+NO_VALUE: Final = "that is not a value"
+CHOOSES: Final = "chooses the value"
+
+_DIFFER: Final = "the command starts several servers that differ in it"
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that can be said of an engine's limits.
+
+    `unclear` says of a limit that is given, and of an option that several servers differ in, why its value is not
+    known; `hidden` why others may be given unseen.
+    `options` are the options behind them, by name without dashes; `model` is what is served, "" where that is not said.
+    `runtime` is whose options they were read as.
+    """
+
+    limits: Mapping[str, DeclaredLimit] = field(default_factory=dict)
+    unclear: Mapping[str, str] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    options: Mapping[str, Given] = field(default_factory=dict)
+    model: str = ""
+    runtime: Runtime = ASSUMED
+
+
+def read_limits(start: Start) -> Reading:
+    """Return the limits that the container's command declares; none where the reading was cut. Never raises."""
+    if start.cut:
+        return Reading(hidden=(start.cut,), runtime=start.servers[0].runtime if start.servers else ASSUMED)
+    serving = [one for one in start.servers if start.seen and not one.is_worker]
+    readings = [_read(one) for one in serving or (start.servers if start.only else [Server()])]
+    reading = readings[0] if len(readings) == 1 else _agreed(readings)
+    if start.seen or not start.command:
+        return reading
+    # The first word is a program's and no model, and what it hands to the server is not seen.
+    started = " ".join((*start.command, *start.args))[:_SHOWN]
+    return replace(reading, hidden=(*reading.hidden, f"what {started} starts is not known from the manifest"), model="")
+
+
+def annotated(reading: Reading, annotations: Mapping[str, str]) -> Reading:
+    """Return the reading with the limits of the pod's annotations, which win."""
+    limits, unclear = dict(reading.limits), dict(reading.unclear)
+    for name, annotation in ANNOTATIONS.items():
+        if annotation in annotations:
+            text = annotations[annotation]
+            _note(name, Given(text, f"annotation {annotation}"), human(text), limits, unclear, reading.runtime.title)
+    return replace(reading, limits=limits, unclear=unclear)
+
+
+def declared(reading: Reading, *, seen: bool) -> tuple[DeclaredLimit, ...] | None:
+    """Return the limits in the order of `LIMIT_NAMES`; None where there are none but some may be hidden.
+
+    `seen` means that the server's command line is known.
+    """
+    found = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
+    return found if found or (seen and not reading.hidden and not reading.unclear) else None
+
+
+def _read(server: Server) -> Reading:
+    options, flags, title = server.options.given, server.flags, server.runtime.title
+    unsettled = server.options.unsettled
+    limits: dict[str, DeclaredLimit] = {}
+    unclear: dict[str, str] = {}
+    for name, (option, read) in flags.limits.items():
+        if option in options:
+            _note(name, options[option], read(options[option].text), limits, unclear, title)
+        if option in unsettled and limits.pop(name, None) is not None:
+            unclear[name] = _overridden(options[option], unsettled[option])
+    if flags.sizes_pool in options:
+        limits.pop("gpu_memory_utilization", None)
+    if flags.capacity is not None and (found := flags.capacity(options)) is not None:
+        tokens, where = found
+        limits["kv_capacity_tokens"] = DeclaredLimit("kv_capacity_tokens", tokens, where[:200])
+    for cap in server.options.new_tokens:
+        _note("max_output_tokens", cap, human(cap.text), limits, unclear, title)
+    if flags.output_cap in unsettled and limits.pop("max_output_tokens", None) is not None:
+        unclear["max_output_tokens"] = _overridden(options[flags.output_cap], unsettled[flags.output_cap])
+    model = _model(server.words, options, flags.model)
+    return Reading(limits, unclear, server.options.hidden, options, model, server.runtime)
+
+
+def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:
+    """Return the model of its option, or the first word behind the program."""
+    if option in options:
+        return options[option].text
+    return words[0] if words and not words[0].startswith("-") else ""
+
+
+def _note(
+    name: str, source: Given, value: float | None, limits: dict[str, DeclaredLimit], unclear: dict[str, str], title: str
+) -> None:
+    where = f"{source.written} in {source.file}" if source.file else source.written
+    if value is not None and math.isfinite(value):
+        limits[name] = DeclaredLimit(name, value, where[:200])
+        unclear.pop(name, None)
+    else:
+        limits.pop(name, None)  # what stood before is overridden, by whatever it is
+        why = "its value is not known from the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
+        unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
+
+
+def _overridden(source: Given, word: str) -> str:
+    return f"{source.written[:200]}: {word[:200]} behind it is not known from the manifest and may set it anew"
+
+
+def _automatic(text: str) -> bool:
+    return text.strip().lower() in {"auto", "-1"}
+
+
+def _agreed(readings: Sequence[Reading]) -> Reading:
+    """Return what all servers of one command declare alike; what they declare differently is unclear."""
+    first = readings[0]
+    limits, unclear = {}, {name: why for reading in readings for name, why in reading.unclear.items()}
+    for name in {name for reading in readings for name in reading.limits}:
+        found = [reading.limits.get(name) for reading in readings]
+        if first.limits.get(name) is not None and len({None if one is None else one.value for one in found}) == 1:
+            limits[name] = first.limits[name]
+        else:
+            unclear[name] = _DIFFER
+    options, of_limits = {}, {option for option, _ in first.runtime.starting.flags.limits.values()}
+    for name in {name for reading in readings for name in reading.options}:
+        if len({given.text if (given := reading.options.get(name)) else None for reading in readings}) == 1:
+            options[name] = first.options[name]
+        elif name not in of_limits:
+            unclear[name] = f"{_DIFFER}: --{name}"
+    return Reading(
+        limits,
+        {name: why for name, why in unclear.items() if name not in limits},
+        tuple(dict.fromkeys(why for reading in readings for why in reading.hidden)),
+        options,
+        first.model if len({reading.model for reading in readings}) == 1 else "",
+        first.runtime,
+    )

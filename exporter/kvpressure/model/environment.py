@@ -125,19 +125,24 @@ class HostReport:
 
 
 @record
-class GatewayReport:
+class EngineReport:
+    """What an optional source reports of the targets whose names are `engines`; each has a record of its own kind."""
+
+    name: str
+    engines: frozenset[str]
+
+
+@record
+class GatewayReport(EngineReport):
     """What a gateway reports of the pool of engines behind it; None where it does not.
 
     `queue_requests` are those that it holds back, `queue_seconds` how long those that left its queue lately had been
     in it, on average. `kv_usage_ratio` and `engine_queue_requests` are means over the pool's engines;
-    `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to. `engines` are the names of the
-    targets behind it.
+    `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to. `engines` are behind it.
     """
 
-    name: str
     pool: str
     t: float
-    engines: frozenset[str]
     kv_usage_max_ratio: float
     engine_queue_max_requests: float
     queue_requests: float | None = None
@@ -151,7 +156,7 @@ class GatewayReport:
 class Environment:
     """What surrounds all engines at one moment, by container. `memory_pressure` is the node's condition.
 
-    `kv_events` are those of each target, by its name; `gateways` stand in front of engines.
+    `kv_events` are those of each target, by its name; `reports` are those of optional sources.
     `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
     `problems` are sentences about pods that cannot be polled and devices that cannot be told, `hints` about what is
     switched off or cannot be known, and what would bring it.
@@ -163,7 +168,7 @@ class Environment:
     events: Mapping[ContainerId, EventReport] = field(default_factory=dict)
     limits: Mapping[ContainerId, tuple[DeclaredLimit, ...]] = field(default_factory=dict)
     kv_events: Mapping[str, tuple[KvEvents, ...]] = field(default_factory=dict)
-    gateways: tuple[GatewayReport, ...] = ()
+    reports: tuple[EngineReport, ...] = ()
     host: HostReport | None = None
     memory_pressure: bool | None = None
     problems: tuple[str, ...] = ()

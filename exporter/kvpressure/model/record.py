@@ -1,9 +1,11 @@
-"""The decorator of the records that travel between rooms, and what a failed reading of the world is to all of them."""
+"""The decorator of the records that travel between rooms, what registers itself, and a failed reading of the world."""
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from importlib import import_module
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -15,6 +17,15 @@ def record(cls: type[T]) -> type[T]:
     Hundreds are made at every poll, and one that is frozen at run time takes five times as long to make.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+def exported(package: str, name: str) -> tuple[Any, ...]:
+    """Return what the modules of a package export as `name`, those that do, by the modules' names.
+
+    So what is added later is registered by its own file, and by no list elsewhere.
+    """
+    found = (import_module(f"{package}.{one.name}") for one in pkgutil.iter_modules(import_module(package).__path__))
+    return tuple(getattr(module, name) for module in found if hasattr(module, name))
 
 
 class SourceError(Exception):

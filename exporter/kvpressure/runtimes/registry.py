@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
 from typing import Final
 
-import kvpressure.runtimes as folder
+from kvpressure.model.record import exported
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.table import Table
 
-
-def _find() -> tuple[Runtime, ...]:
-    """Return every runtime, the assumed one first and the others by name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.ispkg)
-    modules = [import_module(f"{folder.__name__}.{name}") for name in names]
-    found: list[Runtime] = [module.RUNTIME for module in modules if hasattr(module, "RUNTIME")]
-    return tuple(sorted(found, key=lambda runtime: not runtime.assumed))
-
-
-RUNTIMES: Final = _find()
+RUNTIMES: Final[tuple[Runtime, ...]] = tuple(
+    sorted(exported("kvpressure.runtimes", "RUNTIME"), key=lambda runtime: not runtime.assumed)
+)
+"""The assumed one first, the others by name."""
 
 TABLES: Final[tuple[Table, ...]] = tuple(runtime.table for runtime in RUNTIMES)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kvpressure.model.values import Derived, Value, known
 from kvpressure.signals import (
     batch,
-    gateway,
     gpu,
     kv,
     latency,
@@ -17,6 +16,7 @@ from kvpressure.signals import (
 )
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu import derive_gpu
+from kvpressure.signals.optional import optional_groups
 from kvpressure.signals.verdict_window import VerdictWindow, verdict_window
 from kvpressure.signals.windows import EngineWindow
 
@@ -32,7 +32,6 @@ _FAMILIES = (
     traffic.derive,
     traffic.derive_refusals,
     gpu.derive,
-    gateway.derive,
 )
 
 
@@ -42,7 +41,7 @@ def compute(window: EngineWindow, context: Context) -> tuple[Derived, VerdictWin
     What cannot be known has no key. Of a value that is both exported and judged there is one: the verdict window's.
     """
     derived: Derived = {}
-    for family in _FAMILIES:
+    for family in (*_FAMILIES, *(group.derive for group in optional_groups())):
         derived.update(family(window, context))
     newest = verdict_window(window, context)
     judged = {

@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.config.target import Target
-from kvpressure.model.environment import GatewayReport
+from kvpressure.model.environment import EngineReport, GatewayReport
 from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
+from kvpressure.signals.optional import OptionalGroup
 from kvpressure.signals.points import Point, mean, values
 from kvpressure.signals.windows import EngineWindow
 
@@ -58,17 +59,15 @@ class GatewayQueue:
     engine_queue_ratio: float | None = None
 
 
-_NONE: Final = GatewayQueue()
-
-
 def with_gateways(
-    sample: EngineSample, target: Target, ranks: int, gateways: Sequence[GatewayReport]
+    sample: EngineSample, target: Target, ranks: int, reports: Sequence[EngineReport]
 ) -> tuple[EngineSample, float | None]:
     """Return a sample with its share of what gateways hold back, and the share of the pool that they keep free.
 
     `ranks` is how many engines the target has. The share of the pool is None where no gateway holds requests back.
     """
-    found = [one for one in gateways if target.name in one.engines and one.queue_requests is not None]
+    gateways = [one for one in reports if isinstance(one, GatewayReport) and target.name in one.engines]
+    found = [one for one in gateways if one.queue_requests is not None]
     if not found:
         return sample, None
     queue = sum(one.queue_requests or 0.0 for one in found)
@@ -98,10 +97,10 @@ def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:
     return {name: value + share * {"waiting": 1.0, **parts}.get(name, 0.0) for name, value in gauges.items()}
 
 
-def gateway_queue(points: Sequence[Point]) -> GatewayQueue:
-    """Return what the polls show; nothing where no gateway reports a queue now."""
+def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
+    """Return what the polls show; None where no gateway reports a queue now."""
     if _POOL not in points[-1].gauges:
-        return _NONE
+        return None
     queues = values(points, _POOL)
     held = [point for point in points if point.gauges.get(_POOL, 0.0) >= 1]
     seconds, kv, depth = values(points, _SECONDS), values(held, _KV), values(held, _QUEUE)
@@ -119,3 +118,6 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     newest = window.points[-1].gauges if window.points else {}
     share = window.mean(_SHARE) if _SHARE in newest else None
     return known({"gateway_queue_requests": share, "gateway_queue_seconds": newest.get(_SECONDS)})
+
+
+OPTIONAL: Final = OptionalGroup("gateway", FAMILIES, with_gateways, gateway_queue, GatewayQueue(), derive)

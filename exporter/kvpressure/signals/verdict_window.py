@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
-from kvpressure.signals.gateway import GatewayQueue, gateway_queue
 from kvpressure.signals.gpu import utilization_since
 from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, p95, time_outside_engine
+from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.progress import Progress, progress_of
 from kvpressure.signals.traffic import refused_ratio
@@ -62,6 +63,7 @@ class VerdictWindow:
     `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
     engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
+    `optional` are the groups of optional sources that report, by name (`signals.optional`).
     `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs.
     """
 
@@ -73,7 +75,6 @@ class VerdictWindow:
     refused_ratio: float | None = None
     gpu_utilization_ratio: float | None = None
     queue: Queue = field(default_factory=Queue)
-    gateway: GatewayQueue = field(default_factory=GatewayQueue)
     fit: Fit = field(default_factory=Fit)
     preemption: Preemption = field(default_factory=Preemption)
     throughput: Throughput = field(default_factory=Throughput)
@@ -82,6 +83,7 @@ class VerdictWindow:
     progress: Progress = field(default_factory=Progress)
     deferral: Deferral = field(default_factory=Deferral)
     eviction: Eviction = field(default_factory=Eviction)
+    optional: Mapping[str, Any] = field(default_factory=dict)
 
 
 def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
@@ -106,7 +108,6 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         refused_ratio=refused_ratio(points, window),
         gpu_utilization_ratio=utilization_since(context.gpus, points[0].t),
         queue=queue_of(points, streams=streams),
-        gateway=gateway_queue(points),
         fit=fit_of(points, window, thresholds, streams=streams),
         preemption=Preemption(
             burst_count=_preemption_bursts(points, usage, thresholds.preempting_min_usage_ratio),
@@ -119,6 +120,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         outside=time_outside_engine(points, window, thresholds.verdict_window_seconds),
         progress=progress_of(window),
         deferral=deferral,
+        optional=groups_of(points),
     )
 
 

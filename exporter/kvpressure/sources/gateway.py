@@ -123,7 +123,7 @@ class GatewaySource(Source):
         problems: tuple[str, ...] = ()
         if known.targets and not engines:
             problems = (f"gateway {self._target.name}: no target is one of its engines; check its engines, namespace",)
-        return Environment(gateways=(self._report(t, reading, engines),), problems=problems)
+        return Environment(reports=(self._report(t, reading, engines),), problems=problems)
 
     def _report(self, t: float, reading: PoolReading, engines: frozenset[str]) -> GatewayReport:
         signals, target = reading.signals, self._target

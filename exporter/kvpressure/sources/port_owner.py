@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.launch.declared import declared, read_limits, read_start, runtime_of
+from kvpressure.launch import declared, read_limits, read_start, runtime_of
 from kvpressure.model.environment import Assignment, ContainerId, DeclaredLimit, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard

@@ -15,8 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from prometheus_client.registry import Collector
 
-from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot, text
 
 T = TypeVar("T")
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from kvpressure.exposition import runbooks, status
+from kvpressure.exposition import Snapshot, runbooks, status
 from kvpressure.exposition.panel import ident
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.schemas import SCHEMAS

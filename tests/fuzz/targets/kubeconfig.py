@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, load_config
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import SCALARS, WORDS, altered, file, written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.port_forward import LONGEST_ERROR_BYTES, Frames, explain_forward
 from tests.fuzz.target import Target, expect
 

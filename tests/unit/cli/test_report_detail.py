@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import status_html
 from kvpressure.exposition.text import render
 from kvpressure.model.verdict import DETAILS, Missing

@@ -16,7 +16,7 @@ from kvpressure.cli.pods import views_of_pods
 from kvpressure.cli.whatif import command
 from kvpressure.cli.whatif_source import OBSERVED, busiest_pod
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes import KubeError
 from kvpressure.model.view import EngineView
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, engine_pod, kubeconfig, serving
 from tests.support.servers import FaultServer, Replay, read_trace

@@ -14,7 +14,7 @@ from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon import baseline_file
 from kvpressure.daemon.baseline_file import FORMAT, MAX_AGE_SECONDS, MAX_BYTES, BaselineFile, parsed, text_of
-from kvpressure.engine_state.registry import RESTORED_SECONDS, Pipeline, PipelineSettings
+from kvpressure.engine_state import RESTORED_SECONDS, Pipeline, PipelineSettings
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.view import EngineKey
 from kvpressure.net.schedule import SystemClock

@@ -16,12 +16,12 @@ from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.model import HostSettings, LogsSettings, PodResourcesSettings
 from kvpressure.config.target import Target
 from kvpressure.daemon.node_sources import SOURCES, NodeSources, settings_model
-from kvpressure.kubernetes.watch.source import KubernetesSource, View
+from kvpressure.kubernetes.watch import KubernetesSource, View
 from kvpressure.model.environment import Assignment, ContainerId, ContainerState, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.schedule import SystemClock
-from kvpressure.sources.pod_devices import source as pod_devices
-from kvpressure.sources.pod_devices.source import NO_GPU_JOIN, PodDevicesSource
+from kvpressure.sources import pod_devices
+from kvpressure.sources.pod_devices import NO_GPU_JOIN, PodDevicesSource
 from kvpressure.sources.source import Known as Besides
 from kvpressure.sources.source import Registration, Source, Wiring
 from tests.support.kube_watch import until

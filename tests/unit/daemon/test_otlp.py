@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from kvpressure.config.settings.model import OtlpSettings
 from kvpressure.daemon.otlp import OtlpPush, sender
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.net.schedule import SystemClock
 from tests.support.processes import free_port
 from tests.support.snapshots import collapsed

@@ -11,7 +11,7 @@ from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.judge import TABLE, judge
 from kvpressure.diagnosis.missing import SOURCES, missing_evidence
 from kvpressure.engines.reader import PageReader
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import diagnosis_json
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Diagnosis, Missing

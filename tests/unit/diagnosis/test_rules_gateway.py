@@ -11,7 +11,7 @@ import pytest
 from kvpressure.advice import Place, advise
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline
+from kvpressure.engine_state import Pipeline
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
@@ -29,7 +29,7 @@ IDLE = {**BUSY, "running": 0.0, "kv_usage": 0.0}
 
 def report(**other: Any) -> GatewayReport:
     shown = {"queue_requests": 46.0, "queue_seconds": 12.0, "kv_usage_ratio": 0.8, "engine_queue_requests": 0.0}
-    return GatewayReport("epp", "llama", 0.0, ENGINES, 0.8, 5.0, **{**shown, **other})
+    return GatewayReport("epp", ENGINES, "llama", 0.0, 0.8, 5.0, **{**shown, **other})
 
 
 def view(gauges: Mapping[str, float], *gateways: GatewayReport, seconds: int = 90, frozen: bool = False) -> EngineView:
@@ -51,7 +51,7 @@ def view(gauges: Mapping[str, float], *gateways: GatewayReport, seconds: int = 9
         histograms = {"request_prompt_tokens": lengths, "request_output_tokens": lengths}
         sample = EngineSample("llama", "0", dict(gauges), counters, histograms, CACHE)
         now = tuple(replace(one, t=float(t), queue_requests=_moved(one, t, frozen)) for one in gateways)
-        around = EngineEnvironment(TARGET, Environment(gateways=now))
+        around = EngineEnvironment(TARGET, Environment(reports=now))
         last = state.step(EnginePage(float(t), (sample,), runtime="vllm"), sample, around, SETTINGS, THRESHOLDS)
     assert last is not None
     return last
@@ -146,7 +146,7 @@ def test_engines_that_do_not_answer_have_no_share():
             sample = EngineSample("llama", "0", BUSY, {"generation_tokens": 500.0 * t}, {}, CACHE)
             (found,) = pipeline.on_page(target, EnginePage(float(t), (sample,), runtime="vllm"))
             shares.append(at(found.derived, "gateway_queue_requests")) if target is TARGET else None
-        pipeline.set_environment(float(t), Environment(gateways=(report(),)))
+        pipeline.set_environment(float(t), Environment(reports=(report(),)))
     assert (shares[0], shares[5], shares[-1]) == (None, 23.0, 46.0)
 
 

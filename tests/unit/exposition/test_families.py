@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import Counter
 from types import ModuleType
 
@@ -18,7 +19,6 @@ from kvpressure.signals import (
     canary,
     cost,
     eviction,
-    gateway,
     gpu,
     kv,
     kv_events,
@@ -31,6 +31,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
 )
+from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 
 OF_THE_VERDICT = (signals, past)
@@ -43,7 +44,6 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     eviction: eviction.FAMILIES,
     residency: residency.FAMILIES,
     kv_events: kv_events.FAMILIES,
-    gateway: gateway.FAMILIES,
     latency: latency.FAMILIES,
     throughput: (*throughput.FAMILIES, *throughput.PLATEAU),
     cost: cost.FAMILIES,
@@ -55,6 +55,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     families: (*families.VERDICTS, *families.SOURCES, *families.CONTAINERS),
     canary: canary.FAMILIES,
     limits: limits.FAMILIES,
+    **{sys.modules[group.derive.__module__]: group.families for group in optional_groups()},
 }
 
 

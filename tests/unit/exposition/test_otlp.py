@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from prometheus_client.utils import floatToGoString
 
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.otlp import metrics_data, resource
 from kvpressure.exposition.profile import Profile
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.text import SnapshotCollector
 from tests.support.snapshots import collapsed
 

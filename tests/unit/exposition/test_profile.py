@@ -9,10 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.exposition import text
+from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, families, shown
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.family import Scope
 from kvpressure.model.view import Unreachable
 from kvpressure.tools.bundle import Options, load_rules

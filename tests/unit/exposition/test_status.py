@@ -12,9 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.exposition import wording
+from kvpressure.exposition import Snapshot, wording
 from kvpressure.exposition.panel import ident
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.exposition.status import (
     CHARTED_ENGINES,
     content_security_policy,

@@ -11,7 +11,7 @@ from kvpressure.advice import Case, Place, advise_on
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.advised import Advised
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import status_html
 from kvpressure.model.action import Action
 from kvpressure.model.view import EngineView

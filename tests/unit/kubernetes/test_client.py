@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from kvpressure.kubernetes import Action, GoneError, KubeError
 from kvpressure.kubernetes import client as client_module
 from kvpressure.kubernetes.client import LARGEST_STATUS_BYTES, KubeClient
-from kvpressure.kubernetes.errors import Action, GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config
 from tests.stubs.portforward import serving, status
 from tests.support.certificates import authority, server_context

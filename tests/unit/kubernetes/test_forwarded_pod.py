@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from kvpressure.cli.triage_pod import pod_json
+from kvpressure.kubernetes import Action, KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
 from kvpressure.kubernetes.objects.engine_pod import engine_pod
 from kvpressure.kubernetes.objects.references import Found

@@ -15,10 +15,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.kubernetes import kubeconfig
+from kvpressure.kubernetes import KubeError, kubeconfig
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.credentials import Credentials
-from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import Config, ExecPlugin, load_config
 from kvpressure.kubernetes.objects.references import is_reference, parse_reference, selector_text
 

@@ -15,8 +15,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import KubeError
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.port_forward import Frames, PortForward, explain_forward
 from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, serving

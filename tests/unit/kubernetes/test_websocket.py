@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
+from kvpressure.kubernetes import Action, KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.errors import Action, KubeError
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.websocket import LARGEST_MESSAGE_BYTES, WebSocket
 from tests.stubs.portforward import PROTOCOL, serving

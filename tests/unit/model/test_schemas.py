@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import diagnosis_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas import SCHEMAS

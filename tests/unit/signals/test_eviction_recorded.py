@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvpressure.cli.replay import ReplayTarget
-from kvpressure.engine_state.registry import Pipeline
+from kvpressure.engine_state import Pipeline
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import (
     LOG_KINDS,

@@ -7,7 +7,7 @@ import pytest
 
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import PipelineSettings
+from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample

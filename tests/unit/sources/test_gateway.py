@@ -50,7 +50,7 @@ async def read(source: GatewaySource, body: bytes) -> tuple[GatewayReport, ...]:
         source._target = source._target.model_copy(update={"url": server.url})
         await source._guard.attempt(source._read)
         await source._client.aclose()
-    return source.facts(Known(ENGINES)).gateways
+    return source.facts(Known(ENGINES)).reports
 
 
 def test_what_is_on_a_scrape_under_two_names_counts_once_and_tenants_are_added():

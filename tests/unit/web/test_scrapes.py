@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from kvpressure.exposition import text
-from kvpressure.exposition.snapshot import Snapshot
+from kvpressure.exposition import Snapshot, text
 from kvpressure.web.scrapes import Answer, Scrapes
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"

@@ -6,9 +6,8 @@ import json
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvpressure.exposition import status, text
+from kvpressure.exposition import Snapshot, status, text
 from kvpressure.exposition.panel import ident
-from kvpressure.exposition.snapshot import Snapshot
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.web.site import Site
 from tests.support.schemas import check

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.kleene import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import Predicate, Shared, fact
 from kvpressure.diagnosis.predicates.queue import must_be_deferred
 from kvpressure.diagnosis.predicates.room import cache_is_held
 from kvpressure.diagnosis.predicates.symptoms import REASONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.kleene import Shared, fact
+from kvpressure.diagnosis.predicates import Shared, fact
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 
 MIN_POLLS: Final = 4

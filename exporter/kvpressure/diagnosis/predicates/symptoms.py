@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.kleene import Predicate, fact
+from kvpressure.diagnosis.predicates import Predicate, fact
 
 REASONS: Final = "waiting_deferred"
 

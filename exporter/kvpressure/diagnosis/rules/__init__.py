@@ -1,1 +1,89 @@
-"""Every rule, in a file for each cause or for a few that are alike. Which goes before which is `precedence`."""
+"""Rules, a file for each cause or source. Here: a row of their table, and phrases that the grounds of several have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from kvpressure.diagnosis.facts import Facts, Inputs
+from kvpressure.diagnosis.predicates import Predicate
+from kvpressure.model.values import number
+from kvpressure.model.verdict import Cause, Missing
+
+Grounds = Callable[[Facts], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a cause holds, which kind of it, what tells so, and what should go with it.
+
+    `detail` is a word of `verdict.DETAILS` or "" where nothing tells which kind; `grounds` is then between what nobody
+    can tell. `expects` are symptoms and how they are where the rule is right: confidence is the share that agrees.
+    """
+
+    id: str
+    cause: Cause
+    detail: str
+    when: Predicate
+    grounds: Grounds
+    expects: Mapping[str, bool]
+
+
+class EvidenceSource(NamedTuple):
+    """Where `evidence` that predicates name comes from, what to do where it is `missing`, and whether it is there."""
+
+    evidence: str
+    missing: Missing
+    there: Callable[[Inputs], bool]
+
+
+def rules_of(
+    cause: Cause, prefix: str, expects: Mapping[str, bool], *rows: tuple[str, str, Predicate, Grounds]
+) -> tuple[Rule, ...]:
+    """Return the rules of a cause; a row is the name after the `prefix` of the id, detail, predicate and grounds."""
+    return tuple(Rule(f"{prefix}.{name}", cause, detail, when, said, expects) for name, detail, when, said in rows)
+
+
+def nothing_to_say(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
+    """No grounds."""
+    return ""
+
+
+def same(text: str) -> Grounds:
+    """Return grounds that are the same whatever the facts are."""
+    return lambda _: text
+
+
+def of_symptom(symptom: str) -> Grounds:
+    """Return what was seen of a symptom as grounds."""
+    return lambda facts: facts.text(symptom)
+
+
+def waiting(facts: Facts) -> str:
+    """How many requests wait."""
+    found = facts.window.queue.waiting
+    return "requests wait" if found is None else f"{number(round(found))} requests wait"
+
+
+def running_and_waiting(facts: Facts) -> str:
+    """How many run and how many wait, as a sentence; "" where that is not known."""
+    demand, found = facts.window.queue.demand, facts.window.queue.waiting
+    if demand is None or found is None:
+        return ""
+    return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
+
+
+def cache_in_use(facts: Facts) -> str:
+    """How much of the cache is held, to go on a sentence."""
+    usage = facts.window.kv_usage_ratio
+    return "" if usage is None else f", {usage:.0%} of the cache is held"
+
+
+def clock(t: float) -> str:
+    """Return a time of day."""
+    try:
+        return datetime.fromtimestamp(t, UTC).strftime("%H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return "then"

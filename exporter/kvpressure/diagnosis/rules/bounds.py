@@ -11,7 +11,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
-from kvpressure.diagnosis.rule import of_symptom, rules_of, same
+from kvpressure.diagnosis.rules import of_symptom, rules_of, same
 from kvpressure.diagnosis.symptoms import estimated_work
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause

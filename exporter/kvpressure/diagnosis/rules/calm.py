@@ -6,7 +6,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import progress, queue, symptoms
-from kvpressure.diagnosis.rule import nothing_to_say, rules_of, same, waiting
+from kvpressure.diagnosis.rules import nothing_to_say, rules_of, same, waiting
 from kvpressure.model.verdict import Cause
 
 

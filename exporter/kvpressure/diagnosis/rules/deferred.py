@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.kleene import Predicate
-from kvpressure.diagnosis.predicates import batch, queue, symptoms
-from kvpressure.diagnosis.rule import Grounds, rules_of, same
+from kvpressure.diagnosis.predicates import Predicate, batch, queue, symptoms
+from kvpressure.diagnosis.rules import Grounds, rules_of, same
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 

@@ -7,15 +7,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.diagnosis.facts import Facts, sentence
-from kvpressure.diagnosis.kleene import Predicate, Shared, fact
-from kvpressure.diagnosis.predicates import batch, queue, room, symptoms
-from kvpressure.diagnosis.rule import Grounds, Rule
-from kvpressure.model.verdict import Cause
+from kvpressure.diagnosis.facts import Facts, Inputs, sentence
+from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, queue, room, symptoms
+from kvpressure.diagnosis.rules import Grounds, Rule
+from kvpressure.diagnosis.symptoms import at_least
+from kvpressure.model.values import number
+from kvpressure.model.verdict import Cause, Evidence
+from kvpressure.signals.gateway import OPTIONAL, GatewayQueue
+from kvpressure.signals.verdict_window import VerdictWindow
 
 HELD: Final = "held_at_gateway"
 
 held: Final = symptoms.symptom(HELD).known_true()
+
+
+def _queue(window: VerdictWindow) -> GatewayQueue:
+    found: GatewayQueue = window.optional.get(OPTIONAL.name, OPTIONAL.absent)
+    return found
+
+
+def judge_symptom(inputs: Inputs) -> Evidence | None:
+    """Judge the share of polls in which a gateway held requests back in front of the pool; None without a gateway."""
+    found = _queue(inputs.window)
+    if found.held_ratio is None:
+        return None
+    seconds = "" if found.seconds is None else f", {found.seconds:.0f} s"
+    text = f"queued at the gateway: {number(round(found.requests or 0.0))}{seconds}; polls with any"
+    return at_least(HELD, found.held_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
 
 
 def _reaches(facts: Facts, value: float | None) -> bool:
@@ -26,14 +44,14 @@ def _reaches(facts: Facts, value: float | None) -> bool:
 @fact()
 def by_engine_queue(facts: Facts) -> bool:
     """Return whether the engines' own queues hold the pool back, and not their caches."""
-    found = facts.window.gateway
+    found = _queue(facts.window)
     return _reaches(facts, found.engine_queue_ratio) and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
 
 
 @fact()
 def by_kv_usage(facts: Facts) -> bool | None:
     """Return whether the use of the engines' caches holds the pool back; None where it is not known."""
-    found = facts.window.gateway
+    found = _queue(facts.window)
     if found.held_ratio and found.kv_ratio is None:
         return None
     return _reaches(facts, found.kv_ratio) and not by_engine_queue.state(facts)
@@ -42,7 +60,7 @@ def by_kv_usage(facts: Facts) -> bool | None:
 @fact()
 def holds_some(facts: Facts) -> bool:
     """Return whether the gateway held requests back in any poll."""
-    return bool(facts.window.gateway.held_ratio)
+    return bool(_queue(facts.window).held_ratio)
 
 
 kept_free: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
@@ -54,12 +72,12 @@ def _held(facts: Facts) -> str:
 
 
 def _by_kv_usage(facts: Facts) -> str:
-    ratio = facts.window.gateway.kv_ratio
+    ratio = _queue(facts.window).kv_ratio
     return f"{_held(facts)} The pool's KV caches are used to {ratio or 0.0:.0%} of what the gateway allows."
 
 
 def _own_limit(facts: Facts) -> str:
-    found = facts.window.gateway
+    found = _queue(facts.window)
     kv = "" if found.kv_ratio is None else f", KV caches are used to {found.kv_ratio:.0%} of what it allows"
     return f"{_held(facts)} Nothing in the engines explains it{kv}: a limit of the gateway's own holds them back."
 

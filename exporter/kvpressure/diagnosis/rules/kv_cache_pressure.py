@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.kleene import Predicate, Shared, fact
-from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
-from kvpressure.diagnosis.rule import Rule, cache_in_use, nothing_to_say, waiting
+from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
+from kvpressure.diagnosis.rules import Rule, cache_in_use, nothing_to_say, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause

@@ -7,7 +7,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import progress, room
-from kvpressure.diagnosis.rule import clock, of_symptom, rules_of, running_and_waiting
+from kvpressure.diagnosis.rules import clock, of_symptom, rules_of, running_and_waiting
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import progress, queue, room
-from kvpressure.diagnosis.rule import nothing_to_say, of_symptom, rules_of, same, waiting
+from kvpressure.diagnosis.rules import nothing_to_say, of_symptom, rules_of, same, waiting
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
 

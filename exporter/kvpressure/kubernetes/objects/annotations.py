@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.kubernetes.objects import address
-from kvpressure.launch.declared import ANNOTATIONS
+from kvpressure.launch import ANNOTATIONS
 from kvpressure.printable import brief
 
 PREFIX: Final = "kvpressure.io/"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, moment, objects, text, truth
-from kvpressure.launch.declared import Start
+from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, moment, objects, text, truth
+from kvpressure.launch import Start
 
 LAG_SECONDS: Final = 120.0
 """How long the kubelet may show a running pod the former text: its sync period, a minute, and its cache, as long."""

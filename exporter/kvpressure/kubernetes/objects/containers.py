@@ -8,11 +8,11 @@ from typing import Final
 
 from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget, BudgetExceededError
 from kvpressure.commandline.shell import MORE
+from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.annotations import Wishes
 from kvpressure.kubernetes.objects.config_maps import files_of
-from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.states import ENDED
-from kvpressure.launch.declared import (
+from kvpressure.launch import (
     TOO_MUCH,
     Reading,
     Start,

@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.errors import KubeError
+from kvpressure.kubernetes import KubeError
+from kvpressure.kubernetes.objects import Object, mapping, objects, text, truth, uid
 from kvpressure.kubernetes.objects.annotations import own_annotations, read_wishes
 from kvpressure.kubernetes.objects.config_maps import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers
-from kvpressure.kubernetes.objects.fields import Object, mapping, objects, text, truth, uid
 from kvpressure.kubernetes.objects.references import Found
 from kvpressure.kubernetes.objects.states import container_state
 from kvpressure.model.environment import ContainerId, ContainerState, DeclaredLimit

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.kubernetes.objects.fields import Object, mapping, moment, text, uid, whole
+from kvpressure.kubernetes.objects import Object, mapping, moment, text, uid, whole
 
 OTHER: Final = "other"
 REASONS: Final = (

@@ -10,12 +10,11 @@ from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.objects import address
+from kvpressure.kubernetes.objects import Object, address, at, dns_name, mapping, objects, text, uid
 from kvpressure.kubernetes.objects.address import AddressError
 from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
 from kvpressure.kubernetes.objects.config_maps import MapVersion, StartedAt, in_force, needed_maps
 from kvpressure.kubernetes.objects.containers import Container, engine_containers, limits_of, ports_of, read_containers
-from kvpressure.kubernetes.objects.fields import Object, at, dns_name, mapping, objects, text, uid
 from kvpressure.kubernetes.objects.states import ENDED, container_state
 from kvpressure.model.environment import ContainerId, ContainerState
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.kubernetes.errors import KubeError
-from kvpressure.kubernetes.objects.fields import mapping, objects, text, texts
+from kvpressure.kubernetes import KubeError
+from kvpressure.kubernetes.objects import mapping, objects, text, texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.kubernetes.objects.address import ip_of
-from kvpressure.kubernetes.objects.fields import (
+from kvpressure.kubernetes.objects import (
     Object,
     at,
     dns_name,
@@ -18,6 +17,7 @@ from kvpressure.kubernetes.objects.fields import (
     whole,
     word,
 )
+from kvpressure.kubernetes.objects.address import ip_of
 from kvpressure.model.environment import ContainerId, ContainerState, Termination
 
 ENDED: Final = ("Failed", "Succeeded")

@@ -10,10 +10,10 @@ from typing import Final, NoReturn
 import httpx2
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
+from kvpressure.kubernetes import Action, GoneError, KubeError
 from kvpressure.kubernetes.client import FAILURES, KubeClient, capped
-from kvpressure.kubernetes.errors import Action, GoneError, KubeError
 from kvpressure.kubernetes.kubeconfig import Config, load_config, service_account
-from kvpressure.kubernetes.objects.fields import Object
+from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page
 from kvpressure.kubernetes.watch.resource import Resource
 from kvpressure.printable import brief

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.kubernetes.errors import GoneError, KubeError
-from kvpressure.kubernetes.objects.fields import mapping, text
+from kvpressure.kubernetes import GoneError, KubeError
+from kvpressure.kubernetes.objects import mapping, text
 from kvpressure.kubernetes.objects.wire import read_event
 from kvpressure.kubernetes.watch.resource import REFUSED, Resource, Sink, Tuning, refused_user
 from kvpressure.model.record import SourceError

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from kvpressure.kubernetes.errors import Action
+from kvpressure.kubernetes import Action
 from kvpressure.net.schedule import Backoff
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import annotated
+from kvpressure.launch import annotated
 from kvpressure.tools.audit.engine import Engine, counted
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading
+from kvpressure.launch import Reading
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.manifests import Item, Manifests, get, text

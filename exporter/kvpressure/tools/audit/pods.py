@@ -16,7 +16,7 @@ from kvpressure.commandline.numbers import whole
 from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.commandline.shell import MORE
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading, Start, annotated, read_limits, read_start, runtime_of
+from kvpressure.launch import Reading, Start, annotated, read_limits, read_start, runtime_of
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.tools.audit.engine import Engine, Replicas
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, strings, text, texts

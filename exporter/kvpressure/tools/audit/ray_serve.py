@@ -12,7 +12,7 @@ import yaml
 from kvpressure.commandline.budget import Budget
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Path
-from kvpressure.launch.declared import annotated, read_limits, read_start
+from kvpressure.launch import annotated, read_limits, read_start
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.tools.audit.engine import Engine, counted, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, Source, get, mapping, sequence, strings, text

@@ -16,7 +16,7 @@ from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool, Memory
 from kvpressure.commandline.numbers import human, whole
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.launch.declared import ANNOTATION_PREFIX
+from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.pods import GPU_ANNOTATION, slice_asked
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.numbers import whole
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import annotated, read_limits, read_start
+from kvpressure.launch import annotated, read_limits, read_start
 from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.engine import Engine, counted, scaled

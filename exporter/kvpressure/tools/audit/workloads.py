@@ -9,7 +9,7 @@ from typing import Any, Final
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch.declared import Reading, read_limits, read_start
+from kvpressure.launch import Reading, read_limits, read_start
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.tools.audit.engine import Engine, Replicas, counted, replicas, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text

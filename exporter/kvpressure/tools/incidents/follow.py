@@ -15,7 +15,7 @@ from typing import Final
 from kvpressure.advice import Place, advise
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.model.codec import action_json
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import EnginePage

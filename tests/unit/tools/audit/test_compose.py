@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import yaml
 
-from kvpressure.tools.audit import read
+from kvpressure.tools.audit import find_engines, read
 from kvpressure.tools.audit.checks.resources import replicas
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.review import find_engines
 from tests.support.tools import FIXTURES
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.engine_state.registry import PipelineSettings
+from kvpressure.engine_state import PipelineSettings
 from kvpressure.tools.incidents.follow import paced
 
 LIMITS = load_thresholds()

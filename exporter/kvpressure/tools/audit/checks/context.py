@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.launch.declared import NO_VALUE
+from kvpressure.launch import NO_VALUE
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Manifests, get, sequence, text

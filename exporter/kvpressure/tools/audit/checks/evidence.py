@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kvpressure.launch.declared import ANNOTATION_PREFIX
+from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.tools.audit.checks.context import Context, annotation_fix, quoted
 from kvpressure.tools.audit.engine import Engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvpressure.launch.declared import ANNOTATIONS
+from kvpressure.launch import ANNOTATIONS
 from kvpressure.tools.audit.checks.context import (
     TRAFFIC,
     Context,

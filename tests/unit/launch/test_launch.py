@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget
 from kvpressure.commandline.numbers import human, share, whole
-from kvpressure.launch.declared import Reading, read_start, runtime_of, serving_port
-from kvpressure.launch.declared import read_limits as read_limits_of
+from kvpressure.launch import Reading, read_start, runtime_of, serving_port
+from kvpressure.launch import read_limits as read_limits_of
 from kvpressure.model.environment import LIMIT_NAMES
 from kvpressure.runtimes.vllm.launch import FLAGS
 from tests.support.starts import declared_limits, read_limits

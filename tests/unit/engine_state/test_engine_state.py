@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from kvpressure.cli import main
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engine_state.registry import Pipeline, PipelineSettings
+from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample, HistogramSample
 from kvpressure.model.values import at

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.kleene import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import Predicate, Shared, fact
 from tests.support.verdicts import facts, inputs
 
 STATES = (True, False, None)

@@ -12,8 +12,7 @@ import pytest
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.profile import Profile, families
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.generate import of_sparse
+from kvpressure.tools.bundle import Options, load_rules, of_sparse
 from kvpressure.tools.bundle.options import FLAVOURS
 from kvpressure.tools.bundle.rules import RuleFile
 
