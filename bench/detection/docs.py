@@ -13,6 +13,8 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
 PAGES_HEADING: Final = "## What wakes people"
 LAB_HEADING: Final = "## The scheduler lab"
 WORKING_SET_HEADING: Final = "## The working set"
+SGLANG_HEADING: Final = "## SGLang in the scheduler lab"
+"""Written by hand: the part about the working set leaves it as it is."""
 
 _WORKING_SET_INTRO: Final = """
 Contexts that are evicted and computed again, on regimes with sessions
@@ -160,7 +162,8 @@ def with_lab(text: str, tables: Sequence[Table]) -> str:
 def with_working_set(text: str, table: Table) -> str:
     """The page with that table at its end, instead of the one that it had."""
     kept = text.split(f"\n{WORKING_SET_HEADING}\n", maxsplit=1)[0].rstrip("\n")
-    return f"{kept}\n\n{WORKING_SET_HEADING}\n{_WORKING_SET_INTRO}{table.markdown()}"
+    shown = f"{kept}\n\n{WORKING_SET_HEADING}\n{_WORKING_SET_INTRO}{table.markdown()}"
+    return shown + _after(text, SGLANG_HEADING)
 
 
 def with_pages(text: str, tables: Sequence[Table]) -> str:

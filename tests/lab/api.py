@@ -136,7 +136,9 @@ class Api:
         if life != self._events.life:
             self.poll()
             return
-        text = prometheus_client.generate_latest(prometheus_client.REGISTRY).decode() + self.web.page()
+        text = prometheus_client.generate_latest(prometheus_client.REGISTRY).decode()
+        if self._world.regime.sglang is None:
+            text += self.web.page()
         passed = self._clock.now - self._world.begin
         second = min(int(passed - 1e-6), self._world.regime.seconds - 1)
         self._world.result.pages.append(Page(self._clock.now, text, second))
@@ -148,7 +150,7 @@ class Api:
         published = self._core.published
         if published is None or self.late is not None or self.free_at > self._clock.now:
             return
-        line = next(line for line in text.splitlines() if line.startswith("vllm:num_requests_running{"))
+        line = next(line for line in text.splitlines() if line.startswith(f"{self._core.engine.running_series}{{"))
         if float(line.rsplit(" ", 1)[1]) != published:
             passed = self._clock.now - self._world.begin
             self._world.result.checks.append(f"{passed:.0f} s: {line}, the scheduler: {published}")

@@ -95,6 +95,7 @@ class Clients:
             output=output if longest is None else min(output, longest),
             cut=longest is not None and output > longest,
             arrived=self._clock.now,
+            asks=load.asks,
             adapter=1 + rng.randrange(load.adapters) if load.adapters else 0,
             priority=_priority(load, length, rng),
             grammar=self._grammar(load) if load.grammar else None,

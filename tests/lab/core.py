@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.lab.engine import Engine
+from tests.lab.engine import Engine as VllmEngine
 from tests.lab.ledger import Cached
 from tests.lab.messages import Asked, Outputs, Step
+from tests.lab.sglang.engine import Engine as SglangEngine
 from tests.lab.truth import Now
 from tests.lab.world import World
 
@@ -31,7 +32,9 @@ class Core:
 
     def boot(self) -> None:
         """An engine without a past."""
-        self.engine = Engine(self._world.regime, self._package, self._clock, self._forgotten)
+        regime = self._world.regime
+        kind: type[VllmEngine | SglangEngine] = VllmEngine if regime.sglang is None else SglangEngine
+        self.engine = kind(regime, self._package, self._clock, self._forgotten)
         self.published: int | None = None
         if self.engine.ledger is not None:
             self._book.cache(self._clock.now, Cached(under_way=0))
@@ -70,6 +73,7 @@ class Core:
             return
         self.take_inbox()
         if not self.engine.has_work():
+            self.published = self.engine.idle(self.published)
             self.rest()
             return
         step = self.engine.schedule()
@@ -140,7 +144,7 @@ class Core:
     def rest(self) -> None:
         """No step to make: whoever is there waits for something else than the scheduler."""
         self._book.close(self._clock.now)
-        waiting = sum(request.status.name != "WAITING_FOR_STREAMING_REQ" for request in self.engine.observer.waiting())
+        waiting = self.engine.waiting()
         owned = bool(self._world.owners)
         self._book.now = Now(
             reasons={"paused": waiting} if waiting else {},

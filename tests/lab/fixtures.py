@@ -11,11 +11,11 @@ import json
 import lzma
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tests.lab.fetch import CACHE, NEWEST
+from tests.lab.fetch import CACHE, NEWEST, SGLANG
 from tests.lab.working_set import FAMILY
 
 FOLDER: Final = Path(__file__).parents[1] / "fixtures" / "lab"
@@ -48,6 +48,19 @@ CUTS: Final = (
 )
 
 
+SGLANG_CUTS: Final = tuple(
+    replace(cut, version=SGLANG.version)
+    for cut in (
+        Cut("kv-collapse"),
+        Cut("kv-reserved"),
+        Cut("kv-lpm"),
+        Cut("cap-requests"),
+        Cut("healthy-evicting", 120, 195),
+        Cut("healthy-half-reserved"),
+        Cut("stuck-hang", 60, 160),
+    )
+)
+
 WORKING_SET: Final = ("joins", "busy-040", "calm-130", "cold", "reset", "uncached", "scattered", "trace-light")
 WORKING_SET_SECONDS: Final = 480
 WORKING_SET_BYTES: Final = 150_000
@@ -55,9 +68,13 @@ WORKING_SET_BYTES: Final = 150_000
 
 def main() -> int:
     """Write them all; 1 when one is larger than a test's file should be."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--working-set", action="store_true", help="only those about the working set")
-    if options.parse_args().working_set:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--working-set", action="store_true", help="only those about the working set")
+    parser.add_argument("--sglang", type=Path, metavar="FOLDER", help="only SGLang's, of recordings in that folder")
+    options = parser.parse_args()
+    if options.sglang is not None:
+        return int(_write(options.sglang, FOLDER / SGLANG.package, SGLANG_CUTS, MAX_BYTES) > 0)
+    if options.working_set:
         return int(_write(CACHE / FAMILY, FOLDER / FAMILY, _WHOLE, WORKING_SET_BYTES) > 0)
     return int(_write(CACHE / "recordings", FOLDER, CUTS, MAX_BYTES) > 0)
 

@@ -13,7 +13,7 @@ class Asked:
     """One request as a client sends it. `output` tokens are wanted; a session's later pieces have the same name.
 
     `cut`: the edge lets it have fewer tokens than its client wanted. `sibling`: of its first tokens, those that another
-    replica has computed.
+    replica has computed. `asks`: the most that its client would take, 0 where that is `output`.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Asked:
     images: tuple[tuple[int, int], ...] = ()
     cut: bool = False
     sibling: int = 0
+    asks: int = 0
 
 
 @dataclass(slots=True)

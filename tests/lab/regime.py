@@ -50,6 +50,24 @@ class Flags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SglangFlags:
+    """What `sglang serve` is started with, by SGLang's own names; and the pool that start-up would have found room for.
+
+    The other values are SGLang's defaults on a GPU with 80 GB.
+    """
+
+    max_total_tokens: int = 32768
+    max_running_requests: int = 256
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    context_length: int = 8192
+    schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
+    disable_radix_cache: bool = False
+    enable_mixed_chunk: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Seconds of one step of the model: all its work one after the other, as on a GPU that is never idle in a step."""
 
@@ -78,7 +96,8 @@ class Card:
 class Load:
     """Clients of one kind: `clients` send again `think_seconds` after each answer, `rate` (a second) do not wait.
 
-    Lengths are uniform between two bounds, in tokens. `prefix` tokens of the prompt are shared by all requests of one
+    Lengths are uniform between two bounds, in tokens. `asks`: the `max_tokens` that clients ask for, where that is more
+    than they get; 0: as many. `prefix` tokens of the prompt are shared by all requests of one
     of `prefix_groups` groups. A request with `grammar_seconds` needs that long of the compiler. One with a timeout is
     given up then and sent again. With `last_beyond` a longer prompt has the last priority, any other the first. A
     session with `pieces` sends its input piece by piece. An image has `image_tokens`.
@@ -96,6 +115,7 @@ class Load:
     end: float = 1e9
     prompt: Span = (300, 300)
     output: Span = (100, 100)
+    asks: int = 0
     prefix: int = 0
     prefix_groups: int = 1
     adapters: int = 0
@@ -191,6 +211,7 @@ class Regime:
     since: str = VERSIONS[-1]
     declared: bool = False
     flags: Flags = field(default_factory=Flags)
+    sglang: SglangFlags | None = None
     cost: Cost = field(default_factory=Cost)
     card: Card | None = None
     frontend: Frontend = field(default_factory=Frontend)
@@ -225,7 +246,8 @@ def read(path: Path) -> Regime:
 def parse(name: str, table: Mapping[str, Any]) -> Regime:
     """A regime from what a file says. Raises TypeError on an unknown key."""
     values = dict(table)
-    for key, kind in (("flags", Flags), ("cost", Cost), ("card", Card), ("frontend", Frontend), ("transfer", Transfer)):
+    kinds = {"flags": Flags, "sglang": SglangFlags, "cost": Cost, "card": Card}
+    for key, kind in (*kinds.items(), ("frontend", Frontend), ("transfer", Transfer)):
         if key in values:
             values[key] = kind(**_frozen(values[key]))
     for key, row in (("load", Load), ("fault", Fault)):

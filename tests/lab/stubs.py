@@ -15,7 +15,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,13 +130,17 @@ class _Environment(_StandInModule):
         return False
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, package: Path) -> None:
-        self._package = package
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what begins with one of `roots`: in the unpacked `package` if it is `real` or in one of `packages`, else as
+    a stand-in.
+    """
+
+    def __init__(self, package: Path, roots: Set[str], real: Set[str], packages: Sequence[str]) -> None:
+        self._package, self.roots, self._real, self._packages = package, roots, real, packages
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        if name.split(".", maxsplit=1)[0] not in STOOD_IN:
+        if name.split(".", maxsplit=1)[0] not in self.roots:
             return None
         real = self._file(name)
         if real is None:
@@ -145,7 +149,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.util.spec_from_file_location(name, real, submodule_search_locations=inside)
 
     def _file(self, name: str) -> Path | None:
-        if name not in REAL and not any(name == real or name.startswith(f"{real}.") for real in REAL_PACKAGES):
+        within = any(name == whole or name.startswith(f"{whole}.") for whole in self._packages)
+        if name not in self._real and not within:
             return None
         at = self._package.joinpath(*name.split(".")[1:])
         return next((file for file in (at / "__init__.py", at.with_suffix(".py")) if file.exists()), None)
@@ -175,23 +180,23 @@ class PoolingParams(Blank):
 
 def install(package: Path) -> None:
     """From now on `import vllm` means the wheel unpacked at `package`. Once per process."""
-    sys.meta_path.insert(0, _Finder(package))
+    sys.meta_path.insert(0, Finder(package, STOOD_IN, REAL, REAL_PACKAGES))
     _fill()
 
 
 def _fill() -> None:
     """What the scheduler and its metrics ask of the modules that are stood in for."""
-    _set("vllm.logger", init_logger=lambda _: StandIn())
-    _set("vllm.v1.utils", ConstantList=lambda items: items, tensor_data=lambda tensor: tensor)
-    _set("vllm.v1.utils", record_function_or_nullcontext=lambda *_: contextlib.nullcontext())
-    _set("vllm.utils", length_from_prompt_token_ids_or_embeds=lambda ids, _: len(ids))
-    _set("vllm.utils.torch_utils", get_dtype_size=lambda _: 2)
-    _set("vllm.sampling_params", SamplingParams=SamplingParams)
-    _set("vllm.pooling_params", PoolingParams=PoolingParams)
-    _set("vllm.v1.structured_output.request", StructuredOutputRequest=_GrammarOf)
-    _set("vllm.distributed.kv_events", EventPublisherFactory=_Nothing)
-    _set("torch", dtype=type("dtype", (), {}), Tensor=type("Tensor", (), {}), float32="float32")
-    _set("vllm.config", get_current_vllm_config_or_none=lambda: None)
+    set_names("vllm.logger", init_logger=lambda _: StandIn())
+    set_names("vllm.v1.utils", ConstantList=lambda items: items, tensor_data=lambda tensor: tensor)
+    set_names("vllm.v1.utils", record_function_or_nullcontext=lambda *_: contextlib.nullcontext())
+    set_names("vllm.utils", length_from_prompt_token_ids_or_embeds=lambda ids, _: len(ids))
+    set_names("vllm.utils.torch_utils", get_dtype_size=lambda _: 2)
+    set_names("vllm.sampling_params", SamplingParams=SamplingParams)
+    set_names("vllm.pooling_params", PoolingParams=PoolingParams)
+    set_names("vllm.v1.structured_output.request", StructuredOutputRequest=_GrammarOf)
+    set_names("vllm.distributed.kv_events", EventPublisherFactory=_Nothing)
+    set_names("torch", dtype=type("dtype", (), {}), Tensor=type("Tensor", (), {}), float32="float32")
+    set_names("vllm.config", get_current_vllm_config_or_none=lambda: None)
 
 
 class _GrammarOf:
@@ -211,7 +216,8 @@ class _Nothing:
         return None
 
 
-def _set(module: str, **names: Any) -> None:
+def set_names(module: str, **names: Any) -> None:
+    """Give a module that is stood in for these names."""
     for name, value in names.items():
         setattr(importlib.import_module(module), name, value)
 

@@ -1,4 +1,4 @@
-"""Pages that vLLM wrote in the lab, replayed: the truth beside them, and verdicts on them."""
+"""Pages that vLLM and SGLang wrote in the lab, replayed: the truth beside them, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from bench.detection.lab import moments
 from bench.detection.lab_score import LAB_CAUSES
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, open_trace, read_trace, stem
-from tests.lab.fixtures import CUTS, FOLDER, MAX_BYTES
+from tests.lab.fixtures import CUTS, FOLDER, MAX_BYTES, SGLANG_CUTS
 from tests.lab.regime import regimes
+from tests.lab.sglang.__main__ import regimes as sglang_regimes
 
-RECORDINGS = sorted(FOLDER.glob("*.jsonl.xz"))
+OF_VLLM = sorted(FOLDER.glob("*.jsonl.xz"))
+OF_SGLANG = sorted(FOLDER.glob("sglang/*.jsonl.xz"))
+RECORDINGS = [*OF_VLLM, *OF_SGLANG]
 SETTLED_POLLS = 25
 """The verdict window is full by then, and these are the last ones of each recording."""
 RIGHT = frozenset(
@@ -24,6 +27,12 @@ RIGHT = frozenset(
         "kv-collapse-0.33.0",
         "kv-collapse-0.12.0",
         "kv-watermark-long-0.33.0",
+        "sglang/cap-requests-0.5.23",
+        "sglang/healthy-evicting-0.5.23",
+        "sglang/healthy-half-reserved-0.5.23",
+        "sglang/kv-collapse-0.5.23",
+        "sglang/kv-lpm-0.5.23",
+        "sglang/stuck-hang-0.5.23",
     }
 )
 """Judged right today. Those that are not here show what the exporter still misreads (docs/detection.md)."""
@@ -35,15 +44,17 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def test_there_is_a_small_recording_of_every_cut() -> None:
-    assert {stem(path) for path in RECORDINGS} == {f"{cut.name}-{cut.version}" for cut in CUTS}
-    assert len(RECORDINGS) <= 12
+    assert {stem(path) for path in OF_VLLM} == {f"{cut.name}-{cut.version}" for cut in CUTS}
+    assert {stem(path) for path in OF_SGLANG} == {f"{cut.name}-{cut.version}" for cut in SGLANG_CUTS}
+    assert len(RECORDINGS) <= 19
     assert all(path.stat().st_size <= MAX_BYTES for path in RECORDINGS)
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=stem)
 def test_every_second_has_a_truth(path: Path) -> None:
     found = records(path)
-    regime = regimes()[found[0]["regime"]["name"]]
+    known = sglang_regimes() if path in OF_SGLANG else regimes()
+    regime = known[found[0]["regime"]["name"]]
     for record in found:
         truth = record["truth"]
         assert set(truth) >= {"accepted", "clear", "detail", "running", "waiting", "work"}

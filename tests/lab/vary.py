@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.lab import cards
-from tests.lab.regime import Card, Cost, Fault, Flags, Load, Regime, Span
+from tests.lab.regime import Card, Cost, Fault, Flags, Load, Regime, SglangFlags, Span
 
 MARK: Final = "@"
 """`kv-thrash@3` is `kv-thrash` varied by seed 3."""
@@ -32,6 +32,7 @@ def varied(regime: Regime, seed: int) -> Regime:
         expect="",
         seed=seed * 1000 + regime.seed,
         flags=_flags(regime.flags, rng, lengths),
+        sglang=_sglang(regime.sglang, rng, lengths) if regime.sglang else None,
         cost=_cost(regime.cost, rng),
         card=_card(regime.card, rng) if regime.card else None,
         load=load,
@@ -54,6 +55,17 @@ def _flags(flags: Flags, rng: random.Random, lengths: float) -> Flags:
             _whole(flags.max_num_batched_tokens, rng), 0 if flags.enable_chunked_prefill else flags.max_model_len
         ),
         max_loras=None if flags.max_loras is None else _whole(flags.max_loras, rng),
+    )
+
+
+def _sglang(flags: SglangFlags, rng: random.Random, lengths: float) -> SglangFlags:
+    """A prompt and answer as long as allowed must fit: SGLang would shorten them otherwise."""
+    tokens = flags.max_total_tokens * _factor(rng) * lengths
+    return replace(
+        flags,
+        max_total_tokens=round(max(tokens, flags.context_length * 1.02)),
+        max_running_requests=_whole(flags.max_running_requests, rng),
+        chunked_prefill_size=_whole(flags.chunked_prefill_size, rng),
     )
 
 
@@ -83,6 +95,7 @@ def _load(load: Load, rng: random.Random, lengths: float, most: int) -> Load:
         rate=load.rate * _factor(rng) / lengths,
         prompt=prompt,
         output=output,
+        asks=max(round(output[1]), round(load.asks * lengths)) if load.asks else 0,
         prefix=min(int(load.prefix * lengths), max(0, prompt[0] - 1)),
         think_seconds=load.think_seconds * _factor(rng),
         grammar_seconds=load.grammar_seconds * _factor(rng),
