@@ -211,7 +211,7 @@ async def test_a_recording_that_is_ended_early_can_be_replayed(tmp_path, ending)
 
             await eventually(begun, recording)
             assert await recording.end(ending) == 0
-            assert "pages written" in recording.output()
+            assert "polls written" in recording.output()
     replay = await asyncio.create_subprocess_exec(
         *KVPRESSURE, "replay", "--json", str(trace), stdout=asyncio.subprocess.PIPE
     )

@@ -176,7 +176,8 @@ OVERLAPS: Final = (
     ),
     Overlap(
         ("unknown.bounds_disagree", "concurrency.queue_limit"),
-        ("healthy.served",),
+        ("healthy.recovers", "healthy.served"),
         "The last row holds always: it is what is left.",
     ),
+    Overlap(("healthy.recovers",), ("healthy.served",), "What has waited within the window is said of the recovery."),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,10 +13,11 @@ from kvpressure.advice.rollout import VERIFY, with_open_check
 from kvpressure.advice.shell import placeholders
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import AFTER, NOW, Action
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.limits import Limit, Limits
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.model.view import Observed, Peer
+from kvpressure.model.view import CALM, Observed, Peer
 
 __all__ = ["Action", "Case", "Limit", "Limits", "Place", "advise", "advise_on", "known_limits"]
 
@@ -66,6 +67,8 @@ _NOW: Final = frozenset(
 )
 """What a router, a gateway or a new server does, and what only looks."""
 _NOTHING: Final = frozenset({"would_not_help", VERIFY})
+_USES_WHAT_IS_THERE: Final = "route"
+"""Costs nothing and is at once: it comes before what refuses requests or needs GPUs, whatever these gain."""
 _ORDER: Final = (NOW, AFTER, "")
 _ENDS_REQUESTS: Final = "restart"
 """Mends nothing where the verdict is wrong."""
@@ -93,6 +96,13 @@ def _by_verdict(case: Case) -> tuple[list[Action | None], str]:
         beside, why = pressure.evicted(case)
         return _both(actions, beside), reason or why
     return actions, reason
+
+
+def _unconfirmed(case: Case) -> tuple[list[Action | None], str]:
+    """Return what to do about a verdict that the evidence does not bear out: nothing that costs anybody anything."""
+    if case.diagnosis.cause in (Cause.STUCK, NOT_KNOWN):
+        return _by_verdict(case)
+    return ([] if case.diagnosis.cause in CALM else [others.unconfirmed(case)]), ""
 
 
 def _both(actions: Sequence[Action | None], beside: Sequence[Action | None]) -> list[Action | None]:
@@ -133,27 +143,44 @@ def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
     Consequences are predicted where anything was observed, which takes a second of CPU at most: not for every poll.
     """
     diagnosis, thresholds = case.diagnosis, case.thresholds
-    actions, reason = _by_verdict(case)
+    unsure = diagnosis.confidence < thresholds.advice_destructive_min_confidence_ratio
+    too_early = unsure or diagnosis.t - diagnosis.since < thresholds.stuck_min_seconds
+    actions, reason = _unconfirmed(case) if unsure and not case.device_oom else _by_verdict(case)
     first: list[Action | None] = [others.silent(case)] if silent else []
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         first += pressure.after_device_oom(case)
     explained = [_explained(action, diagnosis.cause, "") for action in first if action is not None]
     explained += [_explained(action, diagnosis.cause, reason) for action in actions if action is not None]
-    unsure = diagnosis.confidence < thresholds.advice_destructive_min_confidence_ratio
-    if diagnosis.cause is Cause.STUCK and (unsure or diagnosis.t - diagnosis.since < thresholds.stuck_min_seconds):
+    if diagnosis.cause is Cause.STUCK and too_early:
         explained = [_looked_at(case, one) if one.key == _ENDS_REQUESTS else one for one in explained]
     elif unsure:
         explained = [one for one in explained if one.key != _ENDS_REQUESTS]
-    placed = sorted(
-        (replace(action, when=_when(action, diagnosis.cause)) for action in explained),
-        key=lambda one: _ORDER.index(one.when),
-    )
+    simulated = {one.key: one.expected.gain_ratio for one in actions if one is not None and one.expected is not None}
+    placed = [replace(action, when=_when(action, diagnosis.cause)) for action in explained]
+    placed = sorted(_most_gain_first(case, placed, simulated), key=lambda one: _ORDER.index(one.when))
     return tuple(
         replace(
             action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)
         )
         for order, action in enumerate(placed, 1)
     )
+
+
+def _most_gain_first(case: Case, actions: Sequence[Action], simulated: Mapping[str, float]) -> list[Action]:
+    """Return the actions; of the predicted ones without a restart the one that gains most comes first.
+
+    Of equal ones the first that is listed does; `simulated` are gains by key, where no number is certain enough to be
+    printed those decide. What uses replicas that have room stays where it is.
+    """
+    ordered = list(actions)
+    now = {at: one for at, one in enumerate(ordered) if one.when == NOW and one.key != _USES_WHAT_IS_THERE}
+    found = {at: one.expected.gain_ratio for at, one in now.items() if one.expected is not None}
+    gains = found or {at: simulated[one.key] for at, one in now.items() if one.key in simulated}
+    if gains:
+        enough = (1 + max(gains.values())) * (1 - case.thresholds.advice_gain_min_ratio)
+        most = next(at for at, gain in gains.items() if 1 + gain >= enough)
+        ordered.insert(min(gains), ordered.pop(most))
+    return ordered
 
 
 def _looked_at(case: Case, action: Action) -> Action:

@@ -139,6 +139,11 @@ class Case:
         return self.place.advice
 
     @property
+    def at_gateway(self) -> bool:
+        """Whether requests wait at a gateway, and not in the engine."""
+        return self.diagnosis.detail == "held_at_gateway"
+
+    @property
     def device_oom(self) -> bool:
         """Whether there is evidence that the GPU itself ran out of memory."""
         return self.symptom("device_oom") is True

@@ -75,12 +75,12 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
         f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
         f"{number(round(caps.wanted * each))}; the pool holds {number(capacity)}."
     )
-    verdict = (
-        f"Within these limits {enough} fit."
-        if enough >= caps.wanted
-        else f"Even within these limits only {enough} fit, and lower ones would refuse too many: the pool is too small "
-        "for this traffic, and only more KV memory or shorter requests will end this for good."
-    )
+    verdict = f"Of requests as long as these limits {enough} fit."
+    if enough < caps.wanted:
+        verdict += (
+            " Lower ones would refuse too many: the pool is too small for this traffic, and only more KV memory or "
+            "shorter requests will end this for good."
+        )
     return Action(
         key="cap_tokens",
         title="Cap tokens at the edge",

@@ -67,7 +67,9 @@ def forecast_of(case: Case) -> Forecast:
 def without_restart(case: Case, model: Model) -> Choice:
     """Return the steps that need no restart, each by itself: caps at the edge, and replicas."""
     refused = case.thresholds.advice_refused_max_ratio
-    return _printed(case, model, greedy_search.without_restart(model, refused))
+    choice = _printed(case, model, greedy_search.without_restart(model, refused))
+    # Requests under way may be longer than those that ended, by which caps are chosen.
+    return replace(choice, steps=tuple(step for step in choice.steps if step.expected.refused_ratio <= refused))
 
 
 def as_shown(derived: Derived, thresholds: Thresholds, expected: Expected) -> Expected:

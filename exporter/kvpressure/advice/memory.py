@@ -76,9 +76,10 @@ def leave_memory(case: Case) -> Action:
     """Say why the target stays."""
     return Action(
         key="memory_headroom",
-        title=f"Leave {case.own.words[LIMIT]}: the pool is exhausted, the device is not",
+        title=f"Leave {case.own.words[LIMIT]}: "
+        + ("a gateway holds requests back" if case.at_gateway else "the pool is exhausted, the device is not"),
         current=case.shown(LIMIT),
-        why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. "
+        why=f"{_full(case)}; that is not a device OOM, {_evidence(case)}. "
         f"{_loss(case, case.thresholds.advice_memory_target_ratio)}",
         cost=f"None. For a larger pool: {case.own.larger_pool}",
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
@@ -93,13 +94,17 @@ def _raise(case: Case, target: float) -> Action:
         title="Raise the memory target: the pool is exhausted, and the device has room",
         current=case.shown(LIMIT),
         new=number(target),
-        why=f"The KV pool ran full; that is not a device OOM, {_evidence(case)}. The device is at {used:.0%}, so the "
+        why=f"{_full(case)}; that is not a device OOM, {_evidence(case)}. The device is at {used:.0%}, so the "
         f"pool can gain {gained}.",
         cost="Less room for activations: go back if the server ends with CUDA (HIP) out of memory.",
         checks=_no_more_ooms(case),
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
         flags=case.own.change(LIMIT, number(target)),
     )
+
+
+def _full(case: Case) -> str:
+    return "The KV pool is used up to what the gateway allows" if case.at_gateway else "The KV pool ran full"
 
 
 def _evidence(case: Case) -> str:

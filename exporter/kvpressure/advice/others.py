@@ -188,6 +188,20 @@ def unknown(case: Case) -> tuple[list[Action | None], str]:
     ], ""
 
 
+def unconfirmed(case: Case) -> Action:
+    """Return the action that comes before any change while the evidence does not agree with the verdict."""
+    floor, confidence = case.thresholds.advice_destructive_min_confidence_ratio, case.diagnosis.confidence
+    return Action(
+        key="look_longer",
+        title="Look again before anything is changed",
+        why=f"What is seen now does not bear out the verdict: its confidence is {confidence:.0%}, and changes are "
+        f"advised from {floor:.0%} on. A burst may be over.",
+        cost="A minute.",
+        checks=(f"A verdict with a confidence of {floor:.0%} or more, or that the cause is gone.",),
+        commands=look_again(case.place),
+    )
+
+
 def compute_bound(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a saturated GPU: more of them, or less work per request."""
     busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu_compute_high_min_ratio

@@ -209,7 +209,8 @@ def declined(case: Case, choice: Choice | None) -> Action | None:
     """Return the action that lists the changes which would not help, each simulated alone; None without any."""
     if choice is None or not choice.declined:
         return None
-    lines = [f"{_described(case, step)}: {step.against} ({step.expected.text})" for step in choice.declined]
+    found = [(f"{_described(case, step)}: {step.against}", step.expected.text) for step in choice.declined]
+    lines = [f"{what} ({effect})" if effect else what for what, effect in found]
     return Action(
         key="would_not_help",
         title="Do not change these: they would not help",

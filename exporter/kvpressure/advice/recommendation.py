@@ -18,6 +18,8 @@ Actions = tuple[Action, ...]
 
 NOTHING: Final[Change] = ("", None)
 REFUTED: Final = "the step before is not predicted to help any more"
+LOOK: Final = "look_longer"
+"""Key of what comes before any change while nothing is known well enough: it does not stand."""
 UNPREDICTED: Final = "what is known of the traffic now does not tell"
 _LIMITS: Final = (
     "max_num_seqs",
@@ -95,9 +97,10 @@ class Recommendation:
         t, settle = diagnosis.t, thresholds.advice_settle_seconds
         stands, calm = self._standing, CATALOGUE[diagnosis.cause].calm
         actions = tuple(advise(NOTHING if stands is None else (stands.step.key, stands.step.value)))
+        unsure = bool(actions) and actions[0].key == LOOK
+        if unsure or (stands is None and t - diagnosis.since < settle):
+            return actions
         if stands is None:
-            if t - diagnosis.since < settle:
-                return actions
             if calm:
                 self._refuted.clear()
                 return actions

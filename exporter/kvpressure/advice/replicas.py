@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import share_text
 from kvpressure.advice.forecast import as_shown
-from kvpressure.advice.rollout import after_restart, series, unblocked
+from kvpressure.advice.rollout import series, unblocked, unpreempted
 from kvpressure.advice.shell import add_replica
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import number
@@ -24,6 +25,7 @@ NO_POOL: Final = "What is asked for needs more pool than there is, and a new ser
 def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
     """Return the action that adds a replica, or as many that there are `total` for each one now."""
     more = total is not None and total > 2
+    left = 0.0 if expected is None else expected.waiting.after / expected.servers
     return Action(
         key="add_replica",
         title="Add replicas" if more else "Add a replica",
@@ -31,8 +33,8 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
         why=why,
         cost="Another GPU (or set of GPUs) for as long as it runs." if not more else "As many GPUs (or sets of them).",
         checks=(
-            "Within 15 minutes it is ready, and traffic is shared:",
-            f"{series('requests_waiting', case.place)} < 1",
+            "Within 15 minutes it is ready, and traffic is shared. Of each replica:",
+            f"{series('requests_waiting', case.place)} < {max(1, math.ceil(left + 0.5))}",
         ),
         commands=add_replica(case.place, total),
         expected=expected,
@@ -93,7 +95,7 @@ def keep_apart(case: Case, model: Model, step: Step) -> Action:
         why=f"Long prompts ({share_text(*model.known.prompts.above(tokens))}) hold the pool while short ones wait. The "
         "same number of servers for all of them does less, as simulated.",
         cost="As many GPUs (or sets of them), and a gateway that sends requests by the length of their prompts.",
-        checks=after_restart(case),
+        checks=("Within 15 minutes both are ready. Of each replica:", unblocked(case), unpreempted(case)),
         commands=(
             f"# at the gateway: prompts longer than {tokens} tokens to the deployment for long ones",
             *add_replica(case.place),

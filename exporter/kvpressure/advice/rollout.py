@@ -138,7 +138,9 @@ def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ..
 
 
 def unblocked(case: Case) -> str:
-    """Return the check that few polls see requests that are not admitted."""
+    """Return the check that few polls see requests that are not admitted; at a gateway, that its queue is empty."""
+    if case.at_gateway:
+        return expected(case, "gateway_queue_requests", "<", 1)
     return expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio)
 
 
@@ -163,7 +165,7 @@ def recovered(case: Case, sequences: int | None = None, *, shared: bool = False)
         "Within 2 minutes of traffic after the change, and then for 5 minutes on end, each holds:",
         f"{series('bottleneck', case.place, cause='kv_cache_pressure')} == 0",
         unblocked(case),
-        unpreempted(case),
+        *([] if case.at_gateway else [unpreempted(case)]),
     ]
     if batch is not None and not shared:
         bound = batch if sequences is None else min(batch, 0.9 * sequences)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,12 +31,17 @@ access_options = together(
 )
 """`access_of` gathers what was given."""
 
-pod_options = together(
-    click.option("--context", default=None, help="Context of the kubeconfig; without it the current one."),
+_reached = (
     click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
     click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec does not tell."),
 )
+_CONTEXT: Final = "Context of the kubeconfig; without it the current one."
+pod_options = together(click.option("--context", default=None, help=_CONTEXT), *_reached)
 """How to reach pods, through a port-forward."""
+kube_context_options = together(click.option("--kube-context", default=None, help=_CONTEXT), *_reached)
+"""The same where `--context` is of a session."""
+
+namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
 
 prometheus_options = together(
     access_options,
@@ -55,11 +62,7 @@ def split_engine_url(text: str) -> tuple[str, str]:
     The only reader of addresses: every command takes the same ones.
     """
     from kvpressure.config.settings.types import split_url  # noqa: PLC0415 - `plan` seldom asks an engine
-    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - as above
 
-    if is_reference(text):
-        how = f"kubectl port-forward {text} 8000, then give :8000"
-        raise ValueError(f"{text} is in a cluster, where triage and whatif reach it; here: {how}")
     return split_url(text if "://" in text else f"http://localhost{text}" if text[:1] == ":" else f"http://{text}")
 
 
@@ -67,6 +70,23 @@ def page_url(text: str) -> str:
     """Return the full address of the page of the engine at `text`. Raises ValueError."""
     base, path = split_engine_url(text)
     return f"{base}{path or '/metrics'}"
+
+
+@contextlib.asynccontextmanager
+async def metrics_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Access]]:
+    """Yield the URL of an engine's metrics and how to reach it; of the one pod of KIND/NAME through a port-forward.
+
+    Raises ValueError for an address that is none, click.UsageError, and KubeError where no pod can be reached.
+    """
+    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - as above
+
+    if not is_reference(address):
+        yield page_url(address), access_of(options)
+        return
+    from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
+
+    async with forwarded(address, options) as found:
+        yield found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +117,7 @@ class Access:
         return HttpClient(clock, tls=self.tls(), authorization=authorization)
 
 
-def access_of(options: dict[str, Any]) -> Access:
+def access_of(options: Mapping[str, Any]) -> Access:
     """Return what `access_options` gave. Raises click.UsageError for half of a client certificate."""
     given = Access(*(options[name] for name in ("bearer_token_file", "ca_file", "cert_file", "key_file", "insecure")))
     if (given.cert_file is None) != (given.key_file is None):

@@ -29,7 +29,8 @@ from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon
 from kvpressure.engines.recordings import TraceError, TraceLine, read_trace
 from kvpressure.exposition.text import TEXT
-from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
+from kvpressure.exposition.wording import meaning
+from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.sources.gpu.process import Status
@@ -260,7 +261,7 @@ def _verdict(view: EngineView) -> str:
     """Return the diagnosis in a few words, "" before there is one."""
     if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
-    return f"{cause_words(diagnosis)}. {CATALOGUE[diagnosis.cause].meaning}"
+    return f"{cause_words(diagnosis)}. {meaning(diagnosis)}"
 
 
 def _row(seconds: float, view: EngineView) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvpressure.advice import Action, Place, advise
+from kvpressure.cli.access import namespace_option
 from kvpressure.cli.options import together
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import Thresholds
@@ -45,7 +46,7 @@ limit_options = together(
 
 facts_options = together(
     limit_options,
-    click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine."),
+    namespace_option,
     click.option("--deployment", default="", metavar="NAME", help="Its Deployment, or another workload as KIND/NAME."),
     click.option("--pod", default="", help="Its pod."),
     click.option("--container", default="", help="Its container."),

@@ -26,7 +26,7 @@ from kvpressure.capacity.gpus import GPUS, Gpu
 from kvpressure.capacity.known_models import nearest_models
 from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
-from kvpressure.cli.access import access_of, access_options
+from kvpressure.cli.access import access_options, kube_context_options, namespace_option
 from kvpressure.cli.cards import predicted, prediction_report
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
 from kvpressure.cli.options import UsualFirst
@@ -91,7 +91,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or a
 )
 @click.option("--model-config", type=_FILE, help="The model's Hugging Face config.json.")
 @click.option("--model", metavar="NAME", help="Instead of --model-config, a well-known model by its name on the hub.")
-@click.option("--url", help="A running engine: host:port, :port, or http://host:port.")
+@click.option("--url", help="A running engine: host:port, :port, http://host:port, or pod/NAME.")
 @click.option("--duration", default=0.0, type=click.FloatRange(0, 3600), help=_DURATION)
 @click.option("--kv-cache-tokens", type=_COUNT, help="Instead of --url: the pool's tokens as the engine logs them.")
 @click.option("--gpu-memory", type=size_bytes, metavar="SIZE", multiple=True, help=_GPU_MEMORY)
@@ -120,6 +120,8 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or a
 )
 @session_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@namespace_option
+@kube_context_options
 @access_options
 def command(**options: Any) -> None:
     """Plan safe limits: max_num_seqs, token limits, max-num-batched-tokens and memory target.
@@ -192,7 +194,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         # Reading a page takes the whole HTTP client, and only this needs it.
         from kvpressure.cli.plan_engine import read_engine  # noqa: PLC0415
 
-        engine = read_engine(options["url"], access_of(dict(options)), options["duration"])
+        engine = read_engine(options["url"], {**options, "context": options["kube_context"]}, options["duration"])
         title, shape, running = engine.title, engine.shape, engine.running
     if options["gpu_memory_utilization"] is not None:
         running = replace(running, gpu_memory_utilization=options["gpu_memory_utilization"])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from yarl import URL
 
 from kvpressure.capacity.capacity_plan import Running
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.access import Access, page_url
+from kvpressure.cli.access import metrics_at
 from kvpressure.engines.reader import PageError, PageReader
+from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.net.http import Answer
@@ -55,32 +57,35 @@ class LiveEngine:
     shape: LiveShape
 
 
-def read_engine(url: str, access: Access, seconds: float = 0.0) -> LiveEngine:
-    """Fetch the engine's page, and another `seconds` later for the requests that finish between them.
+def read_engine(address: str, options: Mapping[str, Any], seconds: float = 0.0) -> LiveEngine:
+    """Fetch the metrics of the engine at an address or in a pod, twice `seconds` apart for what finishes between them.
 
-    Without `seconds` the lengths are those of all requests since the server started. Raises SourceError.
+    Without `seconds` the lengths are those of all requests since the server started. Raises SourceError and
+    click.UsageError.
     """
     try:
-        full, reader = page_url(url), PageReader()
-        pages = [reader.read(answer.body, answer.t) for answer in asyncio.run(_fetch(URL(full), access, seconds))]
-        return engine_on(pages[-1], full, pages[0] if seconds else None)
+        reader = PageReader()
+        where, answers = asyncio.run(_fetch(address, options, seconds))
+        pages = [reader.read(answer.body, answer.t) for answer in answers]
+        return engine_on(pages[-1], where, pages[0] if seconds else None)
     except PageError as error:
-        raise LiveError(f"{url}: {error}") from error
+        raise LiveError(f"{address}: {error}") from error
     except ValueError as error:
         raise LiveError(f"--url {error}") from error
 
 
-async def _fetch(url: URL, access: Access, seconds: float) -> list[Answer]:
+async def _fetch(address: str, options: Mapping[str, Any], seconds: float) -> tuple[str, list[Answer]]:
     clock = SystemClock()
-    client = access.client(clock)
-    try:
-        answers = [await client.get(url, DEADLINE_SECONDS)]
-        if seconds:
-            await clock.sleep_until(clock.monotonic() + seconds)
-            answers.append(await client.get(url, DEADLINE_SECONDS))
-        return answers
-    finally:
-        await client.aclose()
+    async with metrics_at(address, options) as (url, access):
+        client = access.client(clock)
+        try:
+            answers = [await client.get(URL(url), DEADLINE_SECONDS)]
+            if seconds:
+                await clock.sleep_until(clock.monotonic() + seconds)
+                answers.append(await client.get(URL(url), DEADLINE_SECONDS))
+            return address if is_reference(address) else url, answers
+        finally:
+            await client.aclose()
 
 
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:

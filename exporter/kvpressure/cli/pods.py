@@ -70,6 +70,20 @@ async def opened(what: Wanted) -> AsyncIterator[tuple[KubeClient, list[Forwarded
         yield client, pods
 
 
+@contextlib.asynccontextmanager
+async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Access]]:
+    """Yield the URL of the metrics of the one pod that is named, and how to reach it. Raises KubeError, UsageError."""
+    async with opened(wanted([named], options)) as (_, pods):
+        if len(pods) > 1:
+            names = ", ".join(f"pod/{pod.engine.state.id.pod}" for pod in pods)
+            raise click.UsageError(f"{named} has {len(pods)} pods; name one of them: {names}")
+        target = next(iter(targets_of_pods(pods, access_of(options))), None)
+        if target is None:
+            raise KubeError(pods[0].problem)
+        insecure = target.tls is not None and target.tls.insecure_skip_verify
+        yield f"{target.url}{target.path}", replace(access_of(options), insecure=insecure)
+
+
 def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
     """Return the pods whose engine is known; says which are left out. Raises KubeError when none is left."""
     pods: list[ForwardedPod] = []
@@ -139,7 +153,7 @@ async def views_of_pods(
     Raises KubeError, also where no pod has an engine that could be read, and click.UsageError.
     """
     async with opened(wanted([options["url"]], options)) as (client, pods):
-        sampler = Sampler(targets_of_pods(pods, access_of(dict(options))), thresholds, settings=settings)
+        sampler = Sampler(targets_of_pods(pods, access_of(options)), thresholds, settings=settings)
         if not sampler.targets:
             raise KubeError(next(pod.problem for pod in pods))
         async with sampler:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +14,8 @@ from typing import Any, NoReturn
 import click
 from yarl import URL
 
-from kvpressure.cli.access import Access, access_of, access_options, page_url
+from kvpressure import logs
+from kvpressure.cli.access import Access, access_options, metrics_at, namespace_option, pod_options
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
@@ -40,11 +42,10 @@ class Recorder:
         self._url = URL(url)
         self._interval_seconds = interval_seconds
         self._clock = clock
-        self.written = 0
         self._client = (access or Access()).client(clock)
 
     async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _Newest | None) -> None:
-        """Record for `seconds`, counting `written` pages. Failed polls are named on standard error."""
+        """Record for `seconds`. Failed polls are named on standard error."""
         due = self._clock.monotonic()
         end = due + seconds
         try:
@@ -52,7 +53,6 @@ class Recorder:
                 try:
                     answer = await self._client.get(self._url, DEADLINE_SECONDS)
                     writer.write(answer.t, answer.body, label, None if gpus is None else tuple(gpus.values()))
-                    self.written += 1
                 except SourceError as error:
                     say(error, err=True)
                 # A slow answer costs the ticks that pass meanwhile, never its own page.
@@ -64,7 +64,7 @@ class Recorder:
 
 
 @click.command()
-@click.argument("url", required=False, metavar="[ADDRESS]")
+@click.argument("url", required=False, metavar="[ADDRESS | KIND/NAME]")
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--duration", default=60.0, show_default=True, type=click.FloatRange(1, 86400), help="Seconds to record.")
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 60), help="Seconds per page.")
@@ -73,6 +73,8 @@ class Recorder:
     "--gpus", is_flag=True, help="With ADDRESS: GPU readings on every line. Alone: what the GPU libraries answer."
 )
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
+@namespace_option
+@pod_options
 @access_options
 def command(
     url: str | None,
@@ -84,7 +86,7 @@ def command(
     force: bool,
     **options: Any,
 ) -> None:
-    """Record the metrics of the engine at ADDRESS (host:port, :port, or http://host:port) for `replay`.
+    """Record the metrics of the engine at ADDRESS (host:port, :port, or http://host:port) or in a pod, for `replay`.
 
     The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without ADDRESS, `--gpus` writes one JSON file
     of what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
@@ -93,31 +95,40 @@ def command(
         raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")
     if url is None:
         if not gpus:
-            raise click.UsageError("give the URL of an engine, or --gpus")
+            raise click.UsageError("give the address of an engine, or --gpus")
         _dump_gpus(output, duration, interval)
     elif not output.name.endswith(SUFFIXES):
         raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
     else:
+        logs.configure("error", "logfmt")
+        writer = TraceWriter(output)
         try:
-            page = page_url(url)
+            asyncio.run(_record(url, options, interval, writer, duration, label, gpus))
         except ValueError as error:
-            raise click.UsageError(f"URL {error}") from None
-        recorder = Recorder(page, interval, SystemClock(), access_of(options))
-        try:
-            asyncio.run(_record(recorder, output, duration, label, gpus))
+            raise click.UsageError(f"ADDRESS {error}") from None
+        except SourceError as error:
+            fail(error)
         except OSError as error:
             _end_unwritten(output, error)
         except (KeyboardInterrupt, asyncio.CancelledError):
             say("", err=True)  # what was recorded until now is kept
-        say(f"{recorder.written} pages written to {output}" if recorder.written else "no page was recorded")
-        sys.exit(0 if recorder.written else 1)
+        say(f"{writer.written} polls written to {output}" if writer.written else "nothing was recorded")
+        sys.exit(0 if writer.written else 1)
 
 
 def _end_unwritten(output: Path, error: OSError) -> NoReturn:
     fail(f"record: {output} cannot be written: {error.strerror or error}")
 
 
-async def _record(recorder: Recorder, output: Path, duration: float, label: str | None, gpus: bool) -> None:
+async def _record(
+    address: str,
+    options: Mapping[str, Any],
+    interval: float,
+    writer: TraceWriter,
+    duration: float,
+    label: str | None,
+    gpus: bool,
+) -> None:
     if (task := asyncio.current_task()) is not None:  # a killed xz file would have no end, so nothing could be read
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     newest = _Newest()
@@ -128,8 +139,10 @@ async def _record(recorder: Recorder, output: Path, duration: float, label: str 
     readers = NodeSources(Settings(), SystemClock(), take, (GPUS,) if gpus else ())
     readers.start()
     try:
-        with TraceWriter(output) as writer:
-            await recorder.run(writer, duration, label, newest if gpus else None)
+        async with metrics_at(address, options) as (url, access):
+            recorder = Recorder(url, interval, SystemClock(), access)
+            with writer:
+                await recorder.run(writer, duration, label, newest if gpus else None)
     finally:
         await readers.stop()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -182,13 +184,21 @@ class _Table:
         self._told = {}
 
 
+GAP_FACTOR: Final = 3.0
+"""Nothing for so many times as long as usual is a gap."""
+
 MARKS: Final = {cause: row.mark for cause, row in CATALOGUE.items()}
 
 
 def _marks(told: list[tuple[float, Cause]], step: float) -> str:
-    """One mark per `step` seconds: the cause told last in it, a space where the recording has a gap."""
-    marks = {int(second / step): MARKS[cause] for second, cause in told}
-    return "".join(marks.get(index, " ") for index in range(max(marks) + 1))
+    """One mark per `step` seconds: the cause told last by then, a space where the recording has a gap."""
+    spacings = [after - before for (before, _), (after, _) in itertools.pairwise(told)]
+    longest = GAP_FACTOR * max(step, statistics.median(spacings or [step]))
+    marks = list[str]()
+    for (second, cause), spacing in zip(told, [*spacings, 0.0], strict=True):
+        first, last = int(second / step), int((second + (spacing if spacing <= longest else 0.0)) / step)
+        marks = [*marks[:first], *" " * (first - len(marks)), *MARKS[cause] * max(1, last - first)]
+    return "".join(marks)
 
 
 def cells(values: Derived, columns: Iterable[Column]) -> Iterator[str]:

@@ -221,7 +221,7 @@ def numbers(view: EngineView) -> str:
     """Return what the engine does, in one sentence; "" where nothing of it is known."""
     found = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
     shown = [f"{name} {quantity(value, unit)}" for name, unit, value in found if value is not None]
-    return f"{'Now' if view.silence is None else 'Then'}: {', '.join(shown)}." if shown else ""
+    return f"{'Last' if view.silence is None else 'Its last'} minute: {', '.join(shown)}." if shown else ""
 
 
 def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:

@@ -82,6 +82,7 @@ PRECEDENCE: Final = (
     "unknown.bounds_disagree",
     # No queue.
     "concurrency.queue_limit",
+    "healthy.recovers",
     "healthy.served",
 )
 """Ids of `judge.BY_ID`, each once."""

@@ -102,6 +102,9 @@ __all__ = ["PageError", "PageReader"]
 _METRICS = re.compile(rb"\s*+(?:#\s|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{|[ \t]++[-+.0-9]))")
 
 
+_OURS = b"\n# TYPE kvpressure_"
+
+
 @cache
 def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
     """Return the names of all `tables` and those by which gateways are recognised, one set for all readers."""
@@ -145,6 +148,8 @@ class PageReader:
             raise PageError("truncated", f"the page breaks off in its last line, after {len(page)} bytes")
         plan, values = yield from self._scanner.steps(page)
         if plan is None:
+            if _OURS in page:
+                raise PageError("not_metrics", "these are kvpressure's own metrics: its /targets has the engines' URLs")
             names = " or ".join(table.runtime for table in self._tables)
             text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics and no gateway's?"
             raise PageError("not_metrics", text)

@@ -196,10 +196,11 @@ def open_trace(path: Path, mode: str) -> IO[str]:
 class TraceWriter:
     """Writes a recording line by line. The file is made with the first line: a recording of nothing replaces none.
 
-    Lines of plain and gzip files are on disk as they come, those of xz when the recording ends.
+    Lines of plain and gzip files are on disk as they come, those of xz when the recording ends. `written` counts them.
     """
 
     def __init__(self, path: Path) -> None:
+        self.written = 0
         self._path = path
         self._file: IO[str] | None = None
 
@@ -222,6 +223,7 @@ class TraceWriter:
             self._file = open_trace(self._path, "wt")
         self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
         self._file.flush()
+        self.written += 1
 
 
 def _gpu_record(sample: GpuSample) -> dict[str, object]:

@@ -14,6 +14,7 @@ NOW: Final = "now"
 AFTER: Final = "after_incident"
 """When to take an action: at once, without a restart unless the engine is stuck; or once the incident is over, as it
 needs one, or is hard to take back."""
+UNLIKE: Final = "what was simulated is not what is shown now"
 UNPREDICTABLE: Final = "cannot be predicted from this page: "
 
 
@@ -45,6 +46,10 @@ class Expected:
     refused_ratio: float
     shortened_ratio: float
     limit_seconds: float
+    gain_ratio: float = 0.0
+    """How many more answers a second, late ones counting for less; by it the first step is chosen."""
+    servers: int = 1
+    """How many servers there are then for each one now; figures are of all of them together."""
     at_best: bool = False
     """What would come of it where what requests wait for held nobody back any more: no more than that, maybe less."""
     hit_ratio: Shift | None = None
@@ -65,32 +70,37 @@ class Expected:
 
     @property
     def text(self) -> str:
-        """The effect as text: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %."""
+        """The effect as text: tokens/s 60 -> 92 (88 to 95), p95 168 -> 71 s (65 to 80), refuses 4 %.
+
+        A figure that was not measured before is left out; "" where none was.
+        """
         if self.doubt:
             return f"{UNPREDICTABLE}{self.doubt}"
+        tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting
         if self.at_best:
-            return self._at_best
-        shown = [
-            *([] if self.hit_ratio is None else [f"prefix hits {_percent(self.hit_ratio)}"]),
-            *([] if self.first_token_seconds is None else [f"TTFT {_shift(self.first_token_seconds, ' s')}"]),
-            f"tokens/s {_shift(self.tokens_per_second)}",
-            f"p95 {_shift(self.latency_p95, ' s')}",
-            f"waiting {_before(self.waiting)}{_round(self.waiting.after)}",
-        ]
+            pairs = (
+                (tokens, f"tokens/s {_before(tokens)}up to {_round(tokens.high)}"),
+                (latency, f"p95 {_before(latency)}{_round(latency.low)} s at best"),
+                (waiting, f"waiting {_before(waiting)}{_requests(waiting.low)} at best"),
+            )
+        else:
+            pairs = (
+                (tokens, f"tokens/s {_shift(tokens)}"),
+                (latency, f"p95 {_shift(latency, ' s')}"),
+                (waiting, f"waiting {_before(waiting)}{_requests(waiting.after)}"),
+            )
+        shown = [text for shift, text in pairs if not math.isnan(shift.before)]
+        if not shown:
+            return ""
+        if self.first_token_seconds is not None:
+            shown.insert(0, f"TTFT {_shift(self.first_token_seconds, ' s')}")
+        if self.hit_ratio is not None:
+            shown.insert(0, f"prefix hits {_percent(self.hit_ratio)}")
         if self.refused_ratio > 0:
             shown.append(f"refuses {self.refused_ratio:.0%}")
         if self.shortened_ratio > 0:
             shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
-        return ", ".join(shown)
-
-    @property
-    def _at_best(self) -> str:
-        tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting
-        return (
-            f"tokens/s {_before(tokens)}up to {_round(tokens.high)}, "
-            f"p95 {_before(latency)}{_round(latency.low)} s at best, "
-            f"waiting {_before(waiting)}{_round(waiting.low)} at best"
-        )
+        return ("" if self.servers == 1 else f"on all {self.servers}: ") + ", ".join(shown)
 
 
 def _shift(shift: Shift, unit: str = "") -> str:
@@ -115,6 +125,10 @@ def _printed(value: float) -> float:
 
 def _round(value: float) -> str:
     return number(_printed(value))
+
+
+def _requests(value: float) -> str:
+    return "<0.1" if 0 < value < 0.1 else _round(value)
 
 
 @record
@@ -153,7 +167,7 @@ class Action:
     def expectation(self) -> str:
         """What it is expected to do, or why that is not known; "" for what changes nothing by itself."""
         if self.expected is not None:
-            return self.expected.text
+            return self.expected.text or f"not predicted: {UNLIKE}"
         if not self.unpredicted or self.unpredicted.startswith(UNPREDICTABLE):
             return self.unpredicted
         return f"not predicted: {self.unpredicted}"

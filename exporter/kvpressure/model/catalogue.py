@@ -96,6 +96,7 @@ _ROWS: Final = (
         calm=True,
         spare=True,
         serves_all=True,
+        details={"draining": "requests waited in the last minute, and are being served"},
     ),
     CauseRow(
         Cause.KV_CACHE_PRESSURE,

@@ -39,15 +39,18 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, context: Context) -> Derived:
     """`latency_seconds` by kind and quantile; `latency_inflation_factor` by kind where a baseline is known.
 
-    Of end-to-end latency, what longer answers explain is no inflation.
+    Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
-    latencies: dict[str, Value] = {}
-    inflation: dict[str, Value] = {}
-    longer = answers_of(window, context.baseline).growth_factor
-    for kind, values in window.of_histograms(_quantiles).items():
-        latencies[kind] = dict(zip(map(str, QUANTILES), values, strict=True))
-        if kind in INFLATED and (healthy := context.baseline.get(kind)):
-            inflation[kind] = values[1] / healthy / (longer if kind == "e2e" else 1.0)
+    found = window.of_histograms(_quantiles)
+    latencies: dict[str, Value] = {
+        kind: dict(zip(map(str, QUANTILES), three, strict=True)) for kind, three in found.items()
+    }
+    healthy = {kind: context.baseline[kind] for kind in found if kind in INFLATED and context.baseline.get(kind)}
+    inflation: dict[str, Value] = {kind: found[kind][1] / usual for kind, usual in healthy.items()}
+    if "e2e" in healthy:
+        whole, longer = found["e2e"][1], answers_of(window, context.baseline).growth_factor
+        queued = min(whole, found["queue"][1]) if "queue" in found else 0.0
+        inflation["e2e"] = (queued + (whole - queued) / longer) / healthy["e2e"]
     return known({"latency_seconds": latencies or None, "latency_inflation_factor": inflation or None})
 
 

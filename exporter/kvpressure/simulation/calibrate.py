@@ -273,7 +273,7 @@ def _demand(
     alike: float,
 ) -> Demand:
     made = requests(prompts, outputs, cached, alike)
-    made += _under_way(observed, prompts, outputs, cached)
+    made += _under_way(observed, intervals, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
     present, grown = _present(intervals), growth(intervals)
     came = grown + (sum_of(intervals, "finished") or 0.0) * GROWTH_SHARE
@@ -316,18 +316,25 @@ def _request_shape(prompt: int, output: int, cached: float) -> RequestShape:
 
 
 def _under_way(
-    observed: Observed, prompts: LengthDistribution, outputs: LengthDistribution, cached: float
+    observed: Observed,
+    intervals: Sequence[Interval],
+    prompts: LengthDistribution,
+    outputs: LengthDistribution,
+    cached: float,
 ) -> list[RequestShape]:
-    """Return running requests that are unlike the finished ones, which alone would not represent them."""
-    one, ended = observed.unfinished, observed.outputs
-    if one is None or ended is None or ended.count >= FEW_ENDED * one.requests:
+    """Return running requests that are unlike the finished ones, which alone would not represent them.
+
+    Those that finished are counted in the window: those of the long one were there when others were under way.
+    """
+    one, ended = observed.unfinished, sum_of(intervals, "finished")
+    if one is None or ended is None or ended >= FEW_ENDED * one.requests:
         return []
     long_prompts = one.prompt_tokens > LONG_FACTOR * prompts.mean
     long_answers = 2 * one.output_tokens > LONG_FACTOR * outputs.mean
     if not (long_prompts or long_answers):
         return []
     output = max(round(outputs.mean), round(2 * one.output_tokens))
-    share = one.requests / (one.requests + ended.count)
+    share = one.requests / (one.requests + ended)
     count = round(ASKED * share / max(0.05, 1.0 - share))
     return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
 

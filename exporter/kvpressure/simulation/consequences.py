@@ -216,11 +216,19 @@ class Model:
             refused_ratio=second.refused_ratio.value,
             shortened_ratio=second.shortened_ratio.value,
             limit_seconds=self.limit_seconds,
+            gain_ratio=self._gain(before, changes),
+            servers=math.prod(change.by for change in changes),
             at_best=any(change.at_best for change in changes),
             hit_ratio=_shift_if_known(first.hit_ratio, second.hit_ratio),
             first_token_seconds=_shift_if_known(first.first_token_seconds, second.first_token_seconds),
             doubt=second.doubt,
         )
+
+    def _gain(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> float:
+        now, then = (self.outcome(applied(self.state, some)) for some in (before, [*before, *changes]))
+        if now is None or then is None or not now.weighted_goodput:
+            return 0.0
+        return math.prod(change.by for change in changes) * then.weighted_goodput / now.weighted_goodput - 1
 
     @cached_property
     def tokens_factor(self) -> float:

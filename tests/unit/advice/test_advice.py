@@ -127,7 +127,7 @@ def test_token_caps_are_computed_from_what_doubling_the_batch_leaves_for_each():
     action = kv()["cap_tokens"]
     assert action.new == "prompts 2,400, answers 740"
     assert "64 requests, up to twice what runs, of 3,516 tokens (p95) need 224,995" in action.why
-    assert "only 31 fit" in action.why  # 100,000 / 3140
+    assert "Of requests as long as these limits 31 fit" in action.why  # 100,000 / 3140
     assert "Up to 23% of the prompts are refused and up to 24% of the answers end early" in action.cost
 
 
@@ -136,7 +136,7 @@ def test_token_caps_between_p50_and_p95_say_how_many_requests_they_cut():
     roomy = {"requests_running": 5.0, "requests_waiting": 5.0, "kv_capacity_tokens": 40_000.0}
     action = kv(derived=roomy, limits=limits(kv_capacity_tokens=Limit(40_000, "page")))["cap_tokens"]
     assert action.new == "prompts 3,000, answers 1,000"
-    assert "Within these limits 10 fit" in action.why
+    assert "Of requests as long as these limits 10 fit" in action.why
     assert "Up to 5% of the prompts" in action.cost
 
 

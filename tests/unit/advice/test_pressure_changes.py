@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice import Place, advise, advise_on
 from kvpressure.advice.cache import caching, tier
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import by_priority
@@ -126,5 +126,13 @@ def test_what_makes_it_worse_is_declined_though_what_it_makes_worse_is_not_shown
 
 def test_what_was_not_measured_is_not_in_the_words_of_an_expectation():
     unknown = as_shown({}, THRESHOLDS, EXPECTED)
-    assert unknown.text == "tokens/s 60, p95 0.5 s (0.4 to 0.6), waiting 1.5"
-    assert replace(unknown, at_best=True).text == "tokens/s up to 60, p95 0.4 s at best, waiting 1.2 at best"
+    assert unknown.text == ""
+    assert replace(unknown, at_best=True).text == ""
+    known_queue = replace(unknown, waiting=EXPECTED.waiting)
+    assert known_queue.text == "waiting 1.9 -> 1.5"
+    assert replace(known_queue, servers=3).text == "on all 3: waiting 1.9 -> 1.5"
+
+
+def test_a_verdict_that_the_evidence_does_not_bear_out_changes_nothing():
+    unsure = replace(case(), diagnosis=replace(case().diagnosis, confidence=0.0))
+    assert [(one.key, one.when, one.commands != ()) for one in advise_on(unsure)] == [("look_longer", "now", True)]

@@ -60,18 +60,19 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read_by_pla
     token, out = tmp_path / "token", tmp_path / "x.jsonl"
     token.write_text("s3cret\n")
     access = Access(token, ca.ca_file, cert, key)
+    options = {"bearer_token_file": token, "ca_file": ca.ca_file, "cert_file": cert, "key_file": key, "insecure": False}
     async with FaultServer(
         servers.page(recorded()), server_context(*ca.issue("engine"), client_ca=ca.ca_file)
     ) as server:
-        engine = await asyncio.to_thread(read_engine, server.url, access)
+        engine = await asyncio.to_thread(read_engine, server.url, options)
         assert engine.running.pool.capacity_tokens == 8192 - 32
         with TraceWriter(out) as writer:
             recorder = Recorder(f"{server.url}/metrics", 0.2, SystemClock(), access)
             await recorder.run(writer, 0.1, None, None)
-        assert (recorder.written, out.exists()) == (1, True)
+        assert (writer.written, out.exists()) == (1, True)
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
         with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
-            await asyncio.to_thread(read_engine, server.url, Access())
+            await asyncio.to_thread(read_engine, server.url, {**dict.fromkeys(options), "insecure": False})
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,9 @@ def test_an_address_may_be_typed_in_short(typed: str, page: str) -> None:
 
 @pytest.mark.parametrize("command", ["record", "plan"])
 def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path) -> None:
+    """It is looked for in the cluster of the kubeconfig, as triage does."""
     named = ["--url", "pod/llama-0"] if command == "plan" else ["pod/llama-0", "-o", str(tmp_path / "x.jsonl")]
     lengths = ["--prompt-p95", "9", "--output-p95", "9"] if command == "plan" else []
-    answer = CliRunner().invoke(main, [command, *named, *lengths])
+    answer = CliRunner().invoke(main, [command, *named, *lengths, "--kubeconfig", str(tmp_path / "none")])
     assert answer.exit_code == 2
-    assert "kubectl port-forward pod/llama-0 8000, then give :8000" in " ".join(answer.output.split())
+    assert str(tmp_path / "none") in "".join(answer.output.split())

@@ -65,6 +65,13 @@ def queued_always(facts: Facts) -> bool:
     return always and not mostly_deferred.state(facts)
 
 
+@fact()
+def waited_lately(facts: Facts) -> bool:
+    """Return whether a request or more waited on average over the whole window, which is longer than a verdict's."""
+    waiting = facts.inputs.value("requests_waiting")
+    return waiting is not None and waiting >= 1
+
+
 @fact(REASONS)
 def mostly_deferred(facts: Facts) -> bool | None:
     """Most of those that wait have been put off by the engine on their own account."""

@@ -7,11 +7,19 @@ from typing import Final
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import progress, queue, symptoms
 from kvpressure.diagnosis.rules import nothing_to_say, rules_of, same, waiting
+from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
 
 def _streams(facts: Facts) -> str:
     return f"{capital(waiting(facts))}, all put off; nothing runs or changes."
+
+
+def _draining(facts: Facts) -> str:
+    before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting
+    return (
+        f"Waiting {number(round(before or 0.0))} on average over the last minute, {number(round(now or 0.0))} of late."
+    )
 
 
 RULES: Final = (
@@ -63,7 +71,8 @@ RULES: Final = (
             "throughput_plateau": False,
         },
         # A queue that comes and goes is no loss, if it is known to wait for its turn only.
-        ("passing_queue", "", queue.queued & ~queue.queued_always, nothing_to_say),
+        ("passing_queue", "draining", queue.queued & ~queue.queued_always, _draining),
+        ("recovers", "draining", queue.waited_lately, _draining),
         ("served", "", queue.always, nothing_to_say),
     ),
 )
