@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -24,7 +24,7 @@ from bench.detection.episodes import Spec, specs
 from bench.detection.judge import Outcome
 from bench.detection.rules import INTERVALS, Firing, firing, samples
 from bench.detection.score import GRACE_SECONDS, KV, Second, pressures
-from bench.detection.shipped import SUFFERED, shipped, ticket
+from bench.detection.shipped import SUFFERED, TICKET, others, shipped, ticket
 from bench.detection.table import Table, number, percent
 
 RESULTS: Final = Path(__file__).parent / "pages.json"
@@ -32,6 +32,18 @@ LONG_SECONDS: Final = 120.0
 AFTER_SECONDS: Final = 60.0
 """A page that begins within this long after the end tells of what is over."""
 HELD_UP: Final = frozenset({"concurrency_bound", "compute_bound", "host_bound", "deferred"})
+TROUBLE: Final = HELD_UP | {KV, "stuck"}
+ABOUT: Final = {
+    TICKET: HELD_UP,
+    "KVPressureEngineComputeBound": frozenset({"compute_bound"}),
+    "KVPressureEngineDeferred": frozenset({"deferred"}),
+    "KVPressureEngineHostBound": frozenset({"host_bound"}),
+    "KVPressureSequenceCapReached": frozenset({"concurrency_bound"}),
+    "KVPressureSLOBurn": frozenset({KV}),
+}
+"""What has to be true where an alert fires; any trouble for one that is not named."""
+RESTARTING: Final = "KVPressureEngineRestarting"
+"""Right in the episodes with a restart, by their names."""
 SUBSET: Final = {"kv_cache_pressure": (3, 11), "healthy": (1, 8), "concurrency_bound": (3, 3)}
 """Seeds of clear episodes and of hard cases; one of each for the other causes."""
 
@@ -82,36 +94,54 @@ def _begins(fired: Firing) -> Iterable[float]:
     return [t for before, t in zip([float("-inf"), *shown], shown, strict=False) if t - before > 20.0]
 
 
-def scored(outcomes: Sequence[Outcome], seconds: int) -> tuple[dict[str, PageScore], dict[str, list[int]]]:
-    """Scores of the alert by severity, and of the ticket right and all evaluations by what is told of."""
+@dataclass(slots=True)
+class RightScore:
+    """How often an alert began to fire, at how many evaluations it fired, and of each how many were right."""
+
+    alerts: int = 0
+    right: int = 0
+    evaluations: int = 0
+    right_evaluations: int = 0
+
+    def add(self, alert: str, outcome: Outcome, fired: Firing, track: Sequence[Second]) -> None:
+        """Count one engine: right where what the alert is about may be named, or might within 45 s."""
+        truth, about = {int(second.t - track[0].t): second.accepted for second in track}, ABOUT.get(alert, TROUBLE)
+        last = int(track[-1].t - track[0].t)
+
+        def is_right(t: float) -> bool:
+            if alert == RESTARTING:
+                return "restart" in outcome.case
+            return any(truth.get(int(t) - back, frozenset()) & about for back in range(int(GRACE_SECONDS)))
+
+        begins, holds = ([is_right(t) for t in times if t <= last] for times in (_begins(fired), fired.holds))
+        self.alerts, self.right = self.alerts + len(begins), self.right + sum(begins)
+        self.evaluations += len(holds)
+        self.right_evaluations += sum(holds)
+
+
+def scored(outcomes: Sequence[Outcome], seconds: int) -> tuple[dict[str, PageScore], dict[str, RightScore]]:
+    """Scores of the alert by severity, and of every other alert on an engine that fired how often it was right."""
     found: dict[str, PageScore] = {}
-    tickets: dict[str, list[int]] = {}
+    rights: dict[str, RightScore] = {}
     with prometheus.serving(samples(outcomes, seconds), seconds) as server:
         longest = max(scrape.t for outcome in outcomes for track in outcome.scrapes.values() for scrape in track)
-        for rule in (*shipped(seconds), *ticket(seconds)):
-            times = server.true_times(rule.expr, longest)
-            for outcome in outcomes:
+        pages = shipped(seconds)
+        for rule in (*pages, *ticket(seconds), *others(seconds)):
+            times, alert = server.true_times(rule.expr, longest), rule.name.partition(" ")[0]
+            for outcome in outcomes if times else ():
                 for engine, track in outcome.seconds.items():
                     fired = firing(times.get((outcome.name, engine), []), rule.for_seconds, rule.keep_seconds)
-                    if rule in ticket(seconds):
-                        _count(tickets.setdefault(outcome.case, [0, 0]), fired, track)
-                    else:
+                    if rule in pages:
                         score = found.setdefault(rule.name, PageScore())
                         score.add(outcome.name, fired, track, _waits(outcome, engine))
-    return found, tickets
+                    else:
+                        rights.setdefault(alert, RightScore()).add(alert, outcome, fired, track)
+    return found, {alert: score for alert, score in rights.items() if score.alerts}
 
 
 def _waits(outcome: Outcome, engine: str) -> list[tuple[float, float]]:
     shown = ((scrape.t, one) for scrape in outcome.scrapes[engine] for one in scrape.shown)
     return [(t, one.value) for t, one in shown if one.name == SUFFERED]
-
-
-def _count(counts: list[int], fired: Firing, track: Sequence[Second]) -> None:
-    truth = {int(second.t - track[0].t): second.accepted for second in track}
-    for t in fired.holds:
-        around = [truth.get(int(t) - back, frozenset()) for back in range(int(GRACE_SECONDS))]
-        counts[0] += any(accepted & HELD_UP for accepted in around)
-        counts[1] += 1
 
 
 def chosen(*, full: bool) -> list[Spec]:
@@ -163,12 +193,14 @@ def pages_table(name: str, scores: dict[int, dict[str, PageScore]], critical: st
     return Table(f"Pages, {name}", head, (*rows, *wrong))
 
 
-def tickets_table(counts: dict[str, list[int]]) -> Table:
-    """A row per kind of episode in which the ticket of an unserved queue fired at all."""
-    rows = tuple((case, str(all_), percent(right / all_)) for case, (right, all_) in sorted(counts.items()) if all_)
-    right, total = (sum(one[place] for one in counts.values()) for place in (0, 1))
-    last = ("all", str(total), percent(right / total if total else None))
-    return Table("The ticket of a queue that is not served", ("episode", "evaluations", "right"), (*rows, last))
+def rights_table(name: str, rights: Mapping[str, RightScore]) -> Table:
+    """A row per alert beside the page that fired at all."""
+    head = ("alert", "right", "of alerts", "of the evaluations at which it fired")
+    rows = tuple(
+        (alert, str(one.right), str(one.alerts), percent(one.right_evaluations / one.evaluations))
+        for alert, one in rights.items()
+    )
+    return Table(f"How often the other alerts were right, {name}", head, rows)
 
 
 def result_rows(name: str, scores: dict[int, dict[str, PageScore]], critical: str) -> list[dict[str, object]]:
@@ -207,7 +239,7 @@ def main() -> int:
     for name, outcomes in sets.items():
         each = {seconds: scored(outcomes, seconds) for seconds in INTERVALS}
         scores = {seconds: found for seconds, (found, _) in each.items()}
-        shown += [summary(name, scores), pages_table(name, scores, critical), tickets_table(each[15][1])]
+        shown += [summary(name, scores), pages_table(name, scores, critical), rights_table(name, each[15][1])]
         rows += result_rows(f"{len(outcomes)} {name}", scores, critical)
     for table in shown:
         print(table.text())

@@ -48,9 +48,15 @@ def vllm_only(scrape_seconds: int = 15, alert: str = ALERT_VLLM_ONLY) -> tuple[R
 
 
 @functools.cache
+def others(scrape_seconds: int = 15) -> tuple[Rule, ...]:
+    """The alerts of `--all-alerts` that are off by default, in the same way."""
+    return _rules(EXPORTER, "", scrape_seconds)
+
+
+@functools.cache
 def asked() -> frozenset[str]:
     """The exporter's series that their expressions name, and what is shown beside them."""
-    rules = (*shipped(), *ticket())
+    rules = (*shipped(), *ticket(), *others())
     return frozenset(name for rule in rules for name in re.findall(r"\bkvpressure_\w+", rule.expr)) | {SUFFERED}
 
 
@@ -70,12 +76,19 @@ def seconds(duration: str) -> float:
 
 
 def _rules(flavour: Flavour, name: str, scrape_seconds: int) -> tuple[Rule, ...]:
-    options = Options(load_thresholds(), flavour=flavour, selector=flavour.selector, scrape_seconds=scrape_seconds)
+    """The alerts called `name`; "" for all that are off by default."""
+    options = Options(
+        load_thresholds(),
+        flavour=flavour,
+        selector=flavour.selector,
+        scrape_seconds=scrape_seconds,
+        all_alerts=not name,
+    )
     files = load_rules(options)
     rules = [rule for file in files for group in file.groups for rule in group["rules"] if "record" in rule]
     recorded = {rule["record"]: rule["expr"] for rule in rules}
-    alerts = [alert for file in files for alert in file.alerts if alert.name == name]
-    return tuple(_rule(f"{name} ({alert.severity})", alert.rule, recorded) for alert in alerts)
+    alerts = [alert for file in files for alert in file.alerts if (alert.name == name if name else alert.off_because)]
+    return tuple(_rule(f"{alert.name} ({alert.severity})", alert.rule, recorded) for alert in alerts)
 
 
 def _rule(name: str, rule: Any, recorded: Mapping[str, str]) -> Rule:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench.detection.paging import PageScore, chosen, pages_table, summary
-from bench.detection.rules import firing
+from bench.detection.judge import Outcome
+from bench.detection.paging import PageScore, RightScore, chosen, pages_table, summary
+from bench.detection.rules import Firing, firing
 from bench.detection.score import KV, Second
 
 CALM, PRESSED = frozenset({"healthy"}), frozenset({KV})
@@ -64,3 +65,16 @@ def test_the_subset_has_every_cause_and_most_of_it_is_about_the_kv_cache():
     some, all_ = chosen(full=False), chosen(full=True)
     assert {one.cause for one in some} == {one.cause for one in all_}
     assert sum(one.cause == KV for one in some) > len(some) / 4
+
+
+def test_an_alert_is_right_where_what_it_is_about_was_true_within_45_seconds():
+    track = [Second(float(t), "", frozenset({"concurrency_bound" if t < 100 else "healthy"})) for t in range(300)]
+    outcome, fired = Outcome("one", "lab", "cap"), Firing([60.0, 75.0, 120.0, 240.0, 400.0])
+    found = {}
+    for alert in ("KVPressureQueueNotServed", "KVPressureSLOBurn", "KVPressureBatchCollapsed"):
+        found[alert] = RightScore()
+        found[alert].add(alert, outcome, fired, track)
+    # It begins at 60, 120 and 240 s; nobody knows what is true at 400.
+    assert found["KVPressureQueueNotServed"] == RightScore(alerts=3, right=2, evaluations=4, right_evaluations=3)
+    assert found["KVPressureSLOBurn"] == RightScore(alerts=3, evaluations=4)
+    assert found["KVPressureBatchCollapsed"] == found["KVPressureQueueNotServed"]

@@ -114,6 +114,7 @@ class Thresholds:
     room_ample_max_usage_ratio: float = _in("ratio")
     waiting_min_ratio: float = _in("ratio")
     queue_drain_max_seconds: float = _in("seconds")
+    first_token_max_seconds: float = _in("seconds")
     queue_shrinks_max_ratio: float = _in("ratio")
     stuck_min_seconds: float = _in("seconds")
     stuck_frozen_min_seconds: float = _in("seconds")

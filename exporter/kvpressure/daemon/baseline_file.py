@@ -6,11 +6,13 @@ age, shape, names and ranges; a file that is none of ours is left out as a whole
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ import structlog
 
 from kvpressure.model.view import EngineKey
 from kvpressure.net.schedule import Clock
+from kvpressure.net.threads import in_own_thread
 from kvpressure.signals.baseline import NAMES, Healthy
 
 FORMAT: Final = "kvpressure baselines 1"
@@ -27,18 +30,24 @@ MAX_AGE_SECONDS: Final = 7 * 86_400.0
 MAX_VALUE: Final = 1e7
 MAX_LABEL_LENGTH: Final = 1024
 WRITE_SECONDS: Final = 60.0
+LAST_WRITE_SECONDS: Final = 5.0
+"""For how long the end of the exporter waits for the disk."""
 
 Baselines = Mapping[EngineKey, Healthy]
 log = structlog.get_logger("kvpressure.daemon.baseline_file")
 
 
 class BaselineFile:
-    """The file at `path`, None for none; `read` once at the start, `write` at most once a minute and at the end."""
+    """The file at `path`, None for none: read once at the start, written at most once a minute and at the end.
+
+    It is written in a thread of its own: a disk that hangs holds nobody up, and no second write is begun beside it.
+    """
 
     def __init__(self, path: Path | None, clock: Clock, max_engines: int) -> None:
         self._path, self._clock, self._max_engines = path, clock, max_engines
         self._written = clock.monotonic()
         self._failed = False
+        self._writing: asyncio.Future[None] | None = None
 
     def read(self) -> Baselines:
         """Return what was known; nothing where there is no file, or one that is not to be believed."""
@@ -53,12 +62,29 @@ class BaselineFile:
             return {}
 
     def is_due(self) -> bool:
-        """Whether it is to be written."""
-        return self._path is not None and self._clock.monotonic() - self._written >= WRITE_SECONDS
+        """Whether it is to be written: a minute after it last was, and not while that is still under way."""
+        idle = self._writing is None or self._writing.done()
+        return self._path is not None and idle and self._clock.monotonic() - self._written >= WRITE_SECONDS
+
+    def begin_write(self, baselines: Baselines) -> None:
+        """Replace the file in a thread, which nobody waits for."""
+        self._written = self._clock.monotonic()
+        self._writing = in_own_thread(partial(self.write, baselines), "kvpressure-baselines")
+
+    async def end(self, baselines: Baselines) -> None:
+        """Write it for the last time, after the write under way; one line in the log where the disk takes too long."""
+        if self._path is None:
+            return
+        try:
+            async with asyncio.timeout(LAST_WRITE_SECONDS):
+                if self._writing is not None:
+                    await self._writing
+                await in_own_thread(partial(self.write, baselines), "kvpressure-baselines")
+        except TimeoutError:
+            log.warning("baselines are not written: the disk hangs", path=str(self._path))
 
     def write(self, baselines: Baselines) -> None:
         """Replace the file in one step; one line in the log where that begins to fail."""
-        self._written = self._clock.monotonic()
         if self._path is None or not baselines:  # of an exporter that has seen nobody yet, what is there stays
             return
         try:

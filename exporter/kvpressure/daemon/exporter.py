@@ -155,7 +155,7 @@ class Daemon:
             try:
                 await asyncio.gather(*(part.stop() for part in parts))
             finally:
-                self._baseline_file.write(self._pipeline.baselines())
+                await self._baseline_file.end(self._pipeline.baselines())
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -170,7 +170,7 @@ class Daemon:
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
         if self._baseline_file.is_due():
-            await asyncio.to_thread(self._baseline_file.write, self._pipeline.baselines())
+            self._baseline_file.begin_write(self._pipeline.baselines())
         wanted, engines = self._pipeline.canaries_wanted(now), self._pipeline.known
         self._canaries.ask(wanted, engines, self._targets.targets, self._loaded)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])

@@ -1,7 +1,8 @@
 """How long those who wait now will wait, and since when that has been too long: known before any of them is served.
 
 Latencies are observed when requests finish, so in a collapse they are the last to show it. The queue shows it at once:
-by Little's law those who wait, over those admitted a second, is how long they wait.
+by Little's law those who wait, over those admitted a second, is how long they wait. That is a mean: where some wait for
+all the others, because they were preempted or have a lower priority, the slowest first tokens of late show them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
-from kvpressure.model.values import Derived, at, known
+from kvpressure.model.values import Derived, at, known, quantile
 from kvpressure.signals.points import mean, values
 from kvpressure.signals.windows import EngineWindow
 
@@ -23,11 +24,13 @@ FAMILIES: Final = (
     ),
     engine_family(
         "queue_unserved_seconds",
-        "For how long the queue has taken too long to drain, or latency was inflated while requests waited; 0 where "
-        "neither is so, and while the queue shrinks.",
+        "For how long the queue has taken too long to drain, or first tokens came late or latency was inflated while "
+        "requests waited; 0 where none of it is so, and while the queue shrinks.",
     ),
 )
 
+SLOWEST: Final = 0.99
+"""The quantile of first tokens of which serving benchmarks set the longest time that is allowed."""
 NEWEST_PARTS: Final = 4
 """The newest of so many parts of the verdict's window is what is compared with the whole: single polls flicker."""
 
@@ -54,7 +57,11 @@ class QueueWait:
         if drain is None:
             self._last = float("-inf")
             return {}
-        late = drain > 0 and (drain >= _longest_seconds(baseline, thresholds) or _inflated(derived, thresholds))
+        late = drain > 0 and (
+            drain >= _longest_seconds(baseline, thresholds)
+            or _inflated(derived, thresholds)
+            or _first_tokens_late(window, baseline, thresholds)
+        )
         shrinks = _shrinks(window, thresholds)
         # A queue that requests leave and come back to is empty at some polls: such gaps do not end it.
         if window.t - self._last > thresholds.cause_hold_seconds:
@@ -103,6 +110,18 @@ def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> f
 def _inflated(derived: Derived, thresholds: Thresholds) -> bool:
     factors = (at(derived, "latency_inflation_factor", kind) for kind in ("e2e", "inter_token"))
     return any(factor is not None and factor >= thresholds.latency_inflated_min_factor for factor in factors)
+
+
+def _first_tokens_late(window: EngineWindow, baseline: Mapping[str, float], thresholds: Thresholds) -> bool:
+    """Whether one first token in a hundred took too long of late, where long prompts take less when all is healthy."""
+    slowest = window.of_histograms(_slowest_first_token, thresholds.verdict_window_seconds)
+    healthy = thresholds.latency_inflated_min_factor * baseline.get("ttft", 0.0)
+    return slowest is not None and slowest >= max(thresholds.first_token_max_seconds, healthy)
+
+
+def _slowest_first_token(window: EngineWindow, seconds: float) -> float | None:
+    first_tokens = window.histogram("ttft", seconds)
+    return None if first_tokens is None else quantile(first_tokens, SLOWEST)
 
 
 def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:

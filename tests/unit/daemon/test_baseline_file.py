@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon import baseline_file
 from kvpressure.daemon.baseline_file import FORMAT, MAX_AGE_SECONDS, MAX_BYTES, BaselineFile, parsed, text_of
+from kvpressure.daemon.exporter import Daemon
 from kvpressure.engine_state import RESTORED_SECONDS, Pipeline, PipelineSettings
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.view import EngineKey
@@ -107,6 +112,53 @@ def test_it_is_written_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not one.is_due()
     monkeypatch.setattr(baseline_file, "WRITE_SECONDS", 0.0)
     assert one.is_due()
+
+
+@pytest.fixture
+def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """A disk on which no write ends during the test; the list has the paths of those that were begun."""
+    begun: list[Path] = []
+    released = threading.Event()
+
+    def replace(path: Path, _: bytes) -> None:
+        begun.append(path)
+        released.wait()
+
+    monkeypatch.setattr(baseline_file, "_replace", replace)
+    monkeypatch.setattr(baseline_file, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(baseline_file, "LAST_WRITE_SECONDS", 0.05)
+    yield begun
+    released.set()
+
+
+async def test_a_disk_that_hangs_holds_up_neither_the_snapshots_nor_the_end(
+    tmp_path: Path, hanging_disk: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvpressure.daemon.exporter.TICK_SECONDS", 0.01)
+    path = tmp_path / "baselines.json"
+    path.write_bytes(text_of(KNOWN, SystemClock().wall()))
+    settings = Settings(baseline_file=path)
+    daemon = Daemon(Loaded(settings, load_thresholds()), lambda: settings, lambda *_: ())
+    running = asyncio.create_task(daemon.run())
+    async with asyncio.timeout(30):
+        seen = set()
+        while len(seen) < 5 or not hanging_disk:
+            seen.add(daemon.snapshot().t)
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with capture_logs() as lines, pytest.raises(asyncio.CancelledError):
+            await running
+    assert len(hanging_disk) == 1, "no second write beside the one that hangs"
+    assert [line["event"] for line in lines if "baselines" in line["event"]] == [
+        "baselines are not written: the disk hangs"
+    ]
+
+
+async def test_the_end_writes_what_is_known_then(tmp_path: Path) -> None:
+    one = file(tmp_path / "baselines.json")
+    one.begin_write({EngineKey("t", "m", "1"): KNOWN[KEY]})
+    await one.end(KNOWN)
+    assert one.read() == KNOWN
 
 
 def test_an_engine_goes_on_from_what_was_known_of_it_and_no_other_does() -> None:

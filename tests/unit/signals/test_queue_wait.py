@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.samples import EnginePage, EngineSample
+from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.model.values import Derived
 from kvpressure.signals.past import EngineHistory
 from kvpressure.signals.queue_wait import QueueWait, drain_seconds
@@ -16,17 +16,30 @@ from tests.support.engines import CONTEXT
 
 LIMITS = load_thresholds()
 LONGEST = LIMITS.queue_drain_max_seconds
+BOUNDS = (1.0, 5.0, 10.0, 40.0, 80.0, float("inf"))
+SLOW = (0.2, 40.0)
+"""One first token in fifty took twenty seconds and more, while the others came at once."""
+
+
+def first_tokens(t: int, slow: float, slow_seconds: float) -> HistogramSample:
+    """Ten a second within a second, and beside them `slow` a second that took so long."""
+    counts = tuple((10.0 if bound < slow_seconds else 10.0 + slow) * t for bound in BOUNDS)
+    return HistogramSample(BOUNDS, counts, 0.0)
 
 
 def polled(
-    seconds: int, waiting: Callable[[int], float], started: Callable[[int], float] | None
+    seconds: int,
+    waiting: Callable[[int], float],
+    started: Callable[[int], float] | None,
+    slow: tuple[float, float] = (0.0, 1.0),
 ) -> Iterator[tuple[EngineWindow, float]]:
     """A window after each poll of a second, and how many have waited on average over the verdict's."""
     window, seen = EngineWindow(60, 600), []
     for t in range(seconds):
         seen.append(waiting(t))
         counters = {} if started is None else {"started": started(t)}
-        window.add(float(t), EngineSample("m", "0", {"running": 4.0, "waiting": seen[-1]}, counters))
+        gauges, histograms = {"running": 4.0, "waiting": seen[-1]}, {"ttft": first_tokens(t, *slow)}
+        window.add(float(t), EngineSample("m", "0", gauges, counters, histograms))
         lately = seen[-int(LIMITS.verdict_window_seconds) :]
         yield window, sum(lately) / len(lately)
 
@@ -37,11 +50,12 @@ def told(
     started: Callable[[int], float] | None,
     derived: Derived | None = None,
     baseline: Mapping[str, float] | None = None,
+    slow: tuple[float, float] = (0.0, 1.0),
 ) -> list[Derived]:
     queue = QueueWait()
     return [
         queue.families(window, mean, derived or {}, baseline or {}, LIMITS)
-        for window, mean in polled(seconds, waiting, started)
+        for window, mean in polled(seconds, waiting, started, slow)
     ]
 
 
@@ -87,6 +101,18 @@ def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
     inflated: Derived = {"latency_inflation_factor": {"e2e": 2 * LIMITS.latency_inflated_min_factor}}
     assert unserved(told(60, lambda _: 1.0, float, inflated))[-1] > 50
     assert unserved(told(60, lambda _: 0.0, float, inflated))[-1] == 0.0
+
+
+def test_a_few_that_wait_for_all_the_others_count_although_the_queue_drains_in_a_second():
+    assert unserved(told(60, lambda _: 1.0, float, slow=SLOW))[-1] > 50
+    assert unserved(told(60, lambda _: 1.0, float, slow=(0.05, 40.0)))[-1] == 0.0, "fewer than one in a hundred"
+    assert unserved(told(60, lambda _: 1.0, float, slow=(0.2, 5.0)))[-1] == 0.0, "no longer than a large model takes"
+    assert unserved(told(60, lambda _: 0.0, float, slow=SLOW))[-1] == 0.0, "nobody waits"
+
+
+def test_first_tokens_that_take_as_long_in_health_are_not_late():
+    assert unserved(told(60, lambda _: 1.0, float, baseline={"ttft": 30.0}, slow=SLOW))[-1] == 0.0
+    assert unserved(told(60, lambda _: 1.0, float, baseline={"ttft": 5.0}, slow=SLOW))[-1] > 50
 
 
 def test_without_a_queue_nothing_is_unserved_even_where_a_healthy_request_takes_no_time():

@@ -177,8 +177,9 @@ def _vllm_with(text: str, series: str, how: str = "printf `%.0f`") -> str:
 
 
 def _vllm_since(alert: str) -> str:
-    """Return when the alert's expression began to hold for this engine, as the beginning of a sentence."""
-    return _VLLM_SINCE % Now("", labels=_SAME_VLLM).query(f'ALERTS_FOR_STATE{{alertname="{alert}"}}')
+    """Return since when the alert's expression has held for this engine, or now, as the beginning of a sentence."""
+    query = Now("", labels=_SAME_VLLM).query(f'ALERTS_FOR_STATE{{alertname="{alert}"}}')
+    return _VLLM_SINCE % query.replace("}`", "} or on () vector(time())`", 1)
 
 
 class Now:
