@@ -53,6 +53,7 @@ The files hold what Prometheus's file_sd reads, as JSON or YAML: a list of group
 | `kvpressure_runtime` | what serves the model | `auto`: as its page shows |
 | `kvpressure_gpus` | `all`, or uuids or indices separated by commas | none joined |
 | `kvpressure_kv_bytes_per_token` | KV cache bytes of one token | from the page |
+| `kvpressure_kv_events_port` | port of its KV events, which are read then | as `kv_events` of the entry |
 
 Other labels are left to Prometheus. A file that is broken keeps its last good targets and shows as
 `kvpressure_source_up{source="file_sd"} 0`; a file that goes away takes its targets with it. A change counts once two

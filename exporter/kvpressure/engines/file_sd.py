@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, FileSdSettings, read_text
+from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.settings.types import (
     Runtime,
     default_name,
@@ -129,6 +130,12 @@ def _bytes_per_token(text: str) -> float:
     return float(value)
 
 
+def _kv_events(text: str) -> KvEventsSettings:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 65535:
+        raise ValueError(f"must be a port from 1 to 65535, got {text!r}")
+    return KvEventsSettings(port=int(text))
+
+
 _MEANING: Final[Mapping[str, tuple[str, typing.Callable[[str], Any]]]] = {
     "__scheme__": ("scheme", _choice("http", "https")),
     "__metrics_path__": ("path", http_path),
@@ -138,6 +145,7 @@ _MEANING: Final[Mapping[str, tuple[str, typing.Callable[[str], Any]]]] = {
     "kvpressure_runtime": ("runtime", _choice(*_RUNTIMES)),
     "kvpressure_gpus": ("gpus", gpu_list),
     "kvpressure_kv_bytes_per_token": ("kv_bytes_per_token", _bytes_per_token),
+    "kvpressure_kv_events_port": ("kv_events", _kv_events),
 }
 
 

@@ -105,6 +105,21 @@ def test_prometheus_files_are_read_in_json_and_yaml_with_the_labels_that_mean_so
     assert (fourth.name, fourth.url) == ("six", "http://[::1]:1")
 
 
+def test_kv_events_are_read_of_whom_a_label_or_the_entry_of_its_file_says() -> None:
+    write("a.json", "10.0.0.5:8000", kvpressure_kv_events_port="6001")
+    write("b.json", "10.0.0.6:8000")
+
+    def ports(entry: str) -> list[object]:
+        targets = target_set(f"engines: {{file_sd: [{{files: [a.json, b.json]{entry}}}]}}").refresh(0).added
+        return [found and (found.port, found.replay_port) for found in (target.kv_events for target in targets)]
+
+    assert ports("") == [(6001, None), None]
+    assert ports(", kv_events: {port: 7000, replay_port: 7001}") == [(6001, 7001), (7000, 7001)]
+    for wrong in ("0", "65536", "x", "-1"):
+        with pytest.raises(ConfigError, match="must be a port from 1 to 65535"):
+            parse_targets(f'[{{"targets": ["a:1"], "labels": {{"kvpressure_kv_events_port": "{wrong}"}}}}]', "f.json")
+
+
 def test_json_as_other_tools_write_it_is_read() -> None:
     text = '[\n\t{"labels":{"__metrics_path__":"\\/m","pod":"gr\\u00fcn"},"targets":["a:1"]}\n]\n'
     [target] = parse_targets(text, "f.json")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from kvpressure.config.settings.polling import ClientSettings
+from kvpressure.config.settings.polling import ClientSettings, KvEventsSettings
 from kvpressure.config.settings.types import Boolean, HttpPath, Integer, Switch, matching, split_list
 
 _LABEL_KEY: Final = r"(?:[A-Za-z0-9][-A-Za-z0-9.]{0,252}/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?"
@@ -122,6 +122,11 @@ class KubernetesSettings(ClientSettings):
     )
     port: Integer = Field(default=8000, ge=1, le=65535, description="Port of an engine that tells none.")
     path: HttpPath = Field(default="/metrics", description="Path of the metrics page, where no annotation says.")
+    kv_events: KvEventsSettings | None = Field(
+        default=None,
+        description="Read the KV events of every engine that is found, at its pod's own IP; the annotation "
+        "`kvpressure.io/kv-events-port` names other ports. Unset: of pods with that annotation.",
+    )
     config_maps: Boolean = Field(
         default=False,
         description="Read limits in the file of `--config` where it is mounted from a ConfigMap; get configmaps.",

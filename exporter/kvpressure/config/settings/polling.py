@@ -162,6 +162,11 @@ class KvEventsSettings(Section):
     ranks: Integer = Field(default=1, ge=1, le=64, description="Data-parallel ranks that publish there.")
 
 
+def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEventsSettings | None:
+    """Return how the events of an engine are read that was found, and says `port` or, with None, nothing of them."""
+    return settings if port is None else (settings or KvEventsSettings()).model_copy(update={"port": port})
+
+
 class TargetLabels(Section):
     """Labels that say where an engine runs."""
 
@@ -219,6 +224,11 @@ class FileSdSettings(ClientSettings):
 
     files: SdPatterns = Field(description="Files or globs ending in .json, .yml or .yaml.")
     refresh_seconds: Number = Field(default=5.0, ge=1, le=3600, description="Time between two looks at the files.")
+    kv_events: KvEventsSettings | None = Field(
+        default=None,
+        description="Read the KV events of every engine in these files, at the engine's own host; the label "
+        "`kvpressure_kv_events_port` names another port. Unset: of those with that label.",
+    )
 
 
 class EngineSettings(Section):

@@ -16,7 +16,7 @@ from kvpressure.launch import ANNOTATIONS
 from kvpressure.printable import brief
 
 PREFIX: Final = "kvpressure.io/"
-_WISHES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token")
+_WISHES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token", "kv-events-port")
 MAX_CHARACTERS: Final = 1024
 MAX_ENTRIES: Final = 16
 
@@ -34,6 +34,7 @@ class Wishes:
     scheme: str = ""
     containers: tuple[str, ...] = ()
     kv_bytes_per_token: float | None = None
+    kv_events_ports: tuple[int, ...] = ()
     refused: bool = False
     problems: tuple[str, ...] = ()
 
@@ -67,7 +68,9 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
         scheme=read("scheme", address.scheme, ""),
         containers=read("container", _list_of(_container), ()),
         kv_bytes_per_token=read("kv-bytes-per-token", _kv_bytes, None),
-        refused=bool(problems.keys() - {"kv-bytes-per-token"}),  # the others decide where requests go
+        kv_events_ports=read("kv-events-port", _list_of(address.port_number), ()),
+        # The others decide where requests for the page go.
+        refused=bool(problems.keys() - {"kv-bytes-per-token", "kv-events-port"}),
         problems=tuple(problems.values()),
     )
 

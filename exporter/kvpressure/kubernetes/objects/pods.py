@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
+from kvpressure.config.settings.polling import kv_events_at
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects import Object, address, at, dns_name, mapping, objects, text, uid
 from kvpressure.kubernetes.objects.address import AddressError
@@ -135,7 +136,16 @@ class PodReader:
         pairs = ports_of(engines, wishes, port_name=self._settings.port_name, port=self._settings.port) if ip else []
         if len(pairs) > MAX_TARGETS:
             problems.append(f"only the first {MAX_TARGETS} of its {len(pairs)} ports are polled")
+        published = wishes.kv_events_ports
+        if len(published) != len(pairs):
+            if published and pairs:
+                problems.append(f"annotation {PREFIX}kv-events-port must name a port for each of {len(pairs)} engines")
+            published = ()
         ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
+        targets = (
+            self._target(bare, container, address.base_url(wishes.scheme or "http", ip, port), wishes, annotations)
+            for container, port in pairs
+        )
         return replace(
             bare,
             ip=ip,
@@ -143,9 +153,9 @@ class PodReader:
             finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
             targets=tuple(
-                self._target(bare, container, address.base_url(wishes.scheme or "http", ip, port), wishes, annotations)
-                for container, port in pairs[:MAX_TARGETS]
-            ),
+                replace(target, kv_events=kv_events_at(port, self._settings.kv_events))
+                for target, port in zip(targets, published or (None,) * len(pairs), strict=True)
+            )[:MAX_TARGETS],
             problems=_about(bare.namespace, bare.name, problems),
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from kvpressure.config.settings.polling import KvEventsSettings
@@ -30,7 +31,25 @@ MAX_FEEDS: Final = 64
 """Ranks that are followed at most: a thread and up to 32 MiB each."""
 NOT_INSTALLED: Final = "msgspec is not installed: pip install 'kv-pressure-exporter[kv-events]'"
 
-_Key = tuple[str, str, KvEventsSettings, int]  # of a target: its name, address and settings; and the rank
+AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events come from there is not known"
+
+
+class _Key(NamedTuple):
+    """A rank of a target. `shared`: another one is said to publish at the same address."""
+
+    name: str
+    url: str
+    settings: KvEventsSettings
+    rank: int
+    shared: bool = False
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        return self.settings.port + self.rank
 
 
 class KvEventsSource(Source):
@@ -71,7 +90,7 @@ class KvEventsSource(Source):
         found: dict[str, tuple[KvEvents, ...]] = {}
         for key, one in self._followed.items():
             if (report := one.report) is not None:
-                found[key[0]] = (*found.get(key[0], ()), report)
+                found[key.name] = (*found.get(key.name, ()), report)
         return found
 
     async def _follow(self) -> None:
@@ -82,7 +101,7 @@ class KvEventsSource(Source):
         for key in self._wanted:
             if key not in self._followed:
                 one = self._followed[key] = _Followed(key, self._clock)
-                self._tasks[key] = asyncio.get_running_loop().create_task(one.run(), name=f"{NAME} {key[0]}")
+                self._tasks[key] = asyncio.get_running_loop().create_task(one.run(), name=f"{NAME} {key.name}")
 
 
 class _Followed:
@@ -91,8 +110,7 @@ class _Followed:
     def __init__(self, key: _Key, clock: Clock | None) -> None:
         self._key = key
         self._feed: Feed | None = None
-        name, _, settings, rank = key
-        target = name if settings.ranks == 1 else f"{name} rank {rank}"
+        target = key.name if key.settings.ranks == 1 else f"{key.name} rank {key.rank}"
         self.guard = Guard[None](NAME, target, interval_seconds=INTERVAL_SECONDS, clock=clock)
 
     @property
@@ -103,6 +121,8 @@ class _Followed:
         await self.guard.run(self._look, lambda _: None)
 
     async def _look(self) -> None:
+        if self._key.shared:
+            raise SourceError("ambiguous", AMBIGUOUS.format(f"{self._key.host}:{self._key.port}"))
         if self._feed is None:
             self._feed = _feed(self._key)
             self._feed.start()
@@ -118,10 +138,14 @@ class _Followed:
 
 
 def _keys(targets: Sequence[Target]) -> Iterator[_Key]:
-    for target in targets:
-        if target.kv_events is not None:
-            for rank in range(target.kv_events.ranks):
-                yield target.name, target.url, target.kv_events, rank
+    keys = [
+        _Key(target.name, target.url, target.kv_events, rank)
+        for target in targets
+        if target.kv_events is not None
+        for rank in range(target.kv_events.ranks)
+    ]
+    claims = Counter((key.host, key.port) for key in keys)
+    return (key._replace(shared=claims[key.host, key.port] > 1) for key in keys)
 
 
 def _feed(key: _Key) -> Feed:
@@ -130,10 +154,9 @@ def _feed(key: _Key) -> Feed:
         feed = importlib.import_module("kvpressure.sources.kv_events.feed")  # only here, for it loads msgspec
     except ImportError:
         raise SourceError("not_installed", NOT_INSTALLED) from None
-    _, url, settings, rank = key
+    settings, rank = key.settings, key.rank
     replay = None if settings.replay_port is None else settings.replay_port + rank
-    host = urlsplit(url).hostname or ""
-    made: Feed = feed.Feed(feed.Address(host, settings.port + rank, replay, settings.topic, rank))
+    made: Feed = feed.Feed(feed.Address(key.host, key.port, replay, settings.topic, rank))
     return made
 
 

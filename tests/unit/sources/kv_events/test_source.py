@@ -112,8 +112,16 @@ async def test_what_goes_wrong_is_the_health_of_that_target_and_its_report_is_go
         assert source.facts(Known((target("a"), target("b", port=6000)))).kv_events == {"b": ("report of 6000",)}
 
 
+async def test_of_engines_that_are_said_to_publish_at_one_address_none_is_read():
+    async with running(target("a"), target("b"), target("c", port=6000)) as source:
+        await until(lambda: len(FakeFeed.made) == 1 and [one.reason for one in source.health()].count("ambiguous") == 2)
+        assert FakeFeed.made[0].address.port == 6000
+        source.facts(Known((target("a"), target("c", port=6000))))
+        await until(lambda: [one.up for one in source.health()] == [True, True])
+
+
 async def test_no_more_are_followed_than_threads_may_be():
-    async with running(*(target(str(number)) for number in range(70))) as source:
+    async with running(*(target(str(number), port=6000 + number) for number in range(70))) as source:
         await until(lambda: len(FakeFeed.made) >= module.MAX_FEEDS)
         assert len(source.health()) == module.MAX_FEEDS
 
