@@ -64,7 +64,9 @@ class Pipeline:
         """Let gateways' queues be shared by those engines behind them that answer."""
         stale_seconds = self.settings.engine_stale_seconds
         answer = {target for target, t in self._last_page.items() if abs(now - t) <= stale_seconds}
-        gateways = tuple(replace(one, engines=one.engines & answer) for one in environment.gateways)
+        gateways = tuple(
+            one if one.engine_count else replace(one, engines=one.engines & answer) for one in environment.gateways
+        )
         return replace(environment, gateways=gateways)
 
     def set_thresholds(self, thresholds: Thresholds) -> None:

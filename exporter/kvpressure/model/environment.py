@@ -130,21 +130,23 @@ class GatewayReport:
 
     `queue_requests` are those that it holds back, `queue_seconds` how long those that left its queue lately had been
     in it, on average. `kv_usage_ratio` and `engine_queue_requests` are means over the pool's engines;
-    `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to. `engines` are the names of the
-    targets behind it.
+    `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to, the first None where the use of
+    caches does not matter to it. `engines` are the names of the targets behind it, and `engine_count` how many share
+    its queue, where that is not as many.
     """
 
     name: str
     pool: str
     t: float
     engines: frozenset[str]
-    kv_usage_max_ratio: float
+    kv_usage_max_ratio: float | None
     engine_queue_max_requests: float
     queue_requests: float | None = None
     queue_seconds: float | None = None
     saturation_ratio: float | None = None
     kv_usage_ratio: float | None = None
     engine_queue_requests: float | None = None
+    engine_count: float | None = None
 
 
 @record
