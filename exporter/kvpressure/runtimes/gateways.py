@@ -55,8 +55,8 @@ ROWS: Final = (
 
 DYNAMO: Final = (
     # `dynamo_frontend_queued_requests` is no queue of its own: those that wait in the engine are in it too.
-    GatewayRow("queue_requests", ("dynamo_frontend_router_queue_pending_requests",), "dynamo_namespace"),
-    GatewayRow("inflight_requests", ("dynamo_frontend_inflight_requests",), "dynamo_namespace"),
+    GatewayRow("queue_requests", ("dynamo_frontend_router_queue_pending_requests",), "model"),
+    GatewayRow("inflight_requests", ("dynamo_frontend_inflight_requests",), "model"),
 )
 
 MEMBERS: Final = {
@@ -132,7 +132,7 @@ _DYNAMO: Final = frozenset(name for row in DYNAMO for name in row.names)
 
 def pod_of_member(name: str, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the pod of a series of `MEMBERS`, if it has one."""
-    pod = next((labels[label] for label in MEMBERS[name] if labels.get(label)), "")
+    pod = next((labels[label] for label in MEMBERS.get(name, ()) if labels.get(label)), "")
     if pod:
         yield _RANK.sub("", pod)
 

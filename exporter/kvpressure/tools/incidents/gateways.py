@@ -79,7 +79,9 @@ def pools_there(server: Prometheus, span: Span) -> list[Pool]:
     """Return the pools whose gateway reported a queue in that time. Raises PrometheusError."""
     found: dict[tuple[str, str, str], Pool] = {}
     for labels in server.series([f"{{{one_of(_QUEUES)}}}"], span.start, span.end):
-        by_load = labels.get("__name__") not in _OF_DYNAMO.names
+        if (name := labels.get("__name__")) not in _QUEUES:
+            continue  # nobody asked for that
+        by_load = name not in _OF_DYNAMO.names
         row = _QUEUE if by_load else _OF_DYNAMO
         where = (labels.get("cluster", ""), labels.get("namespace", ""))
         pool = Pool(*where, labels.get("job", ""), labels.get(row.pool_label, ""), by_load)
