@@ -1,7 +1,8 @@
 """`python -m tests.e2e_dynamo`: NVIDIA Dynamo's own worker and frontend, read as its users would have them read.
 
 Dynamo's mocker schedules as vLLM does, without a GPU, and serves what its vLLM worker serves: `vllm:` names beside
-`dynamo_component_*`. Its pool is too small for the clients, which then stop. Needs a Python 3.12 and, once, 600 MB from
+`dynamo_component_*`. Its pool is too small for the clients, which then stop; the router in the frontend holds requests
+back while the worker has prompts to compute. Needs a Python 3.12 and, once, 600 MB from
 PyPI; takes three minutes. Ends with 1 when something was read as something else than it is.
 """
 
@@ -86,6 +87,7 @@ def main() -> int:
         (CACHE / f"worker-{VERSION}.prom").write_bytes(_get(worker, "/metrics"))
         (CACHE / f"frontend-{VERSION}.prom").write_bytes(_get(frontend, "/metrics"))
         under_load = _get(own, "/metrics").decode()
+        diagnosis = _get(own, "/api/v1/diagnosis").decode()
         over.set()
         for client in clients:
             client.join()
@@ -97,9 +99,17 @@ def main() -> int:
         _check("its pool is named while clients wait", 'cause="kv_cache_pressure",engine="0"', _causes(under_load)),
         _check("nothing is named when they have gone", 'cause="idle",engine="0"', _causes(after)),
         _check("the frontend is no engine", 'source_up{source="engine",target="frontend"} 0.0', under_load),
-        _check("and its target says so", "no metric of vllm", targets),
+        _check("and its target says so", "Dynamo's frontend, not of an engine", targets),
+        _check("its queue is read", 'source_up{source="gateway",target="frontend"} 1.0', under_load),
+        _check("and is the engine's demand", "at least one", _queued(under_load)),
+        _check("and is named", "queued at the gateway: ", diagnosis),
     ]
     return int(not all(held))
+
+
+def _queued(text: str) -> str:
+    found = [one for one in text.splitlines() if one.startswith("kvpressure_gateway_queue_requests{")]
+    return "\n".join([*found, "at least one"] if any(float(one.split()[-1]) >= 1 for one in found) else found)
 
 
 def _check(what: str, wanted: str, text: str) -> bool:
@@ -153,7 +163,8 @@ def _dynamo(python: str, model: Path, worker: int, frontend: int) -> Iterator[No
         "tiny",
     ]
     system = {"DYN_SYSTEM_PORT": str(worker), "DYN_SYSTEM_ENABLED": "true"}
-    front = [python, "-m", "dynamo.frontend", "--http-port", str(frontend)]
+    queue = ["--router-mode", "kv", "--router-queue-threshold", "0"]
+    front = [python, "-m", "dynamo.frontend", "--http-port", str(frontend), *queue]
     with (
         process(*mocker, *size, *plane, env=env | system, log=CACHE / "worker.log"),
         process(*front, *plane, env=env, log=CACHE / "frontend.log"),
@@ -165,7 +176,13 @@ def _dynamo(python: str, model: Path, worker: int, frontend: int) -> Iterator[No
 def _exporter(own: int, worker: int, frontend: int) -> Iterator[None]:
     named = {"worker": worker, "frontend": frontend}
     targets = [{"url": f"http://127.0.0.1:{port}", "name": name} for name, port in named.items()]
-    settings = {"web": {"listen_address": f"127.0.0.1:{own}"}, "gpu": {"vendors": []}, "engines": {"targets": targets}}
+    gateways = {"targets": [targets[1]]}
+    settings = {
+        "web": {"listen_address": f"127.0.0.1:{own}"},
+        "gpu": {"vendors": []},
+        "engines": {"targets": targets},
+        "gateways": gateways,
+    }
     (CACHE / "kvpressure.yaml").write_text(yaml.safe_dump(settings))
     env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "exporter")}
     command = [sys.executable, "-m", "kvpressure", "run", "--config.file", str(CACHE / "kvpressure.yaml")]

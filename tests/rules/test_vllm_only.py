@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.runtimes.gateways import NAMES as OF_GATEWAYS
+from kvpressure.sources.gpu_exporter import WANTED as OF_GPUS
 from kvpressure.tools.bundle import Options, bundle_files, load_rules
 from kvpressure.tools.bundle.options import VLLM_ONLY
 from kvpressure.tools.bundle.rules import seconds
@@ -37,10 +39,14 @@ def options(selector: str = "", scrape_seconds: int = 15) -> Options:
     return Options(load_thresholds(), selector=selector, scrape_seconds=scrape_seconds, flavour=VLLM_ONLY)
 
 
+OF_OTHERS = {name.decode() for name in OF_GATEWAYS | OF_GPUS}
+"""What gateways and other exporters of GPUs report beside engines."""
+
 FILES = load_rules(options())
 ALERTS = [alert for file in FILES for alert in file.alerts]
 RULES = [rule for file in FILES for group in file.groups for rule in group["rules"]]
 RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+OF_POOLS = {name for name in RECORDED if name.startswith("gateway:")}
 each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
 
@@ -118,13 +124,17 @@ def test_a_queue_that_does_not_fit_is_told_at_every_interval_with_a_scrape_misse
 @each_rule
 def test_only_series_are_asked_for_that_some_vllm_has_or_these_rules_record(rule) -> None:
     for selector in selectors(rule["expr"]):
-        assert selector.name in known_vllm_series() | RECORDED.keys(), selector
+        assert selector.name in known_vllm_series() | OF_OTHERS | RECORDED.keys(), selector
 
 
 @each_rule
 def test_labels_by_which_people_know_their_engines_survive(rule) -> None:
     for node in walk(promql.parse(rule["expr"])):
         if isinstance(node, promql.AggregateExpr):
+            if {one.name for one in selectors(node.prettify())} <= OF_OTHERS | OF_POOLS:
+                # Of a pool or a pod, which are found again by where they are.
+                assert {"cluster", "namespace"} <= set(node.modifier.labels), node
+                continue
             assert node.modifier.type == promql.AggModifierType.Without, node
             assert set(node.modifier.labels) <= OF_A_SERIES_OWN, node
 
@@ -136,7 +146,7 @@ def test_a_selector_reaches_every_series_of_vllm(rule) -> None:
     (same,) = [one for one in found if one.get("record", one.get("alert")) == rule.get("record", rule.get("alert"))]
     for selector in selectors(same["expr"]):
         matchers = {matcher.name for matcher in selector.matchers.matchers}
-        assert selector.name in RECORDED or {"cluster", "job"} <= matchers, selector
+        assert selector.name in {*RECORDED, *OF_OTHERS} or {"cluster", "job"} <= matchers, selector
 
 
 @pytest.mark.parametrize("scrape_seconds", [15, 30, 60])
@@ -201,7 +211,7 @@ def test_every_alert_waits_for_a_second_scrape(scrape_seconds: int) -> None:
 
 def test_names_are_apart_from_those_of_the_exporters_flavour() -> None:
     names = [alert.name for alert in ALERTS]
-    assert len(names) == len(set(names)) == 7
+    assert len(names) == len(set(names)) == 9
     assert all(name.startswith("KVPressureVLLM") for name in names)
     assert not [name for name in alert_names() if name.startswith("KVPressureVLLM")]
     assert not RECORDED.keys() & recorded().keys()

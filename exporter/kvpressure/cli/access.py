@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kvpressure.cli.options import EXISTING_FILE, together
+from kvpressure.cli.options import EXISTING_FILE, refuse, together
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
     from kvpressure.net.http import HttpClient
     from kvpressure.net.schedule import Clock
+    from kvpressure.sources.gateway import GatewaySettings
     from kvpressure.tools.incidents.client import Server
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
@@ -42,6 +43,13 @@ kube_context_options = together(click.option("--kube-context", default=None, hel
 """The same where `--context` is of a session."""
 
 namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
+
+gateway_options = together(
+    click.option("--gateway", "gateways", multiple=True, metavar="URL", help="Metrics of a gateway in front."),
+    click.option("--gateway-token-file", type=EXISTING_FILE, help="File that holds the bearer token for --gateway."),
+    click.option("--config", type=EXISTING_FILE, help="Settings file whose gateways are read too."),
+)
+"""`gateways_of` gathers what was given."""
 
 prometheus_options = together(
     access_options,
@@ -123,6 +131,39 @@ def access_of(options: Mapping[str, Any]) -> Access:
     if (given.cert_file is None) != (given.key_file is None):
         raise click.UsageError("give --cert-file and --key-file together")
     return given
+
+
+def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
+    """Return what `gateway_options` gave: all engines are behind a --gateway, those of --config say which they have.
+
+    Ends the command where an address or the file is wrong.
+    """
+    from kvpressure.config.settings import load_settings  # noqa: PLC0415 - as above
+    from kvpressure.config.strict_yaml import ConfigError  # noqa: PLC0415
+    from kvpressure.daemon.node_sources import settings_model  # noqa: PLC0415
+    from kvpressure.sources.gateway import SOURCE, GatewaySettings  # noqa: PLC0415
+
+    token_file, file, rows = options["gateway_token_file"], options["config"], []
+    if token_file is not None and not options["gateways"]:
+        raise click.UsageError("give --gateway-token-file together with --gateway")
+    if file is None and not options["gateways"]:
+        return None
+    for text in options["gateways"]:
+        try:
+            base, path = split_engine_url(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}", param_hint="--gateway") from error
+        where = {"url": base, "path": path or "/metrics"}
+        rows.append({**where, "engines": ["*"], "tls": access_of(options).tls(), "bearer_token_file": token_file})
+    given = GatewaySettings.model_validate({"targets": rows})
+    if file is None:
+        return given
+    try:
+        settings = load_settings({"--config.file": str(file)}, {}, settings_model())
+    except ConfigError as error:
+        refuse(error)
+    others: GatewaySettings = getattr(settings, SOURCE.section)
+    return others.model_copy(update={"targets": (*given.targets, *others.targets)})
 
 
 @dataclass(frozen=True, slots=True)

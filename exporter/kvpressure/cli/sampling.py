@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from kvpressure import logs
-from kvpressure.cli.access import Access, access_of, split_engine_url
+from kvpressure.cli.access import Access, access_of, gateways_of, split_engine_url
 from kvpressure.cli.brief import brief_report
 from kvpressure.cli.findings import EngineFacts, Finding, Seen, advice_json, as_json, engines_of, exit_code
 from kvpressure.cli.report import advice_report, console, gpu_table, progress, show, triage_report, verdict_line
@@ -23,7 +23,7 @@ from kvpressure.config.settings import Settings
 from kvpressure.config.settings.types import default_name
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.daemon.node_sources import NodeSources
+from kvpressure.daemon.node_sources import NodeSources, settings_model
 from kvpressure.daemon.pollers import EngineFleet
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes
@@ -33,8 +33,11 @@ from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.view import GpuView
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.printable import clean
+from kvpressure.sources.gateway import SOURCE as GATEWAYS
+from kvpressure.sources.gateway import GatewaySettings
 from kvpressure.sources.gpu.source import SOURCE as GPUS
 from kvpressure.sources.port_owner import find_owners, port_here
+from kvpressure.sources.source import merged
 
 GIVE_UP_SECONDS, REFUSED_SECONDS = 5.0, 0.5
 """Sampling ends early when by then no engine has answered once; or when all that are named refuse the connection."""
@@ -72,7 +75,7 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
 
 
 class Sampler:
-    """Polls targets once a second while its block runs."""
+    """Polls targets, and the gateways in front of them, once a second while its block runs."""
 
     def __init__(
         self,
@@ -82,16 +85,20 @@ class Sampler:
         gpus: bool = False,
         clock: Clock | None = None,
         settings: PipelineSettings | None = None,
+        gateways: GatewaySettings | None = None,
     ) -> None:
         self.targets = targets
         self.clock = clock or SystemClock()
         self._pipeline = Pipeline(settings or PipelineSettings(), thresholds)
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
-        self._gpus = NodeSources(Settings(), self.clock, self._pipeline.on_gpus, (GPUS,) if gpus else ())
+        self._told = Environment()
+        node = Settings() if gateways is None else settings_model().model_validate({GATEWAYS.section: gateways})
+        registered = (*((GPUS,) if gpus else ()), *(() if gateways is None else (GATEWAYS,)))
+        self._sources = NodeSources(node, self.clock, self._pipeline.on_gpus, registered)
 
     async def __aenter__(self) -> Sampler:
         self.began = self.clock.monotonic()
-        self._gpus.start()
+        self._sources.start()
         await self._fleet.apply(Changes(added=self.targets))
         return self
 
@@ -99,7 +106,7 @@ class Sampler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._fleet.stop()
-        await self._gpus.stop()
+        await self._sources.stop()
 
     @property
     def seconds(self) -> float:
@@ -143,13 +150,25 @@ class Sampler:
 
     def tell(self, around: Environment) -> None:
         """Judge with what pods and logs tell from now on."""
-        self._pipeline.set_environment(self.clock.wall(), around)
+        self._told = around
+        self._surround()
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
         """How reading the GPUs goes; empty without `gpus`."""
-        return self._gpus.gpu_health()
+        return self._sources.gpu_health()
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the gateways, a sentence each."""
+        unread = [f"gateway {one.target}: {one.error}" for one in self._sources.health() if one.error and not one.up]
+        return [*unread, *self._sources.snapshot(self.targets, ()).problems]
+
+    def _surround(self) -> None:
+        environment = merged((self._told, self._sources.snapshot(self.targets, ())))
+        self._pipeline.set_environment(self.clock.wall(), environment)
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
+        self._surround()
         self._pipeline.on_page(target, page)
         self._pipeline.expire(page.t)
 
@@ -227,6 +246,8 @@ class Triage:
 
     def _print(self, *, brief: bool = False) -> int:
         found, now = self.findings(), self.sampler.clock.wall()
+        if problems := self.sampler.problems:
+            say(*problems, err=True)
         if self.as_json:
             all_of_it = self.shows is not Shows.ADVICE
             say_json(self.record(found, now) if all_of_it else advice_json(found), indent=None if brief else 1)
@@ -251,7 +272,8 @@ class Triage:
         report = triage_report(self.findings(), self.sampler.clock.wall(), commands=False)
         gpus = [gpu_table(self.sampler.gpus(), self.sampler.gpu_health())] if self.gpus else []
         seconds = f"watching for {self.sampler.seconds:.0f} s"
-        return Group(*gpus, report, f"{seconds}; Ctrl-C ends it, triage without --watch prints the commands")
+        problems = map(clean, self.sampler.problems)
+        return Group(*gpus, *problems, report, f"{seconds}; Ctrl-C ends it, triage without --watch prints the commands")
 
 
 def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> tuple[Target, ...]:
@@ -269,5 +291,6 @@ def prepare(
 ) -> Triage:
     """Return a run on the engines at `urls`. Raises click.BadParameter for one that cannot be one."""
     targets, thresholds = targets_named(urls, options, gpus=gpus), load_thresholds()
-    facts, sampler = EngineFacts.of(options), Sampler(targets, thresholds, gpus=gpus)
+    facts = EngineFacts.of(options)
+    sampler = Sampler(targets, thresholds, gpus=gpus, gateways=gateways_of(options))
     return Triage(sampler, facts, thresholds, options["duration"], options["as_json"], gpus, shows)

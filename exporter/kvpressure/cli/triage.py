@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.access import access_options, pod_options
+from kvpressure.cli.access import access_options, gateway_options, pod_options
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code, facts_options
 from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.options import EXISTING_FILE
@@ -33,6 +33,7 @@ from kvpressure.model.view import EngineView
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
+@gateway_options
 @pod_options
 @access_options
 @facts_options
@@ -42,8 +43,9 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics. KIND/NAME
     is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
     reached through a port-forward with your kubeconfig, and their limits, restarts and logs count as evidence; nothing
-    has to be installed there. Options under "In force now" tell what neither shows. Commands are for the workload named
-    with --namespace, --deployment, --pod, --container or --unit, and have placeholders where none was named.
+    has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
+    as the engines'. Options under "In force now" tell what neither shows. Commands are for the workload named with
+    --namespace, --deployment, --pod, --container or --unit, and have placeholders where none was named.
 
     The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
     bound (--json says which, and its detail). It is 2 without a verdict: unreachable, too few samples. With several
@@ -55,8 +57,8 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         raise click.UsageError("--advice is printed once: give it without --watch")
     shows = Shows.FULL if full else Shows.ADVICE if advice else Shows.BRIEF
     if trace is not None:
-        if engines or options["selector"] or options["watch"] or options["gpus"]:
-            raise click.UsageError("--trace is of a recording: give it without engines, --watch and --gpus")
+        if engines or any(options[name] for name in ("selector", "watch", "gpus", "gateways", "config")):
+            raise click.UsageError("--trace is of a recording: give it without engines, gateways, --watch and --gpus")
         sys.exit(_print(of_trace(trace, EngineFacts.of(options)), shows, as_json=options["as_json"]))
     if options["selector"] or any(map(is_reference, engines)):
         from kvpressure.cli import triage_pod  # noqa: PLC0415 - a client of Kubernetes, which URLs do without

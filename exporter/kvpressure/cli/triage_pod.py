@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure import logs
-from kvpressure.cli.access import access_of
+from kvpressure.cli.access import access_of, gateways_of
 from kvpressure.cli.findings import EngineFacts, Finding, Seen, engines_of, exit_code, worst_first
 from kvpressure.cli.pods import facts_of, look, opened, targets_of_pods, wanted
 from kvpressure.cli.report import show
@@ -70,7 +70,8 @@ async def triage_pods(words: Sequence[str], options: dict[str, Any], shows: Show
     async with opened(wanted(words, options)) as (client, pods):
         thresholds, targets = load_thresholds(), targets_of_pods(pods, access_of(options))
         seconds = options["duration"] if targets else 0.0
-        what = Sampler(targets, thresholds), EngineFacts.of(options), thresholds, seconds, options["as_json"]
+        sampler = Sampler(targets, thresholds, gateways=gateways_of(options))
+        what = sampler, EngineFacts.of(options), thresholds, seconds, options["as_json"]
         triage = PodTriage(*what, gpus=False, shows=shows, client=client, pods=pods)
         if not options["watch"]:
             return await triage.once()

@@ -64,7 +64,9 @@ class Pipeline:
         """Let what is reported of several engines be shared by those of them that answer."""
         stale_seconds = self.settings.engine_stale_seconds
         answer = {target for target, t in self._last_page.items() if abs(now - t) <= stale_seconds}
-        reports = tuple(replace(one, engines=one.engines & answer) for one in environment.reports)
+        reports = tuple(
+            one if one.engine_count else replace(one, engines=one.engines & answer) for one in environment.reports
+        )
         return replace(environment, reports=reports)
 
     def set_thresholds(self, thresholds: Thresholds) -> None:

@@ -126,10 +126,14 @@ class HostReport:
 
 @record
 class EngineReport:
-    """What an optional source reports of the targets whose names are `engines`; each has a record of its own kind."""
+    """What an optional source reports of the targets whose names are `engines`; each has a record of its own kind.
+
+    `engine_count` is how many engines share what is reported, where that is not those of `engines` that answer.
+    """
 
     name: str
     engines: frozenset[str]
+    engine_count: float | None = field(default=None, kw_only=True)
 
 
 @record
@@ -138,12 +142,13 @@ class GatewayReport(EngineReport):
 
     `queue_requests` are those that it holds back, `queue_seconds` how long those that left its queue lately had been
     in it, on average. `kv_usage_ratio` and `engine_queue_requests` are means over the pool's engines;
-    `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to. `engines` are behind it.
+    `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to, the first None where the use of
+    caches does not matter to it. `engines` are behind it.
     """
 
     pool: str
     t: float
-    kv_usage_max_ratio: float
+    kv_usage_max_ratio: float | None
     engine_queue_max_requests: float
     queue_requests: float | None = None
     queue_seconds: float | None = None

@@ -3,11 +3,15 @@
 The endpoint picker (EPP) of Gateway API's inference extension and of llm-d holds requests back while the pool of its
 engines is saturated (flow control). The names have three spellings; where two are on one scrape, they are the same
 value twice (docs/internals/gateway-metrics.md has names, labels, units and the versions that they were taken from).
+
+The router in NVIDIA Dynamo's frontend queues too (`--router-queue-threshold`), while every worker has more prompt
+tokens to compute than that. Neither the use of caches nor the length of the workers' queues is its measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,7 +53,26 @@ ROWS: Final = (
     GatewayRow("ready_engines", _pool("ready_endpoints", "ready_pods"), "name", max),
 )
 
-NAMES: Final = frozenset(name.encode() for row in ROWS for name in row.names)
+DYNAMO: Final = (
+    # `dynamo_frontend_queued_requests` is no queue of its own: those that wait in the engine are in it too.
+    GatewayRow("queue_requests", ("dynamo_frontend_router_queue_pending_requests",), "model"),
+    GatewayRow("inflight_requests", ("dynamo_frontend_inflight_requests",), "model"),
+)
+
+MEMBERS: Final = {
+    "llm_d_epp_per_endpoint_queue_size": ("model_server_endpoint", "model_server_pod"),
+    "llm_d_router_epp_per_endpoint_queue_size": ("model_server_endpoint", "model_server_pod"),
+    "inference_pool_per_pod_queue_size": ("model_server_pod",),
+}
+"""A series for each engine of a pool (`name`), and the labels that have its pod, as `pod-rank-0`."""
+_RANK: Final = re.compile(r"-rank-\d+$")
+
+_ALL: Final = (*ROWS, *DYNAMO)
+KV_CACHE_UTIL_THRESHOLD: Final = 0.8
+QUEUE_DEPTH_THRESHOLD: Final = 5.0
+"""Of the endpoint picker's saturation detector, unless it is configured otherwise; in none of its series."""
+
+NAMES: Final = frozenset(name.encode() for name in (*(name for row in _ALL for name in row.names), *MEMBERS))
 
 OTHERS: Final = {
     # Gauges of each engine behind it, under vLLM's own names. Engines have neither; `vllm:healthy_pods_total` is no
@@ -61,6 +84,7 @@ OTHERS: Final = {
     "inference_extension_info": "a gateway's endpoint picker",
     "llm_d_epp_info": "a gateway's endpoint picker",
     "llm_d_router_epp_info": "a gateway's endpoint picker",
+    "dynamo_frontend_inflight_requests": "Dynamo's frontend",
 }
 """A metric that no engine has, and whose it is."""
 
@@ -69,31 +93,52 @@ OTHER_NAMES: Final = frozenset(name.encode() for name in OTHERS)
 
 @record
 class PoolReading:
-    """What one scrape reports of a pool: `signals` by the names of `ROWS`; one that is not on it has no key."""
+    """What one scrape reports of a pool: `signals` by the names of the rows; one that is not on it has no key.
+
+    `pods` are those of its engines, where they are listed. `by_load` says whether it holds requests back by the use of
+    caches and the length of queues.
+    """
 
     pool: str
     signals: dict[str, float]
+    pods: frozenset[str] = frozenset()
+    by_load: bool = True
 
 
 def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolReading, ...]:
     """Return what a scrape reports of each pool, by name; NaN, negative and too high values are left out."""
     found: dict[str, dict[str, list[float]]] = {}
+    pods: dict[str, set[str]] = {}
     for one, value in zip(series, values, strict=True):
-        if 0 <= value <= LARGEST_VALUE:
-            pool = dict(one.labels).get(_POOL_LABELS.get(one.name, ""), "")
+        labels = dict(one.labels)
+        if one.name in MEMBERS:
+            pods.setdefault(labels.get("name", ""), set()).update(pod_of_member(one.name, labels))
+        elif 0 <= value <= LARGEST_VALUE:
+            pool = labels.get(_POOL_LABELS.get(one.name, ""), "")
             found.setdefault(pool, {}).setdefault(one.name, []).append(value)
     if "" in found and len(found) == 2:
         # Early versions have no label of the pool on their queue, and serve one pool each.
         rest = found.pop("")
         next(iter(found.values())).update(rest)
-    return tuple(PoolReading(pool, _signals(readings)) for pool, readings in sorted(found.items()))
+    return tuple(
+        PoolReading(pool, _signals(readings), frozenset(pods.get(pool, ())), by_load=_DYNAMO.isdisjoint(readings))
+        for pool, readings in sorted(found.items())
+    )
 
 
-_POOL_LABELS: Final = {name: row.pool_label for row in ROWS for name in row.names}
+_POOL_LABELS: Final = {name: row.pool_label for row in _ALL for name in row.names}
+_DYNAMO: Final = frozenset(name for row in DYNAMO for name in row.names)
+
+
+def pod_of_member(name: str, labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield the pod of a series of `MEMBERS`, if it has one."""
+    pod = next((labels[label] for label in MEMBERS.get(name, ()) if labels.get(label)), "")
+    if pod:
+        yield _RANK.sub("", pod)
 
 
 def _signals(readings: dict[str, list[float]]) -> dict[str, float]:
-    chosen = ((row, next((readings[name] for name in row.names if name in readings), None)) for row in ROWS)
+    chosen = ((row, next((readings[name] for name in row.names if name in readings), None)) for row in _ALL)
     merged = {row.signal: float(row.merge(values)) for row, values in chosen if values is not None}
     return {signal: value for signal, value in merged.items() if value <= LARGEST_VALUE}
 

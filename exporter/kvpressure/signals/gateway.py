@@ -71,18 +71,20 @@ def with_gateways(
     if not found:
         return sample, None
     queue = sum(one.queue_requests or 0.0 for one in found)
-    share = sum((one.queue_requests or 0.0) / len(one.engines) for one in found) / ranks
+    share = sum((one.queue_requests or 0.0) / (one.engine_count or len(one.engines)) for one in found) / ranks
     busiest = max(found, key=lambda one: one.queue_requests or 0.0)
-    usage = sample.gauges.get("kv_usage") if busiest.kv_usage_ratio is None else busiest.kv_usage_ratio
+    usage, most = busiest.kv_usage_ratio, busiest.kv_usage_max_ratio
+    usage = sample.gauges.get("kv_usage") if usage is None else usage
     depth = busiest.engine_queue_requests
-    kept = 1.0 - busiest.kv_usage_max_ratio if queue else None
+    depth = sample.gauges.get("waiting") if depth is None else depth
+    kept = 1.0 - most if queue and most is not None else None
     taken = share if sample.gauges.get("running") else 0.0
     more = {
         IN_ENGINE: sample.gauges.get("waiting"),
         _SHARE: share,
         _POOL: queue,
         _SECONDS: busiest.queue_seconds,
-        _KV: None if usage is None else usage / busiest.kv_usage_max_ratio,
+        _KV: None if usage is None or most is None else usage / most,
         _QUEUE: None if depth is None else depth / busiest.engine_queue_max_requests,
     }
     return replace(

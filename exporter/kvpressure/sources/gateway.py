@@ -23,7 +23,13 @@ from kvpressure.net.http import HttpClient, shown
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.promtext.lines import PageError, Series
 from kvpressure.promtext.scanner import PageScanner
-from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
+from kvpressure.runtimes.gateways import (
+    KV_CACHE_UTIL_THRESHOLD,
+    NAMES,
+    QUEUE_DEPTH_THRESHOLD,
+    PoolReading,
+    pools_of,
+)
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "gateway"
@@ -40,7 +46,9 @@ MAX_POOLS: Final = 64
 class GatewayTargetSettings(ClientSettings):
     """One gateway's metrics endpoint, and which engines are behind it."""
 
-    url: BaseUrl = Field(description="Address of the endpoint picker's metrics, such as `http://llama-epp:9090`.")
+    url: BaseUrl = Field(
+        description="Address of its metrics, such as `http://llama-epp:9090`: an endpoint picker or Dynamo's frontend."
+    )
     path: HttpPath = Field(default="/metrics", description="Path of the metrics.")
     name: TargetName = Field(
         default_factory=lambda data: default_name(data.get("url", "")),
@@ -53,14 +61,14 @@ class GatewayTargetSettings(ClientSettings):
     engines: tuple[Label, ...] = Field(
         default=(),
         description="The engines of the pool: names of targets or of pods, `*` and `?` stand for any characters. "
-        "Unset: all engines, which is right where there is one pool only.",
+        "Unset: the pods that the gateway lists, and all engines without a pod where there is one pool only.",
     )
     namespace: Label = Field(default="", description="Only engines of that Kubernetes namespace.")
     kv_cache_util_threshold: Number = Field(
-        default=0.8, gt=0, le=1, description="Its saturation detector's `kvCacheUtilThreshold`."
+        default=KV_CACHE_UTIL_THRESHOLD, gt=0, le=1, description="Its saturation detector's `kvCacheUtilThreshold`."
     )
     queue_depth_threshold: Number = Field(
-        default=5, gt=0, le=1e6, description="Its saturation detector's `queueDepthThreshold`."
+        default=QUEUE_DEPTH_THRESHOLD, gt=0, le=1e6, description="Its saturation detector's `queueDepthThreshold`."
     )
 
 
@@ -113,11 +121,11 @@ class GatewaySource(Source):
 
     def facts(self, known: Known) -> Environment:
         """Return what it reported last, for the engines among those that are known now."""
-        engines = frozenset(target.name for target in known.targets if self._has(target))
         if self._reading is None or not self._guard.up:
             return Environment()
         t, reading = self._reading
-        if self._several and not (self._target.engines or self._target.namespace):
+        engines = frozenset(target.name for target in known.targets if self._has(target, reading.pods))
+        if self._several and not (self._target.engines or self._target.namespace or reading.pods):
             problem = f"gateway {self._target.name}: several are read, and it is not said which engines are behind it"
             return Environment(problems=(f"{problem}; set its engines or namespace",))
         problems: tuple[str, ...] = ()
@@ -132,8 +140,9 @@ class GatewaySource(Source):
             pool=reading.pool,
             t=t,
             engines=engines,
-            kv_usage_max_ratio=target.kv_cache_util_threshold,
-            engine_queue_max_requests=target.queue_depth_threshold,
+            kv_usage_max_ratio=target.kv_cache_util_threshold if reading.by_load else None,
+            # Who waits in an engine of Dynamo's has prompt tokens to compute yet, which is what its router looks at.
+            engine_queue_max_requests=target.queue_depth_threshold if reading.by_load else 1.0,
             queue_requests=signals.get("queue_requests"),
             queue_seconds=self._queue_seconds(),
             saturation_ratio=signals.get("saturation_ratio"),
@@ -141,10 +150,12 @@ class GatewaySource(Source):
             engine_queue_requests=signals.get("engine_queue_requests"),
         )
 
-    def _has(self, target: Target) -> bool:
-        """Return whether an engine is behind the gateway."""
+    def _has(self, target: Target, pods: frozenset[str]) -> bool:
+        """Return whether an engine is behind the gateway, which may list its `pods`."""
         if self._target.namespace and self._target.namespace != target.namespace:
             return False
+        if pods and not self._target.engines and (target.pod or self._several):
+            return target.pod in pods
         names = [name for name in (target.name, target.pod) if name]
         patterns = [one.replace("[", "[[]") for one in self._target.engines]  # IPv6 addresses have brackets
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
@@ -167,7 +178,9 @@ class GatewaySource(Source):
     def _chosen(self, pools: Sequence[PoolReading], where: str) -> PoolReading:
         """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
         if not pools:
-            raise SourceError("not_metrics", f"{where} has no metric of an endpoint picker; is this its metrics port?")
+            raise SourceError(
+                "not_metrics", f"{where} has no metric of a gateway that queues; is this its metrics port?"
+            )
         if self._target.pool:
             found = next((pool for pool in pools if pool.pool == self._target.pool), None)
             if found is None:

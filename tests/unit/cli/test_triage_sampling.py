@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from kvpressure.cli.access import Access
+from kvpressure.cli.access import Access, gateways_of
 from kvpressure.cli.sampling import Sampler, sample, targets_of
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.verdict import Cause
-from tests.support import virtual_time
+from tests.support import servers, virtual_time
 from tests.support.engines import THRESHOLDS
 from tests.support.servers import FaultServer, Replay
 from tests.support.tools import FIXTURES
@@ -77,3 +80,63 @@ def test_one_that_refuses_the_connection_is_given_up_within_two_seconds():
             return sampler.seconds
 
     assert virtual_time.run(run()) < 2
+
+
+LIGHT = list(read_trace(FIXTURES / "traces" / "light-load.jsonl.xz"))
+EPP = (FIXTURES / "gateways" / "llm-d-router-0.10.0-epp.prom").read_bytes()
+NO_ACCESS = dict.fromkeys(("bearer_token_file", "ca_file", "cert_file", "key_file", "gateway_token_file", "config"))
+
+
+def options(*gateways: str, **more: Any) -> dict[str, Any]:
+    return {**NO_ACCESS, "insecure": False, "gateways": gateways, **more}
+
+
+def behind(body: bytes) -> tuple[Cause, str, list[str]]:
+    """What is said of an engine that is healthy by itself, behind a gateway whose metrics are `body`."""
+
+    async def run() -> tuple[Cause, str, list[str]]:
+        clock = virtual_time.LoopClock()
+        pages = [(one.t, one.page) for one in LIGHT if isinstance(one, TraceLine)]
+        engine = FaultServer(Replay(pages, clock=clock.monotonic))
+        async with engine, FaultServer(servers.page(body)) as gateway:
+            targets = targets_of([engine.url], Access(), gpus=False)
+            given = gateways_of(options(gateway.url))
+            async with Sampler(targets, THRESHOLDS, clock=clock, gateways=given) as sampler:
+                await sample(sampler, 30.0)
+                ((view,),) = (seen.engines for seen in sampler.seen())
+                assert view.diagnosis is not None
+                return view.diagnosis.cause, view.diagnosis.grounds, sampler.problems
+
+    return virtual_time.run(run())
+
+
+def test_a_queue_at_the_gateway_is_named_where_it_stands():
+    cause, grounds, problems = behind(EPP)
+    assert cause is Cause.KV_CACHE_PRESSURE
+    assert "Queued at the gateway: 46" in grounds
+    assert problems == []
+
+
+def test_a_gateway_without_a_queue_changes_nothing_and_one_that_cannot_be_read_is_one_line():
+    assert behind(EPP.replace(b" 40\n", b" 0\n").replace(b" 6\n", b" 0\n"))[::2] == (Cause.HEALTHY, [])
+    cause, _, problems = behind(b"<html>\n")
+    assert cause is Cause.HEALTHY
+    assert [problem.startswith("gateway 127.0.0.1:") for problem in problems] == [True]
+
+
+def test_gateways_come_from_options_and_from_a_settings_file(tmp_path: Path):
+    file = tmp_path / "kvpressure.yaml"
+    file.write_text("gateways: {targets: [{url: 'http://epp:9090', engines: ['llama-*']}]}\n")
+    given = gateways_of(options(":9090", config=file))
+    assert given is not None
+    assert [(one.url, one.engines) for one in given.targets] == [
+        ("http://localhost:9090", ("*",)),
+        ("http://epp:9090", ("llama-*",)),
+    ]
+    assert gateways_of(options()) is None
+
+
+@pytest.mark.parametrize("given", [options("http://"), options(gateway_token_file=Path("token"))])
+def test_wrong_options_are_refused(given: dict[str, Any]):
+    with pytest.raises(click.UsageError):
+        gateways_of(given)

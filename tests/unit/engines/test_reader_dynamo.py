@@ -22,6 +22,6 @@ def test_a_worker_is_an_engine() -> None:
 
 
 def test_a_frontend_is_none() -> None:
-    with pytest.raises(PageError, match="gateway") as caught:
+    with pytest.raises(PageError, match="Dynamo's frontend, not of an engine") as caught:
         PageReader().read((PAGES / "frontend-1.4.0.prom").read_bytes(), 1.0)
-    assert caught.value.reason == "not_metrics"
+    assert caught.value.reason == "gateway"

@@ -22,6 +22,7 @@ from tests.support import servers
 from tests.support.servers import FaultServer
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "gateways"
+DYNAMO = PAGES.parent / "dynamo"
 LLM_D, GIE = "llm-d-router-0.10.0-epp", "inference-extension-without-pool-label-epp"
 ENGINES = (
     Target("llama-0", pod="llama-0", namespace="a"),
@@ -73,6 +74,32 @@ def test_a_sum_that_is_too_high_is_left_out():
 def test_a_queue_without_a_pool_is_of_the_only_pool_there_is():
     (pool,) = pools(page(GIE))
     assert (pool.pool, pool.signals["queue_requests"], pool.signals["kv_usage_ratio"]) == ("llama", 7, 0.8)
+
+
+async def test_the_router_of_dynamos_frontend_queues_and_caches_do_not_matter_to_it():
+    """16 are pending there and one waits in the worker; `dynamo_frontend_queued_requests` is 17."""
+    (report,) = await read(made(), (DYNAMO / "frontend-1.4.0-kv-router.prom").read_bytes())
+    assert (report.pool, report.queue_requests, report.kv_usage_max_ratio) == ("tiny", 16, None)
+
+
+async def test_a_dynamo_frontend_that_does_not_queue_is_read_and_reports_none():
+    source = made()
+    (report,) = await read(source, (DYNAMO / "frontend-1.4.0.prom").read_bytes())
+    assert (source.health()[0].up, report.queue_requests) == (True, None)
+
+
+LISTED = b"".join(
+    b'inference_pool_per_pod_queue_size{model_server_pod="%s-rank-0",name="a"} 0\n' % pod for pod in (b"llama-0", b"x")
+)
+
+
+@pytest.mark.parametrize(
+    ("others", "engines"), [(0, {"llama-0", "llama-1", "qwen-0", "[2001:db8::7]:8000"}), (1, {"llama-0"})]
+)
+async def test_pods_that_a_gateway_lists_are_its_engines_where_none_are_named(others, engines):
+    """Targets without a pod may be any of them, where there is one gateway only."""
+    (report,) = await read(made(others=others), b'inference_pool_ready_pods{name="a"} 2\n' + LISTED)
+    assert report.engines == engines
 
 
 async def test_all_engines_are_behind_the_only_gateway():

@@ -52,9 +52,9 @@ def by_engine_queue(facts: Facts) -> bool:
 def by_kv_usage(facts: Facts) -> bool | None:
     """Return whether the use of the engines' caches holds the pool back; None where it is not known."""
     found = _queue(facts.window)
-    if found.held_ratio and found.kv_ratio is None:
-        return None
-    return _reaches(facts, found.kv_ratio) and not by_engine_queue.state(facts)
+    if by_engine_queue.state(facts):
+        return False
+    return None if found.held_ratio and found.kv_ratio is None else _reaches(facts, found.kv_ratio)
 
 
 @fact()

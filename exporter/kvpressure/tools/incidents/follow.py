@@ -17,13 +17,15 @@ from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.model.codec import action_json
-from kvpressure.model.environment import DeclaredLimit
+from kvpressure.model.environment import DeclaredLimit, Environment, GatewayReport
 from kvpressure.model.samples import EnginePage
 from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.signals.gateway import with_gateways
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
 from kvpressure.tools.incidents.discover import Seen
 from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.gateways import Pool, Queue
 from kvpressure.tools.incidents.journal import Key
 from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.paging import Span
@@ -89,7 +91,7 @@ class Task:
     """One target to follow: what a worker needs to know.
 
     `stretches` say whether they reach to the end of the time looked at. `step` is None for as often as it was scraped,
-    `declared` None where nobody told its limits.
+    `declared` None where nobody told its limits, `pool` None of an engine that is behind no gateway.
     """
 
     server: Server
@@ -99,6 +101,7 @@ class Task:
     settings: tuple[Thresholds, ...]
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
+    pool: Pool | None = None
 
     @property
     def key(self) -> Key:
@@ -136,10 +139,13 @@ class Follower:
             limits=self.declared,
         )
 
-    def page(self, page: EnginePage) -> None:
-        """Take the next page in."""
+    def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = ()) -> None:
+        """Take the next page in, and what gateways reported then."""
         self._newest = page.t
-        samples = {(one.model_name, one.engine): one for one in page.engines}
+        self._pipeline.set_environment(page.t, Environment(reports=gateways))
+        ranks = len(page.engines)
+        whole = (with_gateways(one, self._target, ranks, gateways)[0] for one in page.engines)
+        samples = {(one.model_name, one.engine): one for one in whole}
         for view in self._pipeline.on_page(self._target, page):
             self.samples += 1
             if view.key not in self._collectors:
@@ -197,6 +203,7 @@ def follow(server: Prometheus, task: Task) -> Json:
     """
     seen = task.seen
     maker = PageMaker(seen.table, seen.target, task.step or SHORTEST_STEP_SECONDS)
+    queue = Queue(server, task.pool, seen.target.name) if task.pool else None
     eras: list[list[Follower]] = []
     unread = ""
     for span, last in task.stretches:
@@ -211,8 +218,9 @@ def follow(server: Prometheus, task: Task) -> Json:
             eras.append([Follower(seen, every, one, task.shortest_seconds, task.declared) for one in task.settings])
         if eras:
             for page in itertools.chain(first, pages):
+                reports = queue.at(page.t) if queue else ()
                 for follower in eras[-1]:
-                    follower.page(page)
+                    follower.page(page, reports)
             for follower in eras[-1]:
                 follower.stretch_ends(last=last)
     firsts = [era[0] for era in eras]

@@ -15,10 +15,12 @@ from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.discover import Seen, names_there, slowest, targets_there
 from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
+from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
 from kvpressure.tools.incidents.journal import (
     LARGEST_BYTES,
     Journal,
     Key,
+    ScreenRows,
     read_rule,
     read_screen,
     read_target,
@@ -29,7 +31,7 @@ from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
 from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.tools.incidents.question import Question
-from kvpressure.tools.incidents.screen import screened, screens, stretches
+from kvpressure.tools.incidents.screen import QUEUE_STEP, screened, screens, stretches
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
@@ -70,6 +72,8 @@ class _Look:
     spelled: list[Spelled] = field(default_factory=list)
     seen: list[tuple[Spelled, Seen]] = field(default_factory=list)
     suspects: dict[Target, list[Span]] = field(default_factory=dict)
+    pools: dict[Target, Pool] = field(default_factory=dict)
+    """Of the targets behind a gateway."""
     rules: list[Json] = field(default_factory=list)
     copied: dict[EngineName, list[Fired]] = field(default_factory=dict)
     declared: reported.Declared = field(default_factory=dict)
@@ -101,6 +105,15 @@ class _Look:
             # One that was spelled anew is read in all spellings at once.
             self.seen += [(one, seen) for seen in found if (seen.runtime, seen.target) not in known]
         self.declared = reported.declared_there(self.client, self.question.span)
+        try:
+            there = pools_there(self.client, self.question.span)
+        except PrometheusError as error:
+            self.warnings.append(f"queues of gateways were not read: {error.sentence}")
+            return
+        self.pools = behind(there, (seen.target for _, seen in self.seen))
+        counted = {pool.title for pool in self.pools.values()}
+        alone = sorted({pool.title for pool in there} - counted)
+        self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in alone]
 
     def screen(self) -> None:
         """Find out where an incident may be."""
@@ -127,6 +140,21 @@ class _Look:
                 if (target := by_labels.get(tuple(labels))) is not None:
                     self.suspects.setdefault(target, []).extend(Span(start, end) for start, end in its)
         self.progress("screening", len(parts), len(parts))
+        self.screen_gateways()
+
+    def screen_gateways(self) -> None:
+        """Find out where requests waited in front of engines."""
+        for pool in dict.fromkeys(self.pools.values()):
+            its = [target for target, own in self.pools.items() if own == pool]
+            for page in pages(self.question.span, QUEUE_STEP, 7 * DAY_SECONDS):
+
+                def ask(pool: Pool = pool, page: Span = page) -> ScreenRows:
+                    every = (queued(self.client, pool, limits, page) for limits in self.question.settings)
+                    return [([], [(one.start, one.end) for spans in every for one in spans])]
+
+                for _, spans in self.piece(("gateway", pool.title, pool.job, page.start), read_screen, ask):
+                    for target in its:
+                        self.suspects.setdefault(target, []).extend(Span(start, end) for start, end in spans)
 
     def ask_copied(self) -> None:
         """Ask when the rules that people copy would have fired."""
@@ -177,6 +205,7 @@ class _Look:
                     question.settings,
                     question.shortest_seconds,
                     self.declared.get(reported.pod_of(seen.target)),
+                    self.pools.get(seen.target),
                 )
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:

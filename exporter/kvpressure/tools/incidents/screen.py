@@ -57,9 +57,8 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     coarse = (QUEUE_STEP, queue_window, 7 * DAY_SECONDS)
     fine = (FINE_STEP, window, DAY_SECONDS)
     found: list[Screen] = []
-    # Somebody waits in `waiting_min_ratio` of the polls of an incident: so in this share of the window's, at least. A
-    # queue that is there at one scrape, however long, is not enough.
-    share = SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / queue_window
+    # A queue that is there at one scrape, however long, is not enough.
+    share = queued_share(limits, queue_window)
     if waiting := named("waiting"):
         expr = f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0"
         found.append(Screen("queue", expr, *coarse))
@@ -80,6 +79,11 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     if (outside := _outside(spelled, chosen, window, limits)) is not None:
         found.append(Screen("outside", outside, *fine))
     return found
+
+
+def queued_share(limits: Thresholds, window: float) -> float:
+    """Return the share of a window's polls in which somebody waits at least, where an incident is in it."""
+    return SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / window
 
 
 def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: float, limits: Thresholds) -> str | None:

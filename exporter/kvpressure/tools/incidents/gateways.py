@@ -1,0 +1,187 @@
+"""Queues of gateways that a Prometheus has, put to the engines behind them as a running exporter does.
+
+A gateway's thresholds are in none of its series: its defaults are taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.environment import GatewayReport
+from kvpressure.model.record import record
+from kvpressure.runtimes.gateways import (
+    DYNAMO,
+    KV_CACHE_UTIL_THRESHOLD,
+    MEMBERS,
+    QUEUE_DEPTH_THRESHOLD,
+    ROWS,
+    GatewayRow,
+    pod_of_member,
+)
+from kvpressure.runtimes.table import LARGEST_VALUE
+from kvpressure.tools.incidents.client import Prometheus
+from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, one_of, quoted
+from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages, ranged
+from kvpressure.tools.incidents.screen import QUEUE_STEP, QUEUE_WINDOW, queued_share
+
+STEP_SECONDS: Final = 15.0
+PAGE_SECONDS: Final = 21_600.0
+"""Of one answer about a pool; six hours are 1,440 values of a signal."""
+WAITED_SECONDS: Final = 120.0
+"""Whoever left the queue in that time counts for how long it takes: four scrapes of the slowest that are usual."""
+MAX_POOLS: Final = 256
+"""That are looked at; more than that in one Prometheus are no pools of engines."""
+
+_QUEUE: Final = next(row for row in ROWS if row.signal == "queue_requests")
+_OF_DYNAMO: Final = next(row for row in DYNAMO if row.signal == "queue_requests")
+_QUEUES: Final = (*_QUEUE.names, *_OF_DYNAMO.names)
+
+
+@record
+class Pool:
+    """A pool of engines behind a gateway: the labels of the gateway's target, and the name of the pool, "" without one.
+
+    `pods` are those that the gateway listed, `engine_count` the targets that are taken to be behind it.
+    """
+
+    cluster: str
+    namespace: str
+    job: str
+    name: str
+    by_load: bool
+    pods: frozenset[str] = frozenset()
+    engine_count: int = 0
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return "/".join(filter(None, (self.cluster, self.namespace, self.name or self.job or "unnamed")))
+
+    def expr(self, row: GatewayRow, over: str = "{}") -> str:
+        """Return the expression of a signal: series of the first spelling that is there, copies counted once.
+
+        `over` is what is made of each series, such as `rate({}[1m])`.
+        """
+        own = {"cluster": self.cluster, "namespace": self.namespace, "job": self.job}
+        own |= {row.pool_label: self.name} if self.name or row.pool_label != "name" else {}
+        matchers = ", ".join(f"{label}={quoted(value)}" for label, value in own.items() if value or label not in _OWN)
+        one = f"{row.merge.__name__}(max without ({', '.join(REPLICA_LABELS)}) ({over}))"
+        return " or ".join(one.format(f"{name}{{{matchers}}}") for name in row.names)
+
+
+_OWN: Final = ("cluster", "namespace", "job")
+
+
+def pools_there(server: Prometheus, span: Span) -> list[Pool]:
+    """Return the pools whose gateway reported a queue in that time. Raises PrometheusError."""
+    found: dict[tuple[str, str, str], Pool] = {}
+    for labels in server.series([f"{{{one_of(_QUEUES)}}}"], span.start, span.end):
+        if (name := labels.get("__name__")) not in _QUEUES:
+            continue  # nobody asked for that
+        by_load = name not in _OF_DYNAMO.names
+        row = _QUEUE if by_load else _OF_DYNAMO
+        where = (labels.get("cluster", ""), labels.get("namespace", ""))
+        pool = Pool(*where, labels.get("job", ""), labels.get(row.pool_label, ""), by_load)
+        # Of one pool that two jobs scrape, one is enough.
+        known = found.setdefault((*where, pool.name), pool)
+        if pool.job < known.job:
+            found[*where, pool.name] = pool
+    if not found:
+        return []
+    pods: dict[tuple[str, str, str], set[str]] = {}
+    for labels in server.series([f"{{{one_of(MEMBERS)}}}"], span.start, span.end):
+        key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("name", ""))
+        pods.setdefault(key, set()).update(pod_of_member(labels.get("__name__", ""), labels))
+    kept = list(found.items())[:MAX_POOLS]
+    return [_with(pool, pods=frozenset(pods.get(key, ()))) for key, pool in sorted(kept)]
+
+
+def _with(pool: Pool, *, pods: frozenset[str] | None = None, engine_count: int = 0) -> Pool:
+    where = (pool.cluster, pool.namespace, pool.job, pool.name, pool.by_load)
+    return Pool(*where, pool.pods if pods is None else pods, engine_count)
+
+
+def behind(pools: Sequence[Pool], targets: Iterable[Target]) -> dict[Target, Pool]:
+    """Return the pool of each target that is behind a gateway: that which lists its pod, else the only one there is."""
+    found: dict[Target, Pool] = {}
+    for target in targets:
+        near = [pool for pool in pools if _may_have(pool, target)]
+        listed = [pool for pool in near if target.pod and target.pod in pool.pods]
+        alone = [pool for pool in near if not (pool.pods and target.pod)] if len(near) == 1 else []
+        if its := listed or alone:
+            found[target] = its[0]
+    counts = {pool: sum(its is pool for its in found.values()) for pool in found.values()}
+    return {target: _with(pool, engine_count=counts[pool]) for target, pool in found.items()}
+
+
+def _may_have(pool: Pool, target: Target) -> bool:
+    """Return whether a target is where the gateway is: in its cluster and namespace, as far as both have one."""
+    pairs = ((pool.cluster, target.get("cluster")), (pool.namespace, target.namespace))
+    return all(not mine or not its or mine == its for mine, its in pairs)
+
+
+def queued(server: Prometheus, pool: Pool, limits: Thresholds, page: Span) -> list[Span]:
+    """Return where requests may have waited at a gateway for as long as an incident takes. Raises PrometheusError."""
+    row = _QUEUE if pool.by_load else _OF_DYNAMO
+    least = queued_share(limits, QUEUE_WINDOW)
+    expr = f"({pool.expr(row, f'avg_over_time({{}}[{QUEUE_WINDOW:.0f}s])')}) >= {least:.4f}"
+    whole = Span(page.start, page.start + math.ceil(page.seconds / QUEUE_STEP) * QUEUE_STEP)
+    rows = ranged(server, expr, whole, QUEUE_STEP)
+    return joined([Span(t - QUEUE_WINDOW, t) for one in rows for t, _ in one["values"]], QUEUE_STEP)
+
+
+class Queue:
+    """What one pool's gateway reported, read some hours at a time as moments go forward."""
+
+    def __init__(self, server: Prometheus, pool: Pool, target: str) -> None:
+        self._server, self._pool, self._target = server, pool, target
+        self._page = Span(0.0, 0.0)
+        self._values: Mapping[str, Mapping[int, float]] = {}
+
+    def at(self, t: float) -> tuple[GatewayReport, ...]:
+        """Return the report at a moment; none where it reported no queue then. Raises PrometheusError."""
+        if not self._page.start <= t < self._page.end:
+            self._page = Span(t, t + PAGE_SECONDS)
+            self._values = {signal: self._asked(expr) for signal, expr in self._exprs().items()}
+        step = round((t - self._page.start) / STEP_SECONDS)
+        now = {signal: values[step] for signal, values in self._values.items() if step in values}
+        if "queue_requests" not in now:
+            return ()
+        pool, ready = self._pool, now.get("ready_engines", 0.0)
+        report = GatewayReport(
+            name=pool.title,
+            pool=pool.name,
+            t=t,
+            engines=frozenset({self._target}),
+            kv_usage_max_ratio=KV_CACHE_UTIL_THRESHOLD if pool.by_load else None,
+            engine_queue_max_requests=QUEUE_DEPTH_THRESHOLD if pool.by_load else 1.0,
+            queue_requests=now["queue_requests"],
+            queue_seconds=now.get("queue_seconds"),
+            saturation_ratio=now.get("saturation_ratio"),
+            kv_usage_ratio=now.get("kv_usage_ratio"),
+            engine_queue_requests=now.get("engine_queue_requests"),
+            engine_count=max(1.0, ready or pool.engine_count),
+        )
+        return (report,)
+
+    def _exprs(self) -> dict[str, str]:
+        rows = {row.signal: row for row in (ROWS if self._pool.by_load else DYNAMO)}
+        found = {signal: self._pool.expr(row) for signal, row in rows.items() if not signal.startswith("waited_")}
+        if self._pool.by_load:
+            parts = (
+                self._pool.expr(rows[f"waited_{what}"], f"increase({{}}[{WAITED_SECONDS:.0f}s])")
+                for what in ("seconds", "requests")
+            )
+            found["queue_seconds"] = "({}) / (({}) >= 1)".format(*parts)
+        return found
+
+    def _asked(self, expr: str) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for page in pages(self._page, STEP_SECONDS, DAY_SECONDS):
+            for one in ranged(self._server, expr, page, STEP_SECONDS):
+                usable = ((t, value) for t, value in one["values"] if 0 <= value <= LARGEST_VALUE)
+                found.update((round((t - self._page.start) / STEP_SECONDS), value) for t, value in usable)
+        return found
