@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -78,23 +77,6 @@ def page_url(text: str) -> str:
     """Return the full address of the page of the engine at `text`. Raises ValueError."""
     base, path = split_engine_url(text)
     return f"{base}{path or '/metrics'}"
-
-
-@contextlib.asynccontextmanager
-async def metrics_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Access]]:
-    """Yield the URL of an engine's metrics and how to reach it; of the one pod of KIND/NAME through a port-forward.
-
-    Raises ValueError for an address that is none, click.UsageError, and KubeError where no pod can be reached.
-    """
-    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - as above
-
-    if not is_reference(address):
-        yield page_url(address), access_of(options)
-        return
-    from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
-
-    async with forwarded(address, options) as found:
-        yield found
 
 
 @dataclass(frozen=True, slots=True)

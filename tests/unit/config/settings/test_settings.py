@@ -75,7 +75,7 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
         "address or list": ":1", "`auto` or list": "amd,nvidia", "list": "[]",
     }  # fmt: skip
     special = {"proc_dir": "/x", "cgroup_dir": "/x", "directory": "/x", "resource_names": "a.com/gpu", "port": "9"}
-    special |= {"telemetry_path": "/x", "max_targets": "9", "max_engines": "9", "max_label_length": "99"}
+    special |= {"telemetry_path": "/x", "max_targets": "9", "ranks": "9", "max_engines": "9", "max_label_length": "99"}
     apart = {"poll.bearer_token_file", "poll.timeout_seconds", "kubernetes.bearer_token_file"}
     environ = {}
     for key in keys(Settings):
