@@ -60,7 +60,6 @@ WINS_NOWHERE = {
     "deferred.must_be_external_kv": _REASONS,
     "deferred.must_be_several_kinds": _REASONS,
     "deferred.must_be_deferred": _REASONS,
-    "unknown.no_reasons": _REASONS,
     "unknown.no_capacity": _POLLS,
     "unknown.layers_differ": _POLLS,
     "unknown.cold_start": _POLLS,
@@ -86,7 +85,6 @@ NO_REASONS |= {"blocked_by_longest_ratio": 0.0, "prefilling": 0.0}
 ON_POLLS = {
     "unknown.no_capacity": {},
     "unknown.layers_differ": {"blocked_ratio": 0.2, "blocked_by_longest_ratio": 0.9, "fit_unknown": True},
-    "unknown.no_reasons": {"reasons_known": False, "blocked_ratio": 0.2},
     "stuck.looping": {"looping_seconds": 40.0, "kv_usage_ratio": 0.3},
     "stuck.nothing_runs": {"still_seconds": 20.0, "kv_usage_ratio": 0.3},
     "kv.nothing_runs": {"still_seconds": 20.0, "blocked_ratio": 1.0, "reasons_known": False},
