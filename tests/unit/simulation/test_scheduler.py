@@ -36,7 +36,7 @@ def test_a_prompt_longer_than_a_step_is_computed_in_several():
 
 
 def test_full_steps_of_a_long_prompt_taken_at_once_take_as_long_as_one_by_one():
-    # 12 steps of 1,000 tokens, with one for the rest; a pair of a token and one before it takes a tenth of a microsecond.
+    # Twelve steps of 1,000 tokens, and one for the rest; each pair of a token and one before it takes 0.1 microseconds.
     steps = StepSeconds(0.03, 0.0, 1e-4, prompt_pair=1e-7)
     outcome = simulate(Server(1e6, steps, step_tokens=1000.0), alike(1, 12_500, 1))
     assert outcome is not None
