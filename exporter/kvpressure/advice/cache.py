@@ -27,10 +27,10 @@ def small_kv(case: Case, model: Model, step: Step) -> Action:
 
 
 def small_kv_for_contexts(case: Case, check: str) -> Action | None:
-    """Return the change to 8 bits that keeps more contexts; None where the runtime has none, or the pool is unknown."""
-    flags = case.own.change(KV_DTYPE, case.own.small_kv)
-    if not flags or case.capacity is None:
+    """Return the change to 8 bits that keeps more contexts; None where that is no help, or the pool is unknown."""
+    if not case.small_kv_helps or case.capacity is None:
         return None
+    flags = case.own.change(KV_DTYPE, case.own.small_kv)
     action = _small_kv(case, case.capacity, "keeps")
     return replace(
         action,

@@ -16,6 +16,7 @@ from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import Observed, Peer
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Advice
+from kvpressure.simulation.config_changes import KV_DTYPE, SMALL_KV_BITS
 from kvpressure.simulation.step_table import StepTable
 
 
@@ -170,6 +171,12 @@ class Case:
         gpus, bits = self.observed.gpus, (8, 16) if self.observed.cache.kv_bits == 8 else (16, 8)
         tables = (table_for(gpus[0], self.place.model_name, len(gpus), each) for each in bits)
         return next((one for one in tables if one is not None), None)
+
+    @property
+    def small_kv_helps(self) -> bool:
+        """Whether a flag of the runtime keeps the KV cache in 8 bits, and it is not known to be in as few already."""
+        bits = None if self.observed is None else self.observed.cache.kv_bits
+        return KV_DTYPE in self.own.flags and (bits is None or bits > SMALL_KV_BITS)
 
     @property
     def capacity(self) -> float | None:

@@ -15,7 +15,6 @@ from kvpressure.model.values import Derived, at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search
 from kvpressure.simulation.calibrate import growing_share, held_at
 from kvpressure.simulation.config_changes import (
-    KV_DTYPE,
     OFFLOAD,
     PREFIX_CACHING,
     SESSIONS,
@@ -165,7 +164,7 @@ def of_eviction(case: Case) -> Forecast:
     each = case.observed.cache.bytes_per_token if case.observed else None
     tried = [
         eviction_cures.fewer_sessions(model),
-        config_changes.kv_in_8_bits() if KV_DTYPE in case.own.flags else None,
+        config_changes.kv_in_8_bits() if case.small_kv_helps else None,
         raised if raised is not None and limit is not None and raised.value > limit.value else None,
         eviction_cures.tier(model, each) if OFFLOAD in case.own.flags and each else None,
         eviction_cures.replicas(model),
@@ -235,7 +234,7 @@ def _changes(case: Case, model: Model) -> tuple[list[ConfigChange], list[ConfigC
     size = _tier_gib(case, model)
     if OFFLOAD in flags and preempting and size is not None:
         more.append(config_changes.offload(size))
-    if KV_DTYPE in flags:
+    if case.small_kv_helps:
         more.append(config_changes.kv_in_8_bits())
     return settings, more
 

@@ -121,6 +121,9 @@ def _memory(given: _Given) -> ConfigChange:
 def _kv_dtype(given: _Given) -> ConfigChange:
     if not given.value.startswith(("fp8", "int8")):
         given.refuse(f"of cache types only one of 8 bits can be simulated, such as {given.runtime.advice.small_kv}")
+    bits = given.model.known.kv_bits
+    if bits is not None and bits <= to.SMALL_KV_BITS:
+        given.refuse(f"the KV cache is in {bits} bits already")
     return to.kv_in_8_bits()
 
 

@@ -69,6 +69,8 @@ class Known:
     bytes_per_token: float | None = None
     knee_requests: float = math.inf
     """Running requests from which on more give few more tokens a second (`Steps.knee_requests`), where known."""
+    kv_bits: int | None = None
+    """Of an element of the KV cache, where the page says so."""
     question: str = ""
     """What is taken otherwise than is likeliest, in words."""
 
@@ -193,8 +195,8 @@ def known(
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio
     question = "" if taken == LIKELIEST else taken.question(prompts, running, observed.model_name)
-    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, question=question)
-    return _fitted(found, most_error, pool_limits=held is None)
+    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, kv_bits=cache.kv_bits)
+    return _fitted(replace(found, question=question), most_error, pool_limits=held is None)
 
 
 def _times(steps: Steps, end: float, growing: float | None, card: StepTable | None) -> StepTimes:

@@ -129,8 +129,10 @@ def known_sessions(
     speed = best.outcome.tokens_per_second / measured.tokens_per_second
     if best.error > HITS_ERROR or abs(speed - 1) > thresholds.advice_simulated_error_max_ratio:
         raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")
-    each = page.observed.cache.bytes_per_token
-    return Known(best.server, best.demand, page.prompts, page.outputs, measured, each)
+    cache = page.observed.cache
+    return Known(
+        best.server, best.demand, page.prompts, page.outputs, measured, cache.bytes_per_token, kv_bits=cache.kv_bits
+    )
 
 
 def _over_minutes(page: Page) -> Page:

@@ -23,6 +23,7 @@ GPU: Final = "gpu"
 TIER_BYTES_PER_SECOND: Final = 20e9
 """From host memory to a GPU over PCIe 4.0 x16, of 32 GB/s on paper; the page tells nothing of it."""
 WATERMARK_RATIO: Final = 0.02
+SMALL_KV_BITS: Final = 8
 KV_8_BIT_POOL_FACTOR: Final = 2.0
 """8 bits keep two values where 16 bits keep one."""
 MAX_REPLICAS: Final = 8

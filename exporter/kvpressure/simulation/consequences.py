@@ -6,7 +6,7 @@ Each change by itself, all of them together, and both under more and less load.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -112,13 +112,18 @@ class Model:
             self._runs[key] = simulated(server, demand, self.limit_seconds)
         return self._runs[key]
 
-    def outcomes(self, changes: Sequence[ConfigChange]) -> list[Outcome]:
-        """Return the outcome with `changes` of each engine that would show the same page."""
-        found = [model.outcome(applied(model.state, changes)) for model in (self, *self._others)]
-        return [outcome for outcome in found if outcome is not None]
+    def outcomes(self, changes: Sequence[ConfigChange]) -> Iterator[Outcome]:
+        """Yield the outcome with `changes` of each engine that would show the same page, simulated as it is taken."""
+        for model in (self, *self._others):
+            outcome = model.outcome(applied(model.state, changes))
+            if outcome is not None:
+                yield outcome
 
-    def gain(self, before: Sequence[ConfigChange], change: ConfigChange) -> Gain | None:
-        """Return the gain of a change made after others; None where no request would be answered."""
+    def gain(self, before: Sequence[ConfigChange], change: ConfigChange, *, surely: bool = True) -> Gain | None:
+        """Return the gain of a change made after others; None where no request would be answered.
+
+        Without `surely` it helps where it helps the likeliest engine; the others are not simulated.
+        """
         pair = _pair(self, before, change)
         if pair is None:
             return None
@@ -126,9 +131,9 @@ class Model:
         thresholds, more = self.thresholds, _more(pair, change)
         least = thresholds.advice_at_best_gain_min_ratio if change.at_best else thresholds.advice_gain_min_ratio
         goodput = (change.by * second.goodput - first.goodput) / max(first.goodput, least * first.weighted_goodput)
-        others = (_pair(other, before, change) for other in self._others)
-        sure = more >= least and all(_more(one, change) >= least for one in others if one is not None)
-        return Gain(more, sure and goodput >= -thresholds.advice_goodput_loss_max_ratio)
+        helps = more >= least and goodput >= -thresholds.advice_goodput_loss_max_ratio
+        others = (_pair(other, before, change) for other in (self._others if surely and helps else ()))
+        return Gain(more, helps and all(_more(one, change) >= least for one in others if one is not None))
 
     def figures(self, changes: Sequence[ConfigChange]) -> Figures | None:
         """Return the figures with `changes`, over all servers; None where no request would be answered."""

@@ -85,7 +85,7 @@ def _best(model: Model, options: Iterable[ConfigChange]) -> ConfigChange | None:
     """
     rated = list[tuple[float, ConfigChange]]()
     for change in options:
-        gain = model.gain([], change)
+        gain = model.gain([], change, surely=False)
         if gain is None:
             continue
         if rated and gain.weighted_goodput < rated[-1][0] - PAST_THE_BEST:

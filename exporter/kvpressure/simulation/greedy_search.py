@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
@@ -47,6 +47,11 @@ class Choice:
         return next((step for step in self.steps if step.change.key == key), None)
 
 
+class _Rated(NamedTuple):
+    gain: float
+    change: ConfigChange
+
+
 @dataclass(slots=True)
 class Search:
     """What was chosen of the changes of an engine, and the first that was tried of each kind."""
@@ -63,19 +68,37 @@ class Search:
 
     def add(self, changes: Iterable[ConfigChange]) -> bool:
         """Take the best of `changes` that helps; False where none does."""
-        best: tuple[float, ConfigChange] | None = None
+        best = self.best(self.rated(changes))
+        if best is None:
+            return False
+        self.chosen.append(best.change)
+        return True
+
+    def rated(self, changes: Iterable[ConfigChange]) -> list[_Rated]:
+        """Return those that help the likeliest engine, with their gain."""
+        found = list[_Rated]()
         for change in changes:
-            gain = self.model.gain(self.chosen, change)
+            gain = self.model.gain(self.chosen, change, surely=False)
             if gain is None:
                 continue
             # Of each kind the first value that was tried is the one that would have been advised.
             self.tried.setdefault(change.key, change)
-            if gain.helps and (best is None or gain.weighted_goodput > best[0] + 1e-9):
-                best = gain.weighted_goodput, change
-        if best is None:
-            return False
-        self.chosen.append(best[1])
-        return True
+            if gain.helps:
+                found.append(_Rated(gain.weighted_goodput, change))
+        return found
+
+    def best(self, rated: Iterable[_Rated]) -> _Rated | None:
+        """Return the one that gains most of those that help on every engine that fits the page; None where none does.
+
+        Only of those that gain as much are the other engines simulated.
+        """
+        ordered = sorted(rated, key=lambda one: -one.gain)
+        return next((one for one in ordered if self.is_sure(one.change)), None)
+
+    def is_sure(self, change: ConfigChange) -> bool:
+        """Return whether a change helps on every engine that fits the page."""
+        gain = self.model.gain(self.chosen, change)
+        return gain is not None and gain.helps
 
 
 def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[ConfigChange]) -> Choice:
@@ -119,7 +142,7 @@ def without_restart(model: Model, most_refused: float) -> Choice:
 def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
     """Revise a cut of max_num_seqs for a larger pool, where another value, or none, gains more."""
     cut = next((one for one in search.chosen if one.key == "max_num_seqs"), None)
-    if cut is None or search.model.gain(search.chosen, change) is None:
+    if cut is None or search.model.gain(search.chosen, change, surely=False) is None:
         return
     model, others = search.model, [one for one in search.chosen if one is not cut]
     larger = change.apply(applied(model.state, others))
@@ -164,21 +187,21 @@ def _route_by_length(search: Search) -> None:
         return
     model = search.model
     before = [change for change in search.chosen if change is not plain]
-    usual = model.outcomes([*before, plain])
+    usual, least = list(model.outcomes([*before, plain])), model.thresholds.advice_gain_min_ratio
     best: tuple[float, ConfigChange] | None = None
     for change in _length_routings(model, applied(model.state, before), plain.by):
         fewer = change.by < plain.by and is_calm(model, [*before, change])
-        outcomes = model.outcomes([*before, change])
-        if len(outcomes) != len(usual):
-            continue
-        gains = [
-            change.by * one.weighted_goodput / (plain.by * other.weighted_goodput) - 1
-            for one, other in zip(outcomes, usual, strict=True)
-        ]
         if change.by == plain.by:
             search.tried.setdefault(APART, change)
             search.against.setdefault(APART, "does no more than as many servers for all of them")
-        if fewer or (change.by == plain.by and min(gains) >= model.thresholds.advice_gain_min_ratio):
+        elif not fewer:
+            continue
+        gains = list[float]()
+        for one, other in zip(model.outcomes([*before, change]), usual, strict=False):
+            gains.append(change.by * one.weighted_goodput / (plain.by * other.weighted_goodput) - 1)
+            if gains[-1] < least and not fewer:
+                break
+        if len(gains) == len(usual) and (fewer or min(gains) >= least):
             weighted_goodput = min(gains) + (plain.by - change.by)
             best = max(best or (weighted_goodput, change), (weighted_goodput, change), key=lambda one: one[0])
     if best is not None:
@@ -265,7 +288,7 @@ def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
     """Return as few as answer in time with nobody waiting, and the gains of `rejected`, which a reader may think of."""
     search = Search(model)
     for change in rejected:
-        if model.gain([], change) is not None:
+        if model.gain([], change, surely=False) is not None:
             search.tried[change.key] = change
     add_replicas(search, in_time=True)
     return build_choice(search)
@@ -293,13 +316,11 @@ def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
         search.tried[ladder[0].key] = ladder[0]
         search.against[ladder[0].key] = "requests would preempt each other"
         return True
-    gains = [(gain, change) for change in safe if (gain := model.gain(search.chosen, change)) is not None]
-    for _, change in gains:
-        search.tried.setdefault(change.key, change)
-    helping = [(gain, change) for gain, change in gains if gain.helps]
-    if not helping:
+    rated = search.rated(safe)
+    best = search.best(rated)
+    if best is None:
         return True
-    best = max(gain.weighted_goodput for gain, _ in helping)
-    chosen = next(change for gain, change in helping if 1 + gain.weighted_goodput >= (1 + best) * (1 - least))
+    enough = (1 + best.gain) * (1 - least)
+    chosen = next(one.change for one in rated if 1 + one.gain >= enough and search.is_sure(one.change))
     search.chosen.append(chosen)
     return chosen is not ladder[-1]

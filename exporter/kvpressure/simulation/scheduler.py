@@ -53,8 +53,17 @@ def simulate(
 
 
 class _Run:
+    """One run. Advice makes a hundred of them: what a turn does is written out where a call would cost as much."""
+
+    __slots__ = (
+        *("allocated", "clients", "context", "contexts", "decoding", "demand", "ends", "now", "number", "prefilling"),
+        *("running", "server", "step", "stuck", "tally", "used", "waiting", "_half_block", "_steps", "_usable"),
+    )
+
     def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
         self.server, self.demand = server, demand
+        self._steps, self._half_block = server.steps.of, server.block_tokens / 2
+        self._usable = server.pool_tokens - server.watermark_tokens
         self.clients = Clients(server, demand)
         self.now = 0.0
         self.step = 0
@@ -69,6 +78,8 @@ class _Run:
         self.context = 0.0
         """Tokens of those that decode, which each step reads."""
         self.allocated = 0.0
+        self.stuck = False
+        """The first one who waits does not fit, until tokens are released or another one is first."""
         self.number = 0
         self.tally = Tally(limit)
 
@@ -80,7 +91,8 @@ class _Run:
         grown = self.step - request.since if request.decoding else 0
         if request.decoding:
             self.context -= request.tokens + grown
-        self.used -= self.server.holds(request.tokens + grown - request.shape.shared)
+        self.used -= request.tokens + grown - request.shared + self._half_block
+        self.stuck = False
         if self.contexts is not None:
             self.contexts.keep(request, grown)
 
@@ -117,7 +129,7 @@ class _Run:
 
     def _cached(self, request: Request) -> int:
         """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
-        shared = request.shape.shared
+        shared = request.shared
         if request.preempted_at_allocated_tokens >= 0 and self.server.kv_offload:
             return request.tokens - 1
         if request.preempted_at_allocated_tokens < 0 or not self.server.reuses:
@@ -127,54 +139,56 @@ class _Run:
 
     # steps
 
-    def _admit(self, budget: float) -> float:
-        server = self.server
-        while self.waiting and len(self.running) < server.max_num_seqs and budget > 0:
-            request = self.waiting.first()
-            needed = self.server.holds(request.tokens - request.shape.shared)
-            if needed > self.free - server.watermark_tokens and self.running:
+    def _admit(self) -> None:
+        """Admit those who wait, in order, as far as they fit the pool, the batch and what is left of a step."""
+        waiting, running, most, budget = self.waiting, self.running, self.server.max_num_seqs, None
+        while waiting and len(running) < most:
+            request = waiting.first()
+            needed = request.tokens - request.shared + self._half_block
+            if running and needed > self._usable - self.used:
+                self.stuck = True
                 break
-            self.waiting.take()
+            if budget is None:
+                budget = self.server.step_tokens - self.decoding - sum(one.left for one in self.prefilling)
+            if budget <= 0:
+                break
+            waiting.take()
             request.left = self._left(request)
             self._use(needed)
-            self.running[request] = None
+            running[request] = None
             self.prefilling.append(request)
             budget -= request.left
-        return budget
 
     def _turn(self) -> None:
         """One step, or as many as nothing happens in."""
-        server = self.server
-        preempted = False
-        while self.decoding and self.free < self.decoding and len(self.running) > 1:
+        preempted, pool = False, self.server.pool_tokens
+        while self.decoding and pool - self.used < self.decoding and len(self.running) > 1:
             self._preempt()
             preempted = True
-        budget = server.step_tokens - self.decoding
-        if not preempted:
-            self._admit(budget - sum(one.left for one in self.prefilling))
+        if self.waiting and not (preempted or self.stuck):
+            self._admit()
         if self.prefilling:
-            self._prefill(budget)
+            self._prefill(self.server.step_tokens - self.decoding)
             return
-        if not self.decoding:
+        decoding, ends, steps = self.decoding, self.ends, 1
+        if not decoding:
             return
-        steps = self.ends[0][0] - self.step
-        while self.ends[0][2].turn != self.ends[0][1] or not self.ends[0][2].decoding:
-            heapq.heappop(self.ends)
-            steps = self.ends[0][0] - self.step
-        room = int(self.free / self.decoding)
-        steps = max(1, min(steps, room))
-        seconds = server.steps.of(self.decoding, 0.0, self.context)
-        blocked = self.waiting and not preempted
-        if not blocked and self.clients.next_seconds < math.inf:
-            until = self.clients.next_seconds - self.now
-            steps = max(1, min(steps, math.ceil(until / seconds)))
-        if preempted:
-            steps = 1
+        while ends[0][2].turn != ends[0][1] or not ends[0][2].decoding:
+            heapq.heappop(ends)
+        if not preempted:
+            steps, room = ends[0][0] - self.step, int((pool - self.used) / decoding)
+            steps = min(steps, room)
+            if steps > 1 and not self.waiting:
+                until = self.clients.next_seconds - self.now
+                if until < math.inf:
+                    steps = min(steps, math.ceil(until / self._steps(decoding, 0.0, self.context)))
+            steps = max(steps, 1)
         # Contexts grow by a token a step.
-        seconds = server.steps.of(self.decoding, 0.0, self.context + self.decoding * (steps - 1) / 2)
-        self._advance(steps, seconds * steps)
+        self._advance(steps, self._steps(decoding, 0.0, self.context + decoding * (steps - 1) / 2) * steps)
 
     def _prefill(self, budget: float) -> None:
+        if 2 * budget < self.prefilling[0].left and self._prefill_full_steps(self.prefilling[0], int(budget)):
+            return
         computed, preceding, done = 0.0, 0.0, []
         for request in self.prefilling:
             chunk = min(request.left, max(0.0, budget - computed))
@@ -183,7 +197,7 @@ class _Run:
             request.left -= int(chunk)
             if request.left <= 0:
                 done.append(request)
-        self._advance(1, self.server.steps.of(self.decoding, computed, self.context, preceding))
+        self._advance(1, self._steps(self.decoding, computed, self.context, preceding))
         for request in done:
             self.prefilling.remove(request)
             request.decoding, request.since = True, self.step
@@ -203,16 +217,39 @@ class _Run:
             else:
                 heapq.heappush(self.ends, (end, request.turn, request))
 
+    def _prefill_full_steps(self, request: Request, computed: int) -> bool:
+        """Take the steps at once that are full of one prompt, so that nobody is admitted; False for less than two."""
+        steps = (request.left - 1) // max(1, computed)
+        if self.decoding:
+            room = int((self.server.pool_tokens - self.used) / self.decoding)
+            steps = min(steps, room, self.ends[0][0] - self.step)
+        if steps < 2 or computed < 1:
+            return False
+        before, until = request.tokens - request.left, self.clients.next_seconds - self.now
+        if until < math.inf:
+            each = self._steps(self.decoding, computed, self.context, computed * (before + computed / 2))
+            steps = min(steps, math.ceil(until / each))
+            if steps < 2:
+                return False
+        context, preceding = self.context + self.decoding * (steps - 1) / 2, computed * (before + steps * computed / 2)
+        request.left -= steps * computed
+        self._advance(steps, steps * self._steps(self.decoding, computed, context, preceding))
+        return True
+
     def _advance(self, steps: int, seconds: float) -> None:
         self.step += steps
         self.now += seconds
         grown = steps * self.decoding
         self.context += grown
-        self._use(grown)
+        self.used += grown
+        self.allocated += grown
+        if self.contexts is not None:
+            self.contexts.shrink(self.free, self.used)
         if self.tally.counting:
             self.tally.spend(seconds, grown, len(self.running), len(self.waiting))
-        while self.ends and self.ends[0][0] <= self.step:
-            _, turn, request = heapq.heappop(self.ends)
+        ends = self.ends
+        while ends and ends[0][0] <= self.step:
+            _, turn, request = heapq.heappop(ends)
             if request.decoding and request.turn == turn:
                 self._end(request)
 
@@ -231,21 +268,24 @@ class _Run:
         if demand.sessions is not None:
             warm = SESSION_WARM_UP_TURNS * demand.clients
             wanted = max(answers, SESSION_ANSWERS_EACH * demand.clients)
+        last = MAX_SIMULATED_SECONDS if demand.clients else demand.seconds
+        clients, waiting, tally = self.clients, self.waiting, self.tally
         for _ in range(MAX_TURNS):
-            for request in self.clients.come(self.now):
-                self.waiting.add(request)
-            if not self.running and not self.waiting:
-                if self.clients.next_seconds == math.inf or self.now >= MAX_SIMULATED_SECONDS:
+            if clients.next_seconds <= self.now:
+                for request in clients.come(self.now):
+                    waiting.add(request)
+                    self.stuck = self.stuck and waiting.first() is not request
+            if not self.running and not waiting:
+                if clients.next_seconds == math.inf or self.now >= MAX_SIMULATED_SECONDS:
                     break
-                self.now = max(self.now, self.clients.next_seconds)
+                self.now = max(self.now, clients.next_seconds)
                 continue
             self._turn()
-            warmed = self.tally.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
-            if warmed and not self.tally.counting:
-                self.tally.begin(self.now)
-            if self.now >= (MAX_SIMULATED_SECONDS if demand.clients else demand.seconds):
-                break
-            if demand.clients and len(self.tally.latencies) >= wanted:
+            if not tally.counting and (
+                tally.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
+            ):
+                tally.begin(self.now)
+            if self.now >= last or (demand.clients and len(tally.latencies) >= wanted):
                 break
         refused = sum(self.server.refuses(one) for one in demand.requests) / len(demand.requests)
         return self.tally.outcome(self.now, refused, self.contexts)

@@ -115,3 +115,14 @@ def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus,
     place = Place(runtime="vllm", model_name=served)
     case = Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, seen)
     assert case.card is (None if known is None else table(known))
+
+
+@pytest.mark.parametrize(("kv_bits", "advised"), [(None, True), (16, True), (8, False), (4, False)])
+def test_a_kv_cache_in_8_bits_is_no_advice_to_an_engine_whose_page_says_that_it_has_one(kv_bits, advised):
+    view = pressed_view("lab/kv-collapse-0.33.0.jsonl.xz")
+    assert view.diagnosis is not None
+    assert view.observed is not None
+    seen = replace(view.observed, cache=replace(view.observed.cache, kv_bits=kv_bits))
+    found = advise(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=seen)
+    assert ("kv_cache_dtype" in {one.key for one in found}) is advised
+    assert advised or all("8 bits" not in one.why for one in found)

@@ -197,6 +197,8 @@ def test_bytes_per_token_needs_a_pool_whose_size_the_bytes_decided() -> None:
 def test_a_kv_cache_in_8_bits_is_known_by_its_label() -> None:
     bits = [cache_config({"cache_dtype": name}, ONE_RANK).kv_bits for name in ("fp8", "fp8_e4m3", "auto", "float32")]
     assert bits == [8, 8, None, None]
+    fewer = [cache_config({"cache_dtype": name}, ONE_RANK).kv_bits for name in ("nvfp4", "turboquant_k8v4", "bfloat16")]
+    assert fewer == [4, 4, None]
 
 
 def test_labels_that_say_nothing_leave_everything_unknown() -> None:

@@ -35,6 +35,14 @@ def test_a_prompt_longer_than_a_step_is_computed_in_several():
     assert outcome.latency_p50 == pytest.approx(4 * 0.03 + 0.1, rel=1e-6)
 
 
+def test_full_steps_of_a_long_prompt_taken_at_once_take_as_long_as_one_by_one():
+    # Twelve steps of 1,000 tokens, and one for the rest; each pair of a token and one before it takes 0.1 microseconds.
+    steps = StepSeconds(0.03, 0.0, 1e-4, prompt_pair=1e-7)
+    outcome = simulate(Server(1e6, steps, step_tokens=1000.0), alike(1, 12_500, 1))
+    assert outcome is not None
+    assert outcome.latency_p50 == pytest.approx(13 * 0.03 + 1.25 + 1e-7 * 12_500**2 / 2, rel=1e-6)
+
+
 def test_who_does_not_fit_waits_for_those_that_run():
     # Two of 1000 + 100 fit into 2500, three do not.
     outcome = simulate(Server(2500.0, STEPS), alike(6, 1000, 100))

@@ -98,6 +98,14 @@ HISTOGRAMS: Final = (
 )
 
 
+_KV_BITS: Final = (
+    (("fp8", "int8"), 8),
+    (("int4", "nvfp4", "octave", "turboquant", "ultraquant"), 4),
+)
+"""Of an element of the KV cache, by how `--kv-cache-dtype` begins (vllm/config/cache.py); 4 or fewer, or a mix, of the
+second. Any other is as wide as the model's own numbers, which the page does not tell."""
+
+
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
     """Return the KV cache of one rank from the labels of `cache_config_info`, strings of which one may be "None".
 
@@ -116,7 +124,7 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
         gpu_memory_utilization=utilization if utilization is not None and _LEAST_SHARE <= utilization <= 1 else None,
         layers_differ=_layers_differ(labels, facts),
         prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
-        kv_bits=8 if labels.get("cache_dtype", "").startswith(("fp8", "int8")) else None,
+        kv_bits=next((bits for names, bits in _KV_BITS if labels.get("cache_dtype", "").startswith(names)), None),
     )
 
 
