@@ -42,6 +42,7 @@ _CHANGE_NOTHING: Final = frozenset(
         "apply",
         "another_limit",
         "look_longer",
+        "measure",
         "save_evidence",
         "see_what_is_waited_for",
         "see_whether_it_runs",

@@ -194,8 +194,8 @@ def unconfirmed(case: Case) -> Action:
     return Action(
         key="look_longer",
         title="Look again before anything is changed",
-        why=f"What is seen now does not bear out the verdict: its confidence is {confidence:.0%}, and changes are "
-        f"advised from {floor:.0%} on. A burst may be over.",
+        why=f"The newest polls do not support the verdict: its confidence is {confidence:.0%}, and changes are advised "
+        f"from {floor:.0%} on. The burst may be over.",
         cost="A minute.",
         checks=(f"A verdict with a confidence of {floor:.0%} or more, or that the cause is gone.",),
         commands=look_again(case.place),

@@ -103,7 +103,7 @@ def evicted(case: Case) -> tuple[list[Action | None], str]:
         return _cures_of_eviction(case, choice), ""
     hits = _hits_check(case)
     cures = [make(case, hits) for make in _CURES_OF_EVICTION.values()]
-    return [route(case), *cures, _verify_hits(case, hits)], forecast.reason
+    return [route(case), *cures, cache.measure_evictions(case), _verify_hits(case, hits)], forecast.reason
 
 
 def _priced_with_sessions(case: Case) -> list[Action | None] | None:
@@ -121,7 +121,7 @@ def _priced_with_sessions(case: Case) -> list[Action | None] | None:
 def _cures_of_eviction(case: Case, choice: Choice) -> list[Action | None]:
     hits = _hits_check(case)
     made = [_as_priced(case, hits, step) for step in choice.steps]
-    return [route(case), *made, declined(case, choice), _verify_hits(case, hits)]
+    return [route(case), *made, cache.measure_evictions(case), declined(case, choice), _verify_hits(case, hits)]
 
 
 def _hits_check(case: Case) -> str:

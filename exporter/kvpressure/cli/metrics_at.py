@@ -15,12 +15,12 @@ async def metrics_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[
 
     Raises ValueError for an address that is none, click.UsageError, and KubeError where no pod can be reached.
     """
-    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - `record` and `plan` begin without Kubernetes
+    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - URLs do without it
 
     if not is_reference(address):
         yield page_url(address), access_of(options)
         return
-    from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
+    from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - as above
 
     async with forwarded(address, options) as found:
         yield found

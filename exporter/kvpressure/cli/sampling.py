@@ -91,7 +91,7 @@ class Sampler:
         self.clock = clock or SystemClock()
         self._pipeline = Pipeline(settings or PipelineSettings(), thresholds)
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
-        self._told = Environment()
+        self._around = Environment()
         node = Settings() if gateways is None else settings_model().model_validate({GATEWAYS.section: gateways})
         registered = (*((GPUS,) if gpus else ()), *(() if gateways is None else (GATEWAYS,)))
         self._sources = NodeSources(node, self.clock, self._pipeline.on_gpus, registered)
@@ -150,7 +150,7 @@ class Sampler:
 
     def tell(self, around: Environment) -> None:
         """Judge with what pods and logs tell from now on."""
-        self._told = around
+        self._around = around
         self._surround()
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
@@ -164,7 +164,7 @@ class Sampler:
         return [*unread, *self._sources.snapshot(self.targets, ()).problems]
 
     def _surround(self) -> None:
-        environment = merged((self._told, self._sources.snapshot(self.targets, ())))
+        environment = merged((self._around, self._sources.snapshot(self.targets, ())))
         self._pipeline.set_environment(self.clock.wall(), environment)
 
     def _on_page(self, target: Target, page: EnginePage) -> None:

@@ -14,7 +14,7 @@ from kvpressure.advice.forecast import Forecast, as_shown
 from kvpressure.advice.replicas import keep_apart
 from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.action import Action, Expected, Shift
+from kvpressure.model.action import NOW, Action, Expected, Shift
 from kvpressure.model.values import Derived
 from kvpressure.simulation.config_changes import ConfigChange, apart, offload, prefix_caching, sequences, short_first
 from kvpressure.simulation.consequences import Model, model_of
@@ -136,3 +136,14 @@ def test_what_was_not_measured_is_not_in_the_words_of_an_expectation():
 def test_a_verdict_that_the_evidence_does_not_bear_out_changes_nothing():
     unsure = replace(case(), diagnosis=replace(case().diagnosis, confidence=0.0))
     assert [(one.key, one.when, one.commands != ()) for one in advise_on(unsure)] == [("look_longer", "now", True)]
+
+
+def test_of_two_steps_without_a_restart_the_one_that_gains_most_is_first():
+    view = pressed_view("traces/ramp-into-pressure.jsonl.xz")
+    assert view.diagnosis is not None
+    lasting = replace(view.diagnosis, since=view.diagnosis.t - 60)
+    found = advise(lasting, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=view.observed)
+    now = [action for action in found if action.when == NOW and action.expected is not None]
+    assert [action.key for action in now] == ["add_replica", "cap_prompt"], "a cap is listed before replicas"
+    gains = [action.expected.gain_ratio for action in now if action.expected is not None]
+    assert gains[0] > 10 * gains[1] > 0

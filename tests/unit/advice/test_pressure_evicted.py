@@ -8,7 +8,7 @@ import pytest
 
 from kvpressure.advice import Place, advise
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.action import Action
+from kvpressure.model.action import AFTER, Action
 from kvpressure.model.codec import action_json
 from kvpressure.model.view import PoolHits
 from tests.support.observed import pressed_view
@@ -63,6 +63,32 @@ def test_without_them_the_cures_are_told_and_why_none_is_priced():
     for key in ("fewer_sessions", "kv_cache_dtype", "kv_offloading"):
         assert found[key].expected is None
         assert "KV events would" in found[key].unpredicted
+
+
+AGE, MISSED = "cache_eviction_age_seconds", "kv_capacity_miss_tokens_total"
+
+
+@pytest.mark.parametrize(("read", "timing_named"), [({}, True), ({AGE: 30.0}, False)])
+def test_what_would_measure_evictions_is_said_with_its_cost(read: dict[str, float], timing_named: bool) -> None:
+    found = unpriced(read)
+    measure = found["measure"]
+    assert "--kv-events-config" in measure.commands[0]
+    assert ("--kv-cache-metrics alone" in measure.why) is timing_named
+    assert "core" in measure.cost
+    assert (measure.when, list(found)[-1]) == (AFTER, "verify")
+
+
+def test_nothing_is_to_be_switched_on_where_events_are_read_already():
+    assert "measure" not in unpriced({MISSED: 5.0})
+
+
+def unpriced(read: dict[str, float]) -> dict[str, Action]:
+    """The actions where no hits by pool are known and `read` is all that is known of evictions."""
+    view = pressed_view(JOINS)
+    assert view.diagnosis is not None
+    derived = {name: value for name, value in view.derived.items() if name not in {AGE, MISSED}} | read
+    found = advise(view.diagnosis, derived, view.limits, Place(runtime="vllm"), load_thresholds())
+    return {action.key: action for action in found}
 
 
 def test_where_requests_wait_too_the_same_cures_are_priced_by_the_same_hits():
