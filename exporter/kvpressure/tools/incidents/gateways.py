@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -80,7 +81,7 @@ def pools_there(server: Prometheus, span: Span) -> list[Pool]:
     found: dict[tuple[str, str, str], Pool] = {}
     for labels in server.series([f"{{{one_of(_QUEUES)}}}"], span.start, span.end):
         if (name := labels.get("__name__")) not in _QUEUES:
-            continue  # nobody asked for that
+            continue  # not what was queried
         by_load = name not in _OF_DYNAMO.names
         row = _QUEUE if by_load else _OF_DYNAMO
         where = (labels.get("cluster", ""), labels.get("namespace", ""))
@@ -96,12 +97,7 @@ def pools_there(server: Prometheus, span: Span) -> list[Pool]:
         key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("name", ""))
         pods.setdefault(key, set()).update(pod_of_member(labels.get("__name__", ""), labels))
     kept = list(found.items())[:MAX_POOLS]
-    return [_with(pool, pods=frozenset(pods.get(key, ()))) for key, pool in sorted(kept)]
-
-
-def _with(pool: Pool, *, pods: frozenset[str] | None = None, engine_count: int = 0) -> Pool:
-    where = (pool.cluster, pool.namespace, pool.job, pool.name, pool.by_load)
-    return Pool(*where, pool.pods if pods is None else pods, engine_count)
+    return [replace(pool, pods=frozenset(pods.get(key, ()))) for key, pool in sorted(kept)]
 
 
 def behind(pools: Sequence[Pool], targets: Iterable[Target]) -> dict[Target, Pool]:
@@ -114,7 +110,7 @@ def behind(pools: Sequence[Pool], targets: Iterable[Target]) -> dict[Target, Poo
         if its := listed or alone:
             found[target] = its[0]
     counts = {pool: sum(its is pool for its in found.values()) for pool in found.values()}
-    return {target: _with(pool, engine_count=counts[pool]) for target, pool in found.items()}
+    return {target: replace(pool, engine_count=counts[pool]) for target, pool in found.items()}
 
 
 def _may_have(pool: Pool, target: Target) -> bool:
