@@ -160,10 +160,11 @@ OVERLAPS: Final = (
         "What decides between them is not on the page; the size of the cache is the first thing to know.",
     ),
     Overlap(
-        ("healthy.passing_queue",),
+        ("healthy.drains", "healthy.passing_queue"),
         (*_OTHER_LIMITS, *_BOUNDS, *_LAST),
         "A queue that comes and goes is no loss, whatever it was behind.",
     ),
+    Overlap(("healthy.drains",), ("healthy.passing_queue",), "Fewer wait than before, which says more."),
     Overlap(
         _BOUNDS,
         (*_BOUNDS, *_OTHER_LIMITS, *_LAST),

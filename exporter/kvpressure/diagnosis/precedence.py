@@ -73,6 +73,7 @@ PRECEDENCE: Final = (
     "unknown.no_reasons",
     # The same, for a place in the batch.
     "gateway.unexplained",
+    "healthy.drains",
     "healthy.passing_queue",
     "kv.longest",
     "kv.preempted",

@@ -96,7 +96,10 @@ _ROWS: Final = (
         calm=True,
         spare=True,
         serves_all=True,
-        details={"draining": "requests waited in the last minute, and are being served"},
+        details={
+            "draining": "requests waited in the last minute, and are being served",
+            "passing_queue": "requests wait for short times, and are served",
+        },
     ),
     CauseRow(
         Cause.KV_CACHE_PRESSURE,

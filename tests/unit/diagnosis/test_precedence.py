@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +68,7 @@ WINS_NOWHERE = {
     "stuck.nothing_runs": _POLLS,
     "kv.nothing_runs": _POLLS,
     "kv.stays": _POLLS,
+    "healthy.drains": _POLLS,
     "kv.longest": _LAB.format("kv-prefixes"),
     "deferred.several_kinds": _LAB.format("deferred-encoder"),
     "compute.decode_bandwidth": _POLLS,
@@ -108,6 +110,15 @@ def test_a_rule_that_no_recording_shows_wins_on_polls_made_for_it(name):
 
 def test_a_queue_before_anybody_has_ended_is_a_cold_start():
     assert rule(inputs({"kv_capacity_tokens": 10_000.0})).id == "unknown.cold_start"
+
+
+def test_a_queue_drains_where_fewer_wait_than_over_the_whole_window():
+    polls = inputs(waiting_ratio=0.6, blocked_ratio=0.0)
+    now = polls.window.queue.waiting
+    assert now
+    fewer, more = (replace(polls, derived={**polls.derived, "requests_waiting": now + by}) for by in (2.0, -0.5))
+    assert (rule(fewer).id, rule(fewer).detail) == ("healthy.drains", "draining")
+    assert (rule(more).id, rule(more).detail) == ("healthy.passing_queue", "passing_queue")
 
 
 class Seen(NamedTuple):

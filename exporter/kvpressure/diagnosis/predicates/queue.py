@@ -72,6 +72,13 @@ def waited_lately(facts: Facts) -> bool:
     return waiting is not None and waiting >= 1
 
 
+@fact()
+def shrinks(facts: Facts) -> bool:
+    """Return whether fewer requests wait in the newest polls than on average over the whole window."""
+    before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting
+    return before is not None and now is not None and now < before
+
+
 @fact(REASONS)
 def mostly_deferred(facts: Facts) -> bool | None:
     """Most of those that wait have been put off by the engine on their own account."""

@@ -15,7 +15,7 @@ def _streams(facts: Facts) -> str:
     return f"{capital(waiting(facts))}, all put off; nothing runs or changes."
 
 
-def _draining(facts: Facts) -> str:
+def _waited(facts: Facts) -> str:
     before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting
     return (
         f"Waiting {number(round(before or 0.0))} on average over the last minute, {number(round(now or 0.0))} of late."
@@ -71,8 +71,9 @@ RULES: Final = (
             "throughput_plateau": False,
         },
         # A queue that comes and goes is no loss, if it is known to wait for its turn only.
-        ("passing_queue", "draining", queue.queued & ~queue.queued_always, _draining),
-        ("recovers", "draining", queue.waited_lately, _draining),
+        ("drains", "draining", queue.queued & ~queue.queued_always & queue.shrinks, _waited),
+        ("passing_queue", "passing_queue", queue.queued & ~queue.queued_always, _waited),
+        ("recovers", "draining", queue.waited_lately, _waited),
         ("served", "", queue.always, nothing_to_say),
     ),
 )
