@@ -116,9 +116,12 @@ def test_a_queue_drains_where_fewer_wait_than_over_the_whole_window():
     polls = inputs(waiting_ratio=0.6, blocked_ratio=0.0)
     now = polls.window.queue.waiting
     assert now
-    fewer, more = (replace(polls, derived={**polls.derived, "requests_waiting": now + by}) for by in (2.0, -0.5))
-    assert (rule(fewer).id, rule(fewer).detail) == ("healthy.drains", "draining")
-    assert (rule(more).id, rule(more).detail) == ("healthy.passing_queue", "passing_queue")
+    for by, fills, name in ((3.0, {}, "drains"), (1.5, {}, "passing_queue"), (3.0, FILLS, "passing_queue")):
+        derived = {**polls.derived, "requests_waiting": by * now, **fills}
+        assert rule(replace(polls, derived=derived)).id == f"healthy.{name}"
+
+
+FILLS = {"kv_exhaustion_seconds": 60.0}
 
 
 class Seen(NamedTuple):

@@ -74,9 +74,15 @@ def waited_lately(facts: Facts) -> bool:
 
 @fact()
 def shrinks(facts: Facts) -> bool:
-    """Return whether fewer requests wait in the newest polls than on average over the whole window."""
+    """Return whether far fewer requests wait in the newest polls than on average over the whole window."""
     before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting
-    return before is not None and now is not None and now < before
+    return before is not None and now is not None and now < facts.thresholds.queue_shrinks_max_ratio * before
+
+
+@fact()
+def pool_fills(facts: Facts) -> bool:
+    """Return whether the KV cache fills at a rate that exhausts it: what waits then is no rest of before."""
+    return facts.inputs.value("kv_exhaustion_seconds") is not None
 
 
 @fact(REASONS)

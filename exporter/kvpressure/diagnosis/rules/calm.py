@@ -71,9 +71,9 @@ RULES: Final = (
             "throughput_plateau": False,
         },
         # A queue that comes and goes is no loss, if it is known to wait for its turn only.
-        ("drains", "draining", queue.queued & ~queue.queued_always & queue.shrinks, _waited),
+        ("drains", "draining", queue.queued & ~queue.queued_always & queue.shrinks & ~queue.pool_fills, _waited),
         ("passing_queue", "passing_queue", queue.queued & ~queue.queued_always, _waited),
-        ("recovers", "draining", queue.waited_lately, _waited),
+        ("recovers", "draining", queue.waited_lately & ~queue.pool_fills, _waited),
         ("served", "", queue.always, nothing_to_say),
     ),
 )
