@@ -259,6 +259,7 @@ def polled(asked: Mapping[str, Any], derived: Derived) -> tuple[Derived, Verdict
         capacity_tokens=CAPACITY if capacity else None,
         watermark_ratio=polls.watermark_ratio,
         layers_differ=bool(asked.get("fit_unknown")),
+        admission="unseen" if asked.get("room_is_unseen") else "prompt",
     )
     window = polls.window(cache)
     gpus = () if asked.get("gpu_utilization_ratio") is None else (_gpu(asked["gpu_utilization_ratio"]),)

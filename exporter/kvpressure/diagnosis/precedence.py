@@ -47,6 +47,7 @@ PRECEDENCE: Final = (
     "deferred.grammar",
     # What a queue shows by itself.
     "unknown.layers_differ",
+    "unknown.reservations",
     "unknown.cold_start",
     # Steps full of prompts that are computed again are the cache's doing, not the load's.
     "kv.eviction",

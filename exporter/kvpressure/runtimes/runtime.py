@@ -190,7 +190,8 @@ class Planning:
     the flags are of, `flags` are by the names of what is planned. `unsized` is what is missing from a page that does
     not size the pool, `pool_log`, `memory_log` and `weights_log` are what the log calls its tokens, its memory and the
     weights. `windows` says how layers with a sliding window are counted. `cache_types` are the names of types of cached
-    values that it spells in its own way.
+    values that it spells in its own way. `by_memory` says that the pool follows from the GPU's memory as it is
+    modelled here; where it is not, nothing is planned.
     """
 
     command: str
@@ -206,6 +207,7 @@ class Planning:
     memory_share: float = 0.9
     activations_outside: bool = False
     needs_longest: bool = True
+    by_memory: bool = True
     cache_types: Mapping[str, str] = field(default_factory=dict)
 
 

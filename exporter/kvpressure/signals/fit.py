@@ -22,6 +22,7 @@ from kvpressure.signals.lengths import (
     computed_share,
     long_prompt_tokens,
     longest_of_histogram,
+    reserved_tokens,
     typical_prompt_tokens,
 )
 from kvpressure.signals.points import Point, growth, mean, values
@@ -54,7 +55,8 @@ class Fit:
     under a pool. `at_cap` is whether a cap holds it: it is steady, and places that come free are taken at once.
     `fit_unknown` says that a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
-    is kept free; None where nothing is, or it always fits.
+    is kept free; None where nothing is, or it always fits. `seats` is how many may run, where the page tells.
+    `room_is_unseen` says that a request takes room which the page does not count, so that none is known to fit.
     """
 
     blocked_ratio: float | None = None
@@ -65,6 +67,8 @@ class Fit:
     starved: bool = False
     fit_unknown: bool = False
     by_watermark_ratio: float | None = None
+    seats: float | None = None
+    room_is_unseen: bool = False
 
 
 def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds, *, streams: bool = False) -> Fit:
@@ -80,6 +84,10 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
     long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
+    if window.cache.admission == "reserved":
+        typical, long = (
+            None if own is None else own + window.of_histograms(reserved_tokens) for own in (typical, long)
+        )
     steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, thresholds)
     cache = window.cache
     if cache.capacity_tokens is None:
@@ -112,6 +120,8 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
+        seats=max(values(points, "seats"), default=None),
+        room_is_unseen=window.cache.admission == "unseen" and not values(points, "waiting_room"),
     )
 
 
@@ -164,6 +174,9 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
     for longer are kept free by something else.
     """
     highest, queued = window.highest_running(), _queued(points)
+    if seats := values(queued, "seats"):
+        full = mean(values(queued, "running")) >= thresholds.at_cap_min_ratio * mean(seats)
+        return full and any(waiting >= 1 for waiting in values(queued, "waiting"))
     steadiness = _steadiness(points, highest)
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.at_cap_min_ratio:
         return False
@@ -184,10 +197,15 @@ class _Poll(NamedTuple):
     running: float | None
     waiting: float | None
     free_tokens: float | None
+    room: float | None = None
+    """How many of those that wait do so for room, where the runtime tells that by itself."""
+    fits_by_prompt: bool = True
 
 
 def _poll(point: Point, cache: CacheConfig, *, streams: bool) -> _Poll:
-    return _Poll(point.gauges.get("running"), waiting_of(point, streams=streams), free_tokens(point, cache))
+    gauges, waiting = point.gauges, waiting_of(point, streams=streams)
+    free, fits_by_prompt = free_tokens(point, cache), cache.admission != "unseen"
+    return _Poll(gauges.get("running"), waiting, free, gauges.get("waiting_room"), fits_by_prompt)
 
 
 def _does_not_fit(poll: _Poll, prompt_tokens: float | None) -> bool | None:
@@ -196,15 +214,19 @@ def _does_not_fit(poll: _Poll, prompt_tokens: float | None) -> bool | None:
         return None
     if poll.waiting <= 0:
         return False
+    if poll.room is not None:
+        return poll.room >= 1
     if poll.free_tokens is None or prompt_tokens is None:
         return None
-    return poll.free_tokens < prompt_tokens
+    return poll.free_tokens < prompt_tokens or (False if poll.fits_by_prompt else None)
 
 
 def _blocked_ratio(polls: Sequence[_Poll], prompt: float | None) -> float | None:
-    if all(poll.free_tokens is None for poll in polls):
+    if all(poll.free_tokens is None and poll.room is None for poll in polls):
         return None
     tests = [test for poll in polls if (test := _does_not_fit(poll, prompt)) is not None]
+    if len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
+        return sum(tests) / len(polls) or None
     return sum(tests) / len(tests) if tests else None
 
 

@@ -28,6 +28,12 @@ def fit_uncertain(facts: Facts) -> bool:
 
 
 @fact()
+def room_is_unseen(facts: Facts) -> bool:
+    """Return whether requests take room that the page does not count, so that none is known to fit."""
+    return facts.window.fit.room_is_unseen
+
+
+@fact()
 def capacity_known(facts: Facts) -> bool:
     """Return whether the pool's size is known."""
     return facts.inputs.value("kv_capacity_tokens") is not None

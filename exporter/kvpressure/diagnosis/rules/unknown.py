@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
-from kvpressure.diagnosis.predicates import progress, queue, room
+from kvpressure.diagnosis.predicates import batch, progress, queue, room
 from kvpressure.diagnosis.rules import nothing_to_say, of_symptom, rules_of, same, waiting
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
@@ -17,6 +17,9 @@ def _polls(facts: Facts) -> str:
 
 _no_gauges = same("The page has no number of requests running, or none of those that wait.")
 _layers_differ = same("A request may take so much more of the cache than its tokens that it does not fit.")
+_reservations = same(
+    "Requests wait, and the runtime reserves room for answers in advance: the page does not tell how much."
+)
 _cold_start = same("Requests wait, and none has ended yet to tell how long prompts are.")
 
 
@@ -28,6 +31,8 @@ def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not tell what for."
 
 
+_unseen = queue.queued & ~room.fit_known & room.room_is_unseen & ~batch.at_cap
+
 RULES: Final = rules_of(
     Cause.UNKNOWN,
     "unknown",
@@ -37,6 +42,7 @@ RULES: Final = rules_of(
     ("no_queue", "no_gauges", queue.demand_unknown, _no_gauges),
     ("statistics_late", "statistics_late", progress.statistics_late, of_symptom(CANARY_UNANSWERED)),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
+    ("reservations", "reservations", _unseen, _reservations),
     ("cold_start", "cold_start", queue.queued & ~room.fit_known & room.capacity_known, _cold_start),
     (
         "no_capacity",
