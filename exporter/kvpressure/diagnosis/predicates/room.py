@@ -27,7 +27,7 @@ def fit_uncertain(facts: Facts) -> bool:
     return facts.window.fit.fit_unknown
 
 
-@fact()
+@fact("waiting_room")
 def room_is_unseen(facts: Facts) -> bool:
     """Return whether requests take room that the page does not count, so that none is known to fit."""
     return facts.window.fit.room_is_unseen

@@ -18,7 +18,7 @@ def _polls(facts: Facts) -> str:
 _no_gauges = same("The page has no number of requests running, or none of those that wait.")
 _layers_differ = same("A request may take so much more of the cache than its tokens that it does not fit.")
 _reservations = same(
-    "Requests wait, and the runtime reserves room for answers in advance: the page does not tell how much."
+    "Requests wait, and the runtime reserves room for answers in advance: the page does not tell how much of the cache."
 )
 _cold_start = same("Requests wait, and none has ended yet to tell how long prompts are.")
 
@@ -31,7 +31,8 @@ def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not tell what for."
 
 
-_unseen = queue.queued & ~room.fit_known & room.room_is_unseen & ~batch.at_cap
+_fit_unknown = queue.queued & ~room.fit_known
+_unseen = _fit_unknown & room.room_is_unseen & ~batch.at_cap
 
 RULES: Final = rules_of(
     Cause.UNKNOWN,
@@ -43,11 +44,11 @@ RULES: Final = rules_of(
     ("statistics_late", "statistics_late", progress.statistics_late, of_symptom(CANARY_UNANSWERED)),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("reservations", "reservations", _unseen, _reservations),
-    ("cold_start", "cold_start", queue.queued & ~room.fit_known & room.capacity_known, _cold_start),
+    ("cold_start", "cold_start", _fit_unknown & room.capacity_known & ~room.room_is_unseen, _cold_start),
     (
         "no_capacity",
         "no_capacity",
-        queue.queued & ~room.fit_known & (~queue.reasons_known | queue.queued_always),
+        _fit_unknown & (~queue.reasons_known | queue.queued_always),
         _no_capacity,
     ),
     ("no_reasons", "no_reasons", queue.queued & ~queue.reasons_known, _no_reasons),
