@@ -120,6 +120,8 @@ class Advice:
     `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
     tell apart.
 
+    `seats` says, where requests wait for a place alone and never for room, what to do about how many places there are.
+
     `by_priority` is the value of its flag `short_first` that makes it go by the number `priority` of each request, the
     lowest first. `other_cap` is another flag that holds the batch at so many sequences.
 
@@ -150,6 +152,7 @@ class Advice:
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
     other_cap: str = ""
+    seats: str = ""
     by_priority: str = ""
     small_kv: str = ""
 

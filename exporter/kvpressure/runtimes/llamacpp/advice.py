@@ -40,15 +40,17 @@ ADVICE: Final = Advice(
     caps=_caps,
     step_why="Prompts are computed in batches of so many tokens, whose buffers live beside the context.",
     step_cost="Long prompts are computed in more batches: time to first token rises.",
-    sequences_cost="Each slot has --ctx-size / --parallel tokens: with twice the slots, twice the --ctx-size keeps the "
-    "longest request as long as it may be now, and takes twice the memory for it. With --kv-unified slots share "
-    "--ctx-size: when it is full, every request that runs ends with an error. More at once make each token take "
+    sequences_cost="Each slot has --ctx-size / --parallel tokens: twice the slots with the same --ctx-size halve the "
+    "longest request; with twice the --ctx-size it stays, for twice the memory. More at once make each token take "
     "longer.",
     too_little="",
     larger_pool="a larger --ctx-size, or --cache-type-k=q8_0 with --cache-type-v=q8_0, which halve the bytes of a "
     "token at some accuracy; or more replicas.",
     prefixes="prompts that begin as the last one of their slot did (--cache-prompt), and what --cache-ram keeps",
     told="its log says n_slots and n_ctx_slot at start; GET /props has them too (total_slots). {flags} are in force.",
+    seats="They wait for a free slot and for nothing else. --ctx-size is shared out: give as many slots as have room "
+    "for the longest request each. With --kv-unified slots take from one --ctx-size as they need, and when that is "
+    "full, every request that runs ends with an error: let it hold what all may have at once.",
     other_limits="--batch-size and --ubatch-size (tokens computed at once)",
     small_kv="q8_0",
 )
