@@ -143,9 +143,18 @@ def test_what_no_page_of_it_tells_is_absent():
 
 def test_requests_that_wait_for_a_reservation_are_pressure_where_the_page_tells():
     found = list(pages(Server(SMALL_POOL), trtllm, NONE, LIGHT, HEAVY))
-    assert last(found[:28]) == ("idle", "")
+    assert last(found[:28]) == ("unknown", "no_gauges")  # there is no iteration before the first request
     assert last(found[:88]) == ("healthy", "")
     assert last(found) == ("kv_cache_pressure", "admission")
+
+
+def test_a_page_that_keeps_its_last_iteration_is_neither_stuck_nor_busy():
+    found = list(pages(Server(SMALL_POOL), trtllm, LIGHT, Load(90)))
+    assert b'num_requests_running{model_name="m",engine_type="trtllm",pid="7"} 0' not in found[-1][1]
+    assert last(found) == ("unknown", "last_step")
+    causes = {str(view.diagnosis.cause) for view in views(found) if view.diagnosis is not None}
+    assert causes == {"unknown", "healthy"}
+    assert last(pages(Server(SMALL_POOL), triton, LIGHT, Load(90)))[0] == "idle"
 
 
 def test_blocks_in_use_are_far_from_full_while_requests_wait_for_a_reservation():

@@ -47,7 +47,7 @@ OVERLAPS: Final = (
         "Without the numbers of requests, a rule that holds does so by what is not known.",
     ),
     Overlap(
-        ("host.front_end_late", "host.cpu_late", "unknown.statistics_late"),
+        ("host.front_end_late", "host.cpu_late", "unknown.statistics_late", "unknown.last_step"),
         ("*",),
         "The engine works and its page stands still, so whatever else the page shows is of some time ago.",
     ),

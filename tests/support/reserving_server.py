@@ -88,6 +88,8 @@ class Server:
     finished: int = 0
     tokens: int = 0
     prompts: int = 0
+    iteration: dict[str, float] = field(default_factory=dict)
+    """What TensorRT-LLM's executor said of the last iteration: without requests there is none."""
 
     def __post_init__(self) -> None:
         names = ("e2e", "ttft", "between", "queued", "inference")
@@ -120,6 +122,8 @@ class Server:
             head.started = self.now
             self.running.append(self.queue.popleft())
             self.joined += 1
+        if self.running:
+            self.iteration = _executor(self)
         self.started += self.joined
         self.batches += bool(self.joined)
         self.steps += bool(self.running)
@@ -130,6 +134,7 @@ class Server:
         for one in done:
             self.running.remove(one)
             self._end(one)
+        self.iteration["active_after"] = min(self.seats, len(self.running) + len(self.queue))
 
     def _end(self, one: Request) -> None:
         self.finished += 1
@@ -183,19 +188,26 @@ def _executor(server: Server) -> dict[str, float]:
 
 
 def trtllm(server: Server, stages: int = 1) -> bytes:
-    """Return trtllm-serve's page, with a label of the process as its registry of several writes it."""
-    found, labels = _executor(server), 'model_name="m",engine_type="trtllm"'
-    gauges = {
-        "num_requests_running": found["active"],
-        "num_requests_waiting": found["waiting"],
-        "num_scheduled_requests": found["scheduled"],
-        "num_context_requests": found["context"],
-        "max_num_active_requests": found["max"],
-        "kv_cache_utilization": found["used"] / found["blocks"],
-        "kv_cache_max_blocks": found["blocks"],
-        "kv_cache_used_blocks": found["used"],
-        "kv_cache_tokens_per_block": BLOCK_TOKENS,
-    }
+    """Return trtllm-serve's page, with a label of the process as its registry of several writes it.
+
+    Its gauges are there after the first iteration, and count requests as it began.
+    """
+    found, labels = server.iteration, 'model_name="m",engine_type="trtllm"'
+    gauges = (
+        {}
+        if "active" not in found
+        else {
+            "num_requests_running": found["active"],
+            "num_requests_waiting": found["waiting"],
+            "num_scheduled_requests": found["scheduled"],
+            "num_context_requests": found["context"],
+            "max_num_active_requests": found["max"],
+            "kv_cache_utilization": found["used"] / found["blocks"],
+            "kv_cache_max_blocks": found["blocks"],
+            "kv_cache_used_blocks": found["used"],
+            "kv_cache_tokens_per_block": BLOCK_TOKENS,
+        }
+    )
     stage = f'trtllm_parallel_config_info{{{labels},pipeline_parallel_size="{stages}",tensor_parallel_size="1"}} 1'
     lines = [
         *(f'trtllm_{name}{{{labels},pid="7"}} {value}' for name, value in gauges.items()),
@@ -213,10 +225,13 @@ def trtllm(server: Server, stages: int = 1) -> bytes:
 
 
 def triton(server: Server, *, queue: bool = True) -> bytes:
-    """Return what the backend adds to Triton's page, beside two series of Triton's own."""
-    found, labels = _executor(server), 'model="tensorrt_llm",version="1"'
+    """Return what the backend adds to Triton's page, beside two series of Triton's own; active are those left after."""
+    found, labels = server.iteration, 'model="tensorrt_llm",version="1"'
+    if "active" not in found:
+        found = dict.fromkeys(("scheduled", "context", "waiting", "used"), 0.0) | _executor(server)
+        found["active_after"] = 0.0
     cache = "nv_trt_llm_kv_cache_block_metrics"
-    requests = {name: found[name] for name in ("active", "scheduled", "context", "max")}
+    requests = {name: found[name] for name in ("scheduled", "context", "max")} | {"active": found["active_after"]}
     requests |= {"waiting": found["waiting"]} if queue else {}
     blocks = {"max": found["blocks"], "used": found["used"], "tokens_per": BLOCK_TOKENS}
     blocks |= {"free": found["blocks"] - found["used"], "fraction": found["used"] / found["blocks"]}

@@ -16,6 +16,7 @@ PRECEDENCE: Final = (
     "host.front_end_late",
     "host.cpu_late",
     "unknown.statistics_late",
+    "unknown.last_step",
     "stuck.looping",
     "stuck.frozen",
     "kv.stranded",

@@ -247,6 +247,7 @@ _ROWS: Final = (
         details={
             "too_few_polls": "too few polls so far",
             "statistics_late": "the metrics do not move, but a one-token request was answered",
+            "last_step": "the metrics stay what the last step left: it is idle, or hangs",
             "no_gauges": "the metrics lack the number of running or waiting requests",
             "layers_differ": "a hybrid model: token counts do not tell how much cache a request needs",
             "no_capacity": "the metrics do not say how much the KV cache holds",

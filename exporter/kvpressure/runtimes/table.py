@@ -149,6 +149,7 @@ GAUGES: Final = {
 OWN_GAUGES: Final = {
     "waiting_room": "waiting requests that wait for room in the cache, where the runtime tells that by itself",
     "seats": "requests that may run at once, where the page tells",
+    "keeps_last_step": "1 where gauges stay what they were in the last step while there is nothing to do",
     "kv_tokens": "tokens that requests hold or have reserved, where the page has no share of the cache",
 }
 """Those that some runtimes have and the assumed one has not."""

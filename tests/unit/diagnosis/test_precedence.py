@@ -48,7 +48,6 @@ WINS_NOWHERE = {
     "gateway.own_limit": _GATEWAY,
     "gateway.unexplained": _GATEWAY,
     "kv.watermark": _FLAGS,
-    "concurrency.max_num_seqs": _FLAGS,
     "concurrency.another_cap": _FLAGS,
     "concurrency.prefill_budget": _FLAGS,
     "concurrency.head_of_line": _FLAGS,
@@ -65,6 +64,7 @@ WINS_NOWHERE = {
     "unknown.layers_differ": _POLLS,
     "unknown.cold_start": _POLLS,
     "unknown.reservations": _POLLS,
+    "unknown.last_step": _POLLS,
     "stuck.looping": _POLLS,
     "stuck.nothing_runs": _POLLS,
     "kv.nothing_runs": _POLLS,
@@ -88,6 +88,7 @@ NO_REASONS |= {"blocked_by_longest_ratio": 0.0, "prefilling": 0.0}
 ON_POLLS = {
     "unknown.no_capacity": {},
     "unknown.layers_differ": {"blocked_ratio": 0.2, "blocked_by_longest_ratio": 0.9, "fit_unknown": True},
+    "unknown.last_step": {"last_step_seconds": 40.0, "kv_usage_ratio": 0.3},
     "unknown.reservations": {"blocked_ratio": None, "room_is_unseen": True},
     "stuck.looping": {"looping_seconds": 40.0, "kv_usage_ratio": 0.3},
     "stuck.nothing_runs": {"still_seconds": 20.0, "kv_usage_ratio": 0.3},

@@ -7,6 +7,7 @@ from typing import Final
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import batch, progress, queue, room
 from kvpressure.diagnosis.rules import nothing_to_say, of_symptom, rules_of, same, waiting
+from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
@@ -21,6 +22,13 @@ _reservations = same(
     "Requests wait, and the runtime reserves room for answers in advance: the page does not tell how much of the cache."
 )
 _cold_start = same("Requests wait, and none has ended yet to tell how long prompts are.")
+
+
+def _last_step(facts: Facts) -> str:
+    seconds = number(round(facts.window.progress.last_step_seconds))
+    return (
+        f"The page has not changed for {seconds} s, and would not while there is nothing to do: it is idle, or hangs."
+    )
 
 
 def _no_capacity(facts: Facts) -> str:
@@ -42,6 +50,7 @@ RULES: Final = rules_of(
     ("no_activity", "no_gauges", queue.activity_unknown, _no_gauges),
     ("no_queue", "no_gauges", queue.demand_unknown, _no_gauges),
     ("statistics_late", "statistics_late", progress.statistics_late, of_symptom(CANARY_UNANSWERED)),
+    ("last_step", "last_step", progress.of_last_step & ~progress.unanswered, _last_step),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("reservations", "reservations", _unseen, _reservations),
     ("cold_start", "cold_start", _fit_unknown & room.capacity_known & ~room.room_is_unseen, _cold_start),

@@ -9,8 +9,9 @@ A prompt that is not in a step, while seats are free and the step computes no pr
 with one pipeline stage, which trtllm-serve's page names; with several each step takes some of the requests only.
 Requests in their last step may be active without being scheduled: a few in a hundred.
 
-trtllm-serve's page has gauges with `enable_iter_perf_stats`, and is there with `return_perf_metrics`. Tokens and
-latencies are counted when requests end. Triton's has gauges only, with `model` and `version` as labels.
+trtllm-serve's page has gauges with `enable_iter_perf_stats`, and is there with `return_perf_metrics`. They are written
+with each iteration, counted from its beginning, and without requests there is none: the last request stays on the page.
+Tokens and latencies are counted when requests end. Triton's has gauges only, with `model` and `version` as labels.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def complete(gauges: dict[str, float]) -> dict[str, float]:
     if "kv_usage" not in found and used is not None and blocks:
         found["kv_usage"] = min(1.0, used / blocks)
     active, scheduled, seats = gauges.get("running"), gauges.get("_scheduled"), gauges.get("seats")
+    if "_serve" in gauges:
+        found["keeps_last_step"] = 1.0
     if active is None or scheduled is None:
         return found
     left = active - scheduled if active - scheduled > 1 + _ENDING * scheduled else 0.0
@@ -71,6 +74,7 @@ TRTLLM: Final = Table(
     relayed=frozenset({"nv_trt_llm_"}),
     gauges=(
         *_requests("active", "num_requests_running"),
+        Row("_serve", ("trtllm_num_requests_running",), merge="max"),
         *_requests("waiting", "num_requests_waiting"),
         *_requests("scheduled", "num_scheduled_requests"),
         *_requests("context", "num_context_requests"),
