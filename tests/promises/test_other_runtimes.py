@@ -19,6 +19,8 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
+from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, read_containers
 from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
 from kvpressure.model.environment import LOG_KINDS, Environment, LogReport
 from kvpressure.model.samples import EngineSample
@@ -306,14 +308,18 @@ def test_limits_are_read_from_its_own_options(name: str):
     ],
 )
 def test_variables_of_the_container_are_its_options(image: str, env: dict[str, str], limit: str, value: float):
-    # The image says what runs before the variables can be read as its options.
-    runtime = runtime_of(image, read_start([], [], env, Budget()))
-    assert runtime is not None
-    words = runtime.starting.completed((), (), env, Budget())
-    assert (
-        read_limits(read_start([runtime.advice.serve.split()[0], *words], [], {}, Budget())).limits[limit].value
-        == value
-    )
+    start = read_start([], [], env, Budget(), image=image)
+    assert read_limits(start).limits[limit].value == value
+    assert read_limits(read_start([], ["--port", "9"], env, Budget(), image=image)).limits[limit].value == value
+
+
+def test_an_image_without_a_command_is_read_in_its_own_options():
+    args = ["-m", "/m.gguf", "-np", "2", "-c", "8192"]
+    pod = {"spec": {"containers": [{"name": "a", "image": "ghcr.io/ggml-org/llama.cpp:server", "args": args}]}}
+    (found,) = engine_containers(read_containers(pod), Wishes(), selected=False, port_name="http")
+    assert (found.runtime, found.serving_port) == (named("llamacpp"), 8080)
+    limits = {limit.name: limit.value for limit in limits_of(found, {}) or ()}
+    assert limits == {"max_num_seqs": 2, "kv_capacity_tokens": 8192}
 
 
 @pytest.mark.parametrize("runtime", [one for one in RUNTIMES if not one.planning.by_memory], ids=lambda one: one.name)

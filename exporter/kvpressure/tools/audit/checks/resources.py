@@ -38,6 +38,8 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
         return Verdict("unknown", why, place)
     if (verdict := unseen(engine, _LIMIT)) is not None:
         return verdict
+    if not engine.runtime.planning.by_memory:
+        return Verdict("unknown", f"how {engine.runtime.title} fills a GPU's memory is not known here", place)
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
     share = default if limit is None else limit.value
     shown = f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}" if limit is None else number(share)
