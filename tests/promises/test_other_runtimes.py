@@ -209,6 +209,8 @@ def test_tgis_log_says_how_large_its_cache_is():
     said = "2024-09-03T04:40:19Z  INFO text_generation_router::server: Setting max batch total tokens to 19056"
     start.take(said, 1.0)
     assert start.capacity_tokens == 19056
+    start.take(said.replace("19056", "21000"), 30.0)
+    assert start.capacity_tokens == 21000, "of a restart the newest counts"
 
 
 def test_the_page_of_one_is_not_the_page_of_another():

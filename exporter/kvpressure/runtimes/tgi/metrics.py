@@ -85,5 +85,5 @@ LOGS: Final = Wordings(
     ),
     words=("setting max batch total tokens to ",),
     facts=((re.compile(r"\bsetting max batch total tokens to (\d{1,12})"), note_least("tokens")),),
-    banner="starting webserver",
+    banner="setting max batch total tokens to ",
 )
