@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -182,6 +183,43 @@ def test_where_reservations_show_nowhere_it_is_unknown_and_says_so(page):
 @pytest.mark.parametrize("page", [trtllm, triton])
 def test_seats_that_are_taken_are_a_cap(page):
     assert last(pages(Server(LARGE_POOL, seats=SEATS), page, LIGHT, MORE)) == ("concurrency_bound", "max_num_seqs")
+
+
+SITUATIONS = {
+    "calm": (Server(60_000), Load(110, 1.5, 800, 200, 800)),
+    "room, answers shorter than max_tokens": (Server(30_000), Load(110, 6.0, 1200, 150, 2000)),
+    "room, answers of max_tokens": (Server(30_000), Load(110, 6.0, 600, 600, 600)),
+    "seats": (Server(400_000, seats=24), Load(110, 9.0, 500, 150, 600)),
+    "prompts of a step": (Server(900_000, step=2048), Load(110, 40.0, 1900, 40, 100)),
+}
+"""What requests wait for, in the model: nothing, room beside what others reserve, a seat, a place in a step."""
+
+TOLD = {
+    "trtllm": (
+        *("healthy/", "kv_cache_pressure/admission", "kv_cache_pressure/admission"),
+        *("concurrency_bound/max_num_seqs", "unknown/reservations"),
+    ),
+    "triton": (
+        *("healthy/", "unknown/reservations", "unknown/reservations"),
+        *("concurrency_bound/max_num_seqs", "unknown/reservations"),
+    ),
+    "tgi with its log": (
+        *("healthy/", "kv_cache_pressure/admission", "kv_cache_pressure/admission"),
+        *("concurrency_bound/sequence_cap", "unknown/no_reasons"),
+    ),
+    "tgi": ("healthy/", *["unknown/reservations"] * 4),
+}
+PAGES = {"trtllm": trtllm, "triton": triton, "tgi with its log": tgi, "tgi": tgi}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_no_other_cause_than_the_right_one_is_told_of_a_model_of_each(kind: str, situation: str):
+    server, load = SITUATIONS[situation]
+    log = server.pool if kind == "tgi with its log" else None
+    found = [view for view in views(pages(deepcopy(server), PAGES[kind], load, seed=13), log) if view.t - START > 70]
+    told = {f"{view.diagnosis.cause}/{view.diagnosis.detail}" for view in found if view.diagnosis is not None}
+    assert told == {TOLD[kind][list(SITUATIONS).index(situation)]}
 
 
 def test_many_short_answers_whose_last_step_is_not_scheduled_are_healthy():
