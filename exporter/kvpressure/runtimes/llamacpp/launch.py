@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.numbers import whole
 from kvpressure.commandline.options import Dialect, Given, Options
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name
+from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, with_variables
 
 NAMES: Final[Mapping[str, str]] = dict.fromkeys(
     ("batch-size", "cache-type-k", "ctx-size", "kv-unified", "model", "parallel", "port", "ssl-cert-file"), "\0"
@@ -61,36 +60,15 @@ def _launch(words: Words) -> Launch | None:
     return None
 
 
-def _worker(options: Options) -> bool:  # noqa: ARG001 - what computes for another one is another program
-    return False
-
-
-def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - there is one program
-    return True
-
-
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
     """Return whether an image is the project's own with the server as its entrypoint, which its tag says."""
     tag = image.split("@", 1)[0].rpartition(":")[2]
     return not command and image_name(image) == "llama.cpp" and _TAGS.fullmatch(tag) is not None
 
 
-def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one program
-    value = options.given.get("port")
-    if value is None:
-        return PORT
-    port = whole(value.text)
-    return int(port) if port is not None and port <= 65535 else None
+def _option(variable: str) -> str:
+    own = variable.startswith(_VARIABLES)
+    return variable.removeprefix(_VARIABLES).lower().replace("_", "-") if own else ""
 
 
-def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:  # noqa: ARG001
-    """Return the words behind the options that its variables stand for, over which those of the command line win."""
-    found: list[str] = []
-    for name, value in env.items():
-        if name.startswith(_VARIABLES):
-            budget.take(len(value))
-            found += [f"--{name.removeprefix(_VARIABLES).lower().replace('_', '-')}", value]
-    return (*found, *words)
-
-
-STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port, _completed)
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, port_or(PORT), completed=with_variables(_option))

@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.numbers import share, whole
 from kvpressure.commandline.options import Dialect, Options
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name
+from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, with_variables
 
 NAMES: Final[Mapping[str, str]] = dict.fromkeys(
     (
@@ -63,14 +62,6 @@ def _launch(words: Words) -> Launch | None:
     return next((Launch(words[at + 1 :]) for at in found), None)
 
 
-def _worker(options: Options) -> bool:  # noqa: ARG001 - shards are its own processes
-    return False
-
-
-def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - there is one program
-    return True
-
-
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
     name = image_name(image)
     if command or not _IMAGES.fullmatch(name):
@@ -78,23 +69,9 @@ def _image_serves(image: str, command: Words, args: Words, options: Sequence[Opt
     return not args or base(args[0]) not in SHELLS
 
 
-def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one program
-    value = options.given.get("port")
-    if value is None:
-        return PORT
-    port = whole(value.text)
-    return int(port) if port is not None and port <= 65535 else None
+def _option(variable: str) -> str:
+    option = variable.lower().replace("_", "-")
+    return option if variable.isupper() and (option in NAMES or option in _ALIASES) else ""
 
 
-def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:  # noqa: ARG001
-    """Return the words behind the options that its variables stand for, over which those of the command line win."""
-    found: list[str] = []
-    for name, value in env.items():
-        option = name.lower().replace("_", "-")
-        if name.isupper() and (option in NAMES or option in _ALIASES):
-            budget.take(len(value))
-            found += [f"--{option}", value]
-    return (*found, *words)
-
-
-STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port, _completed)
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, port_or(PORT), completed=with_variables(_option))

@@ -10,7 +10,7 @@ from kvpressure.commandline.numbers import share, whole
 from kvpressure.commandline.options import Dialect, Options
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, start_script
+from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, start_script
 
 NAMES: Final[Mapping[str, str]] = dict.fromkeys(
     (
@@ -68,26 +68,10 @@ def _launch(words: Words) -> Launch | None:
     return None
 
 
-def _worker(options: Options) -> bool:  # noqa: ARG001 - other nodes run what trtllm-llmapi-launch starts
-    return False
-
-
-def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - there is one program
-    return True
-
-
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
     """Return whether a start script in its image serves, by its name; the image's own entrypoint is a shell."""
     script = start_script((*command, *args)) if command and image_name(image) == "tensorrt-llm" else ""
     return _SCRIPT.search(script) is not None
 
 
-def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one program
-    value = options.given.get("port")
-    if value is None:
-        return PORT
-    port = whole(value.text)
-    return int(port) if port is not None and port <= 65535 else None
-
-
-STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port)
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, port_or(PORT))
