@@ -27,6 +27,8 @@ from kvpressure.model.environment import LOG_KINDS, Environment, LogReport
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import RUNTIMES, named
+from kvpressure.simulation import calibrate
+from kvpressure.simulation.steps import UnknownError
 from kvpressure.sources.logs.learn import StartUp
 from tests.support.log_kinds import classify
 from tests.support.reserving_server import Load, Server, TimedPage, pages, tgi, triton, trtllm
@@ -220,6 +222,13 @@ def test_no_other_cause_than_the_right_one_is_told_of_a_model_of_each(kind: str,
     found = [view for view in views(pages(deepcopy(server), PAGES[kind], load, seed=13), log) if view.t - START > 70]
     told = {f"{view.diagnosis.cause}/{view.diagnosis.detail}" for view in found if view.diagnosis is not None}
     assert told == {TOLD[kind][list(SITUATIONS).index(situation)]}
+
+
+def test_nothing_is_predicted_of_a_scheduler_that_is_not_simulated():
+    *_, view = views(pages(Server(SMALL_POOL), tgi, LIGHT, HEAVY), SMALL_POOL)
+    assert view.observed is not None
+    with pytest.raises(UnknownError, match="reserves room for answers"):
+        calibrate.read(view.observed, view.limits)
 
 
 def test_many_short_answers_whose_last_step_is_not_scheduled_are_healthy():
