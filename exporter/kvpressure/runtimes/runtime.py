@@ -219,11 +219,13 @@ class Asking:
     """How a request reaches one engine of several behind a server, and what tells that it is dead.
 
     `rank_header` names the rank ("" where no header can). `dead` are words of the body of a 500 from a server whose
-    engine process has ended.
+    engine process has ended. `page` is the path of its metrics, beside
+    those of its API.
     """
 
     rank_header: str = ""
     dead: tuple[str, ...] = ()
+    page: str = "/metrics"
 
 
 @dataclass(frozen=True)

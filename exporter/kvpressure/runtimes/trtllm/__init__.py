@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.runtimes.runtime import Runtime
+from kvpressure.runtimes.runtime import Asking, Runtime
 from kvpressure.runtimes.trtllm.advice import ADVICE, AUDIT, PLANNING
 from kvpressure.runtimes.trtllm.launch import STARTING
 from kvpressure.runtimes.trtllm.metrics import EVIDENCE, LOGS, TRTLLM
@@ -18,5 +18,6 @@ RUNTIME: Final = Runtime(
     advice=ADVICE,
     audit=AUDIT,
     planning=PLANNING,
+    asking=Asking(page="/prometheus/metrics"),
     evidence=EVIDENCE,
 )
