@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -26,6 +26,7 @@ from typing import Final
 import yaml
 
 from bench.world import free_port, process
+from tests.support.e2e_pages import causes, check, get, wait_for
 
 VERSION: Final = "1.4.0"
 CACHE: Final = Path(__file__).parents[1] / ".cache" / "dynamo"
@@ -78,31 +79,31 @@ def main() -> int:
     model = _model(python)
     worker, frontend, own = _low_port(), free_port(), free_port()
     with _dynamo(python, model, worker, frontend), _exporter(own, worker, frontend):
-        _wait("the model", lambda: b"tiny" in _get(frontend, "/v1/models"), 120)
+        wait_for("the model", lambda: b"tiny" in get(frontend, "/v1/models"), 120, CACHE)
         over = threading.Event()
         clients = [threading.Thread(target=_client, args=(frontend, Random(k), over)) for k in range(CLIENTS)]
         for client in clients:
             client.start()
         time.sleep(LOAD_SECONDS)
-        (CACHE / f"worker-{VERSION}.prom").write_bytes(_get(worker, "/metrics"))
-        (CACHE / f"frontend-{VERSION}.prom").write_bytes(_get(frontend, "/metrics"))
-        under_load = _get(own, "/metrics").decode()
-        diagnosis = _get(own, "/api/v1/diagnosis").decode()
+        (CACHE / f"worker-{VERSION}.prom").write_bytes(get(worker, "/metrics"))
+        (CACHE / f"frontend-{VERSION}.prom").write_bytes(get(frontend, "/metrics"))
+        under_load = get(own, "/metrics").decode()
+        diagnosis = get(own, "/api/v1/diagnosis").decode()
         over.set()
         for client in clients:
             client.join()
         time.sleep(75)
-        after = _get(own, "/metrics").decode()
-        targets = _get(own, "/targets").decode()
+        after = get(own, "/metrics").decode()
+        targets = get(own, "/targets").decode()
     held = [
-        _check("the worker is one engine", 'source_up{source="engine",target="worker"} 1.0', under_load),
-        _check("its pool is named while clients wait", 'cause="kv_cache_pressure",engine="0"', _causes(under_load)),
-        _check("nothing is named when they have gone", 'cause="idle",engine="0"', _causes(after)),
-        _check("the frontend is no engine", 'source_up{source="engine",target="frontend"} 0.0', under_load),
-        _check("and its target says so", "Dynamo's frontend, not of an engine", targets),
-        _check("its queue is read", 'source_up{source="gateway",target="frontend"} 1.0', under_load),
-        _check("and is the engine's demand", "at least one", _queued(under_load)),
-        _check("and is named", "queued at the gateway: ", diagnosis),
+        check("the worker is one engine", 'source_up{source="engine",target="worker"} 1.0', under_load),
+        check("its pool is named while clients wait", 'cause="kv_cache_pressure",engine="0"', causes(under_load)),
+        check("nothing is named when they have gone", 'cause="idle",engine="0"', causes(after)),
+        check("the frontend is no engine", 'source_up{source="engine",target="frontend"} 0.0', under_load),
+        check("and its target says so", "Dynamo's frontend, not of an engine", targets),
+        check("its queue is read", 'source_up{source="gateway",target="frontend"} 1.0', under_load),
+        check("and is the engine's demand", "at least one", _queued(under_load)),
+        check("and is named", "queued at the gateway: ", diagnosis),
     ]
     return int(not all(held))
 
@@ -110,18 +111,6 @@ def main() -> int:
 def _queued(text: str) -> str:
     found = [one for one in text.splitlines() if one.startswith("kvpressure_gateway_queue_requests{")]
     return "\n".join([*found, "at least one"] if any(float(one.split()[-1]) >= 1 for one in found) else found)
-
-
-def _check(what: str, wanted: str, text: str) -> bool:
-    sys.stdout.write(f"{'ok    ' if wanted in text else 'MISSED'} {what}\n")
-    if wanted not in text:
-        sys.stdout.write(f"       no {wanted!r} in:\n{text[:2000]}\n")
-    return wanted in text
-
-
-def _causes(text: str) -> str:
-    lines = text.splitlines()
-    return "\n".join(one for one in lines if one.startswith("kvpressure_bottleneck{") and one.endswith(" 1.0"))
 
 
 def _install() -> str:
@@ -211,22 +200,6 @@ def _low_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     sys.exit("no free port below 32768")
-
-
-def _get(port: int, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        body: bytes = answer.read()
-        return body
-
-
-def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            if there():
-                return
-        time.sleep(1)
-    sys.exit(f"{what} did not come up in {seconds:.0f} s; its log is in {CACHE}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 _FETCHING: Final = ("deferred.remote_kv", "deferred.offload", "deferred.external_kv")
 _PUT_OFF: Final = ("deferred.lora_slots", "deferred.several_kinds", "deferred.grammar")
-_FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.cold_start")
+_FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.reservations", "unknown.cold_start")
 _CAPS: Final = ("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap")
 _STEPS: Final = ("compute.prefill", "compute.decode_bandwidth", "compute.decode", "compute.mixed")
 _MUST_BE: Final = ("deferred.must_be_*",)
@@ -47,7 +47,7 @@ OVERLAPS: Final = (
         "Without the numbers of requests, a rule that holds does so by what is not known.",
     ),
     Overlap(
-        ("host.front_end_late", "host.cpu_late", "unknown.statistics_late"),
+        ("host.front_end_late", "host.cpu_late", "unknown.statistics_late", "unknown.last_step"),
         ("*",),
         "The engine works and its page stands still, so whatever else the page shows is of some time ago.",
     ),
@@ -110,7 +110,8 @@ OVERLAPS: Final = (
         ("compute.*", *_CAPS, "host.*", *_LATE),
         "Whether the next request fits is not known, so a cap or full steps may not be what it waits for.",
     ),
-    Overlap(("unknown.layers_differ",), ("unknown.cold_start",), "Lengths would not tell what a request costs there."),
+    Overlap(("unknown.layers_differ",), _FIT_UNKNOWN[1:], "Lengths would not tell what a request costs there."),
+    Overlap(("unknown.reservations",), ("unknown.cold_start",), "Lengths would not tell what is reserved."),
     Overlap(
         (*_FETCHING, *_SHORT, *_PUT_OFF, *_FIT_UNKNOWN),
         ("kv.eviction",),

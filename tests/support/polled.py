@@ -66,7 +66,7 @@ class Polls:
         needs_lengths = ("blocked_ratio", "request_ratio", "waited_steps", "step_tokens", "prefill_ratio")
         unknown = "blocked_ratio" in asked and asked["blocked_ratio"] is None
         self.lengths_known = not unknown and any(asked.get(name) is not None for name in needs_lengths)
-        stands = max(self._get(f"{kind}_seconds", 0.0) for kind in ("frozen", "looping", "still"))
+        stands = max(self._get(f"{kind}_seconds", 0.0) for kind in ("frozen", "looping", "still", "last_step"))
         self.frozen_at = WINDOW - stands if stands else math.inf
         self.usage = self._usage()
         self.prompts = self._prompt_tokens()
@@ -121,6 +121,8 @@ class Polls:
         for name, gauge in (("kv_usage_ratio", "kv_usage"), ("demand", "running"), ("waiting_ratio", "waiting")):
             if name in asked and asked[name] is None:
                 del gauges[gauge]
+        if asked.get("last_step_seconds"):
+            gauges["keeps_last_step"] = 1.0
         return gauges | PAUSED[asked.get("paused_by", "")] | self._adapters()
 
     def _batch(self, t: int, poll: int) -> float:
@@ -259,6 +261,7 @@ def polled(asked: Mapping[str, Any], derived: Derived) -> tuple[Derived, Verdict
         capacity_tokens=CAPACITY if capacity else None,
         watermark_ratio=polls.watermark_ratio,
         layers_differ=bool(asked.get("fit_unknown")),
+        admission="unseen" if asked.get("room_is_unseen") else "prompt",
     )
     window = polls.window(cache)
     gpus = () if asked.get("gpu_utilization_ratio") is None else (_gpu(asked["gpu_utilization_ratio"]),)

@@ -80,6 +80,15 @@ def more_sequences(
 def more_sequences_in_steps(case: Case) -> Action:
     """Return the action that raises `max_num_seqs` where nobody knows how far."""
     limit, (title, budget) = case.limits.max_num_seqs, _or_budget(case)
+    if case.own.seats:
+        return Action(
+            key=SEQUENCES,
+            title=f"Raise {case.own.words[SEQUENCES]}",
+            current="not visible" if limit is None else str(limit),
+            why=f"{number(round(demand(case)))} requests want to run. {case.own.seats}",
+            cost=case.own.sequences_cost,
+            checks=("Within 2 minutes of the restart:", unqueued(case)),
+        )
     return Action(
         key=SEQUENCES,
         title=f"Raise {case.own.words[SEQUENCES]}{title} in small steps",
@@ -89,6 +98,11 @@ def more_sequences_in_steps(case: Case) -> Action:
         cost="Larger batches make each token take longer.",
         checks=("Within 2 minutes of each restart:", f"{series('kv_cache_usage_ratio_max', case.place)} < 0.8"),
     )
+
+
+def unqueued(case: Case) -> str:
+    """Return the check that hardly anybody waits."""
+    return f"{series('requests_waiting', case.place)} < 1"
 
 
 def fewer_sequences(case: Case) -> Action | None:

@@ -31,6 +31,7 @@ _GATEWAY: Final = Remedy(
     "thresholds are said to be.",
     cost="More requests at once in each engine: each step takes longer.",
 )
+NO_SEAT: Final = "Requests wait for a place, and a new server brings its own."
 NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
 
@@ -60,7 +61,7 @@ def _more_sequences(case: Case) -> list[Action | None]:
     """Return the actions where nothing can be predicted."""
     limit, room = case.limits.max_num_seqs, case.room
     if limit is None or room is None:
-        return [batch.more_sequences_in_steps(case), replica(case, NO_ROOM)]
+        return [batch.more_sequences_in_steps(case), replica(case, (case.own.seats and NO_SEAT) or NO_ROOM)]
     new = min(room, math.ceil(batch.demand(case)), int(limit.value * LARGEST_STEP_FACTOR))
     if new <= limit.value:
         why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."

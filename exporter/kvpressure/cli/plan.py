@@ -170,6 +170,8 @@ def command(**options: Any) -> None:
 
 def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     runtime = named(options["runtime"])
+    if not runtime.planning.by_memory:
+        raise RefusedError([f"{runtime.title}: how its cache follows from the memory of a GPU is not known here"])
     memory = _memory(options, runtime)
     traffic = _traffic(options)
     geometry = _geometry(options, with_weights=memory.weights_bytes is memory.kv_cache_bytes is None)

@@ -80,6 +80,11 @@ class Facts:
     def __post_init__(self) -> None:
         self.window, self.thresholds = self.inputs.window, self.inputs.thresholds
 
+    @property
+    def most_sequences(self) -> float | None:
+        """How many may run at once: as declared, else as the page tells; None where neither does."""
+        return self.inputs.declared.get("max_num_seqs", self.window.fit.seats)
+
     def symptom(self, name: str) -> bool | None:
         """Whether a symptom holds; None where it cannot be judged, or nobody looks for it."""
         found = self.symptoms.get(name)

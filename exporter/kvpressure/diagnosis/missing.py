@@ -53,7 +53,7 @@ SOURCES: Final[tuple[EvidenceSource, ...]] = (
             "how many sequences it may run",
             "let kvpressure read how it was started (its pod, or its process's arguments)",
         ),
-        lambda inputs: bool(inputs.declared),
+        lambda inputs: bool(inputs.declared) or inputs.window.fit.seats is not None,
     ),
     *exported("kvpressure.diagnosis.rules", "EVIDENCE"),
 )

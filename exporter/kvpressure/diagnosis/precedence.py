@@ -16,6 +16,7 @@ PRECEDENCE: Final = (
     "host.front_end_late",
     "host.cpu_late",
     "unknown.statistics_late",
+    "unknown.last_step",
     "stuck.looping",
     "stuck.frozen",
     "kv.stranded",
@@ -47,6 +48,7 @@ PRECEDENCE: Final = (
     "deferred.grammar",
     # What a queue shows by itself.
     "unknown.layers_differ",
+    "unknown.reservations",
     "unknown.cold_start",
     # Steps full of prompts that are computed again are the cache's doing, not the load's.
     "kv.eviction",

@@ -25,7 +25,6 @@ LIST_SECONDS: Final = 10.0
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
 MODELS: Final = "/v1/models"
-_METRICS: Final = "/metrics"
 _PROMPT: Final = "a"
 _ANSWER: Final = {COMPLETIONS: "choices", EMBEDDINGS: "data"}
 _TURNED_AWAY: Final = (429, 503)
@@ -160,8 +159,8 @@ class CanarySource:
 
     def _url(self, path: str) -> URL:
         """Beside the metrics page: a server below a prefix has both there."""
-        target = self._engine.target
-        prefix = target.path.removesuffix(_METRICS) if target.path.endswith(_METRICS) else ""
+        target, page = self._engine.target, self._engine.asking.page
+        prefix = target.path.removesuffix(page) if target.path.endswith(page) else ""
         return URL(target.url + prefix + path)
 
     def _is_dead(self, reply: Reply) -> bool:

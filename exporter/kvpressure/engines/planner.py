@@ -89,6 +89,8 @@ class Sizes:
         if found != self._found:
             self._found = found
             counts: dict[str, Any] = {name: int(value) for name, value in found.items() if value >= 1}
+            if (blocks := counts.pop("capacity_blocks", None)) is not None and "block_size" in counts:
+                counts["capacity_tokens"] = blocks * counts["block_size"]
             self._cache = replace(self._said, **counts)
         return self._cache
 
@@ -104,12 +106,15 @@ class EnginePlan:
     histograms: tuple[Histogram, ...]
     cache: CacheConfig | None
     sizes: Sizes | None = None
+    complete: Callable[[dict[str, float]], dict[str, float]] | None = None
 
     def read(self, values: list[float]) -> EngineSample:
         """Return the engine's signals; `cache` is the same object on every page of this plan that says the same."""
         read = [(histogram.signal, histogram.read(values)) for histogram in self.histograms]
         histograms = {signal: sample for signal, sample in read if sample is not None}
         gauges, counters = self.gauges.read(values), self.counters.read(values)
+        if self.complete is not None:
+            gauges = self.complete(gauges)
         cache = self.cache if self.sizes is None else self.sizes.read(values)
         return EngineSample(self.model_name, self.engine, gauges, counters, histograms, cache)
 
@@ -139,7 +144,6 @@ _Engine = tuple[str, str]
 _Chosen = list[tuple[Row, tuple[int, ...]]]
 """Rows of the table that the page has, and where their values are."""
 
-_NOTHING_SAID: Final = CacheConfig()
 _SOLE: Final = "0"
 _SERVER: Final = ""
 
@@ -161,14 +165,14 @@ class _Index:
     """
 
     def __init__(self, found: Mapping[str, Sequence[_Found]], table: Table) -> None:
-        info, model, self._label = table.info, table.model_label, table.engine_label
+        info, self._label = table.info, table.engine_label
         self.names = frozenset(found)
         self.labelled = any(self._label in one.labels for series in found.values() for one in series)
         self.infos = found.get(info, ())
         self._series: defaultdict[tuple[str, _Engine], list[_Found]] = defaultdict(list)
         for name in self.names - {info}:
             for one in found[name]:
-                self._series[name, (one.labels.get(model, ""), self.engine(one))].append(one)
+                self._series[name, (_model(one, table), self.engine(one))].append(one)
         self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
         if len(self.engines) > MAX_ENGINES:
             raise PageError("too_large", f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
@@ -184,6 +188,10 @@ class _Index:
         if own or self._engines_of[engine[0]] != 1:
             return own
         return self._series.get((name, (engine[0], _SERVER)), [])
+
+
+def _model(found: _Found, table: Table) -> str:
+    return found.labels.get(table.model_label) or found.labels.get(table.other_model_label, "")
 
 
 def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
@@ -238,6 +246,7 @@ def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts,
     configs = {table.info_cache(one.labels, facts) for one in index.infos if index.engine(one) == engine[1]}
     # Several processes may describe one engine; if they contradict each other, none of them is believed.
     said = configs.pop() if len(configs) == 1 else None
+    known = replace(said or CacheConfig(), admission=table.admission)
     sizes = _chosen(table.cache, index, engine)
     histograms = (_histogram(row, index, engine) for row in table.histograms)
     return EnginePlan(
@@ -246,8 +255,9 @@ def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts,
         gauges=Scalars([*_chosen(table.gauges, index, engine), *server]),
         counters=Scalars(_chosen(table.counters, index, engine)),
         histograms=tuple(histogram for histogram in histograms if histogram is not None),
-        cache=said,
-        sizes=Sizes(Scalars(sizes), said or _NOTHING_SAID) if sizes else None,
+        cache=known if said or table.admission != "prompt" else None,
+        sizes=Sizes(Scalars(sizes), known) if sizes else None,
+        complete=table.complete,
     )
 
 

@@ -49,8 +49,8 @@ class Start:
     """What a container's command comes to, as far as it could be read; `command` and `args` are as written.
 
     `servers` are those that it starts (`seen`), else the one that the image's entrypoint or the first program may be,
-    read as the assumed runtime's; `only` says that it is not one program among several. `cut` says why not everything
-    could be read, as a sentence without a full stop: whatever was read may be contradicted there.
+    read as the image's runtime's or the assumed one's; `only` says that it is not one program among several. `cut` says
+    why not everything could be read, as a sentence without a full stop: whatever was read may be contradicted there.
     """
 
     command: Words = ()
@@ -67,12 +67,14 @@ def read_start(
     env: Mapping[str, str],
     budget: Budget,
     files: Mapping[str, str] | None = None,
+    image: str = "",
 ) -> Start:
     """Read what a container starts. Never raises: where the budget does not suffice the reading is `cut`.
 
     `env` holds the variables with plain values in the order of the manifest, `files` the texts of files mounted from
-    ConfigMaps by their path in the container.
+    ConfigMaps by their path in the container; whose server the `image` starts by itself is whose the options are.
     """
+    own_start = tuple(command), tuple(args)
     count = 0
     first: Words = ()
     launched: list[tuple[Runtime, Launch]] = []
@@ -87,7 +89,9 @@ def read_start(
                 launched.append(one)
                 cut = cut or program.unreadable
         cut = cut if launched else unreadable
-        for runtime, started in launched or [(ASSUMED, Launch(first if command or count < 2 else ()))]:
+        of_image = (one for one in RUNTIMES if not command and one.starting.image_serves(image, (), own_start[1], ()))
+        whose = ASSUMED if launched else next(of_image, ASSUMED)
+        for runtime, started in launched or [(whose, Launch(first if command or count < 2 else ()))]:
             budget.take(steps=_SERVER)
             own = runtime.starting
             words = started.arguments if command else own.completed(started.arguments, args, settled, budget)
@@ -96,7 +100,7 @@ def read_start(
     except BudgetExceededError:
         cut = TOO_MUCH
         servers += [Server(one.arguments, runtime, one.module) for runtime, one in launched[len(servers) :]]
-    return Start(tuple(command), tuple(args), tuple(servers), bool(launched), not command or count < 2, cut)
+    return Start(*own_start, tuple(servers), bool(launched), not command or count < 2, cut)
 
 
 def launch(words: Words) -> tuple[Runtime, Launch] | None:

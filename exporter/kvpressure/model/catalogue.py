@@ -247,9 +247,11 @@ _ROWS: Final = (
         details={
             "too_few_polls": "too few polls so far",
             "statistics_late": "the metrics do not move, but a one-token request was answered",
+            "last_step": "the metrics stay what the last step left: it is idle, or hangs",
             "no_gauges": "the metrics lack the number of running or waiting requests",
             "layers_differ": "a hybrid model: token counts do not say how much cache a request needs",
             "no_capacity": "the metrics do not say how much the KV cache holds",
+            "reservations": "the metrics do not say how much of the KV cache is reserved for answers",
             "cold_start": "no request has finished yet, so prompt lengths are not known",
             "no_reasons": "the metrics do not say why requests wait",
             "held_at_gateway": "a gateway holds requests back; its metrics do not say why",

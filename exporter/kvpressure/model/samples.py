@@ -36,6 +36,12 @@ class HistogramSample:
         return self.counts[-1]
 
 
+ADMISSIONS: Final = ("prompt", "reserved", "unseen")
+"""What a request has to fit into the KV cache with when it is admitted: its prompt; all that it may generate as well,
+which is then part of what is in use; or the same where the page does not tell how much is reserved: a prompt that does
+not fit still says so, one that fits says nothing."""
+
+
 @record
 class CacheConfig:
     """What a runtime says of its KV cache; every field is None when the page does not say.
@@ -44,7 +50,7 @@ class CacheConfig:
     `bytes_per_token` is per rank over all layers, `max_model_len` is the longest request in tokens. Where
     `layers_differ` (windows, states), `capacity_tokens` counts requests of that length; a short one may cost as much.
     `watermark_ratio` is the share of the pool that stays free when a request is admitted beside others, `kv_bits` how
-    many an element of the KV cache has.
+    many an element of the KV cache has. `admission` is what a request has to fit with, a word of `ADMISSIONS`.
     """
 
     block_size: int | None = None
@@ -56,6 +62,7 @@ class CacheConfig:
     layers_differ: bool = False
     watermark_ratio: float | None = None
     kv_bits: int | None = None
+    admission: str = "prompt"
 
 
 @record

@@ -120,6 +120,8 @@ class Advice:
     `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
     tell apart.
 
+    `seats` says, where requests wait for a place alone and never for room, what to do about how many places there are.
+
     `by_priority` is the value of its flag `short_first` that makes it go by the number `priority` of each request, the
     lowest first. `other_cap` is another flag that holds the batch at so many sequences.
 
@@ -150,6 +152,7 @@ class Advice:
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
     other_cap: str = ""
+    seats: str = ""
     by_priority: str = ""
     small_kv: str = ""
 
@@ -190,7 +193,8 @@ class Planning:
     the flags are of, `flags` are by the names of what is planned. `unsized` is what is missing from a page that does
     not size the pool, `pool_log`, `memory_log` and `weights_log` are what the log calls its tokens, its memory and the
     weights. `windows` says how layers with a sliding window are counted. `cache_types` are the names of types of cached
-    values that it spells in its own way.
+    values that it spells in its own way. `by_memory` says that the pool follows from the GPU's memory as it is
+    modelled here; where it is not, nothing is planned.
     """
 
     command: str
@@ -206,6 +210,7 @@ class Planning:
     memory_share: float = 0.9
     activations_outside: bool = False
     needs_longest: bool = True
+    by_memory: bool = True
     cache_types: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -214,11 +219,13 @@ class Asking:
     """How a request reaches one engine of several behind a server, and what tells that it is dead.
 
     `rank_header` names the rank ("" where no header can). `dead` are words of the body of a 500 from a server whose
-    engine process has ended.
+    engine process has ended. `page` is the path of its metrics, beside
+    those of its API.
     """
 
     rank_header: str = ""
     dead: tuple[str, ...] = ()
+    page: str = "/metrics"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.numbers import whole
 from kvpressure.commandline.options import Dialect, Given, Options
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
@@ -88,13 +89,42 @@ class Starting:
 
     flags: Flags
     launch: Callable[[Words], Launch | None]
-    worker: Callable[[Options], bool]
-    serves: Callable[[str, Options, str], bool]
     image_serves: Callable[[str, Words, Words, Sequence[Options]], bool]
     port: Callable[[str, Options], int | None]
+    worker: Callable[[Options], bool] = field(default=lambda options: False)  # noqa: ARG005 - one of several
+    serves: Callable[[str, Options, str], bool] = field(
+        default=lambda module, options, image: True  # noqa: ARG005 - one of several
+    )
     completed: Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words] = field(
         default=lambda words, args, env, budget: words  # noqa: ARG005 - one of several
     )
+
+
+def port_or(default: int) -> Callable[[str, Options], int | None]:
+    """Return what reads the option `port`, with that where it is not given; None where it cannot be read."""
+
+    def port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one
+        value = options.given.get("port")
+        number = float(default) if value is None else whole(value.text)
+        return int(number) if number is not None and number <= 65535 else None
+
+    return port
+
+
+def with_variables(
+    option: Callable[[str], str],
+) -> Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words]:
+    """Return what puts options that variables stand for before the words, over which those of the words win.
+
+    `option` is the option of a variable, without dashes, "" for none.
+    """
+
+    def completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:  # noqa: ARG001
+        budget.take(sum(map(len, env.values())))
+        given = [(option(name), value) for name, value in env.items()]
+        return (*(word for name, value in given if name for word in (f"--{name}", value)), *words)
+
+    return completed
 
 
 @dataclass(frozen=True, slots=True)

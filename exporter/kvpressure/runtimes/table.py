@@ -71,8 +71,14 @@ class Table:
     what they serve.
 
     What a page says of the KV cache stands in the labels of the metric `info`, which `info_cache` reads, in the values
-    of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or in both; then the value
-    counts. `server_gauges` and `label_signals` are of the whole server, with neither label, and hold for each engine.
+    of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or `capacity_blocks` of
+    `block_size` tokens, or in both; then the value counts. `admission` is what a request has to fit with, as the
+    runtime's scheduler has it. `server_gauges` and `label_signals` are of the whole server, with neither label, and
+    hold for each engine.
+
+    `complete` makes the signals of a page's gauges out of those that rows have read, where a signal is in no metric by
+    itself; rows may then have names of their own, with an underscore, which it takes out. `other_model_label` is the
+    model's under another spelling.
     """
 
     runtime: str
@@ -89,8 +95,11 @@ class Table:
     cache: tuple[Row, ...] = ()
     server_gauges: tuple[Row, ...] = ()
     label_signals: tuple[LabelSignals, ...] = ()
+    admission: str = "prompt"
+    complete: Callable[[dict[str, float]], dict[str, float]] | None = None
     engine_label: str = "engine"
     model_label: str = "model_name"
+    other_model_label: str = ""
 
     def poll_names(self) -> tuple[str, ...]:
         """Return sample names to read on every poll: no buckets, nothing that is constant or may be older."""
@@ -136,6 +145,14 @@ GAUGES: Final = {
     "adapters_running": "adapters that requests in the batch have",
     "adapters_seen": "adapters that requests have had since the server started",
 }
+
+OWN_GAUGES: Final = {
+    "waiting_room": "waiting requests that wait for room in the cache, where the runtime tells that by itself",
+    "seats": "requests that may run at once, where the page tells",
+    "keeps_last_step": "1 where gauges stay what they were in the last step while there is nothing to do",
+    "kv_tokens": "tokens that requests hold or have reserved, where the page has no share of the cache",
+}
+"""Those that some runtimes have and the assumed one has not."""
 
 COUNTERS: Final = {
     "preemptions": "requests put back to waiting and recomputed",

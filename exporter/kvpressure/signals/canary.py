@@ -128,7 +128,7 @@ class CanaryWatch:
             self._report, self._since = None, point.t
         if last is not None and any(point.counters.get(name) != last.counters.get(name) for name in _TOKENS):
             self._moved = point.t
-        seconds = progress.standing_seconds
+        seconds = max(progress.standing_seconds, progress.last_step_seconds)
         if not seconds:
             self._stalled_since = None
         elif self._stalled_since is None or last is None or point.t - seconds > last.t:

@@ -10,31 +10,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
-from kvpressure.signals.kv import free_tokens, kept_tokens
+from kvpressure.signals.kv import kept_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import (
-    answer_mean_tokens,
     computed_share,
     long_prompt_tokens,
     longest_of_histogram,
+    reserved_tokens,
     typical_prompt_tokens,
 )
 from kvpressure.signals.points import Point, growth, mean, values
-from kvpressure.signals.waiting import waiting_of
+from kvpressure.signals.room import (
+    at_peak,
+    blocked_ratio,
+    does_not_fit,
+    held_capacity_tokens,
+    poll,
+    room_is_unseen,
+)
 from kvpressure.signals.windows import EngineWindow
 
 MAX_STARTS = 4.0
 """Of more starts between two polls, what each computed is lost in the spread of all."""
-
-MIN_PEAK_POLLS = 3
-
-LEAST_USED_RATIO = 0.1
-"""Of a pool whose size nobody tells: with less in use, its shares are too coarse to learn it from."""
 
 _NEAR_POLLS: Final = 5
 """A jump is measured against as many polls before and after it: use drifts while answers grow."""
@@ -54,7 +56,8 @@ class Fit:
     under a pool. `at_cap` is whether a cap holds it: it is steady, and places that come free are taken at once.
     `fit_unknown` says that a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
-    is kept free; None where nothing is, or it always fits.
+    is kept free; None where nothing is, or it always fits. `seats` is how many may run, where the page tells.
+    `room_is_unseen` says that a request takes room which the page does not count, so that none is known to fit.
     """
 
     blocked_ratio: float | None = None
@@ -65,6 +68,8 @@ class Fit:
     starved: bool = False
     fit_unknown: bool = False
     by_watermark_ratio: float | None = None
+    seats: float | None = None
+    room_is_unseen: bool = False
 
 
 def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds, *, streams: bool = False) -> Fit:
@@ -80,27 +85,31 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
     long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
+    if window.cache.admission == "reserved":
+        typical, long = (
+            None if own is None else own + window.of_histograms(reserved_tokens) for own in (typical, long)
+        )
     steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, thresholds)
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
-    polls = [_poll(point, cache, streams=streams) for point in points]
-    ratio, by_long = _blocked_ratio(polls, typical), _blocked_ratio(polls, long)
+    polls = [poll(point, cache, streams=streams) for point in points]
+    ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(polls, long)
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio
     starved, by_longest = False, by_long
     if any(value >= 1 for value in waiting):
         longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
-        by_longest = _blocked_ratio(polls, longest)
+        by_longest = blocked_ratio(polls, longest)
     if not capped and ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:
-            ratio = max(ratio, _blocked_ratio(_at_peak(polls), long) or 0.0)
+            ratio = max(ratio, blocked_ratio(at_peak(polls), long) or 0.0)
         fits = ratio < thresholds.admission_blocked_min_ratio
         starved = always and fits and _starved(points, window, long, thresholds)
     fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.admission_blocked_min_ratio
     if fit_unknown:
-        learned = _blocked_ratio(polls, coming_in_tokens(window, thresholds)) or 0.0
+        learned = blocked_ratio(polls, coming_in_tokens(window, thresholds)) or 0.0
         if learned >= thresholds.admission_blocked_min_ratio:
             ratio, fit_unknown = max(ratio or 0.0, learned), False
     return Fit(
@@ -112,33 +121,17 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
+        seats=max(values(points, "seats"), default=None),
+        room_is_unseen=room_is_unseen(points, window.cache),
     )
-
-
-def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
-    """Return the size of a pool that no page tells, by what those who run hold: prompts, and half of their answers.
-
-    What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the pool looks
-    smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything
-    is in use. Stores drop what tells the size: it comes with more labels than some of them take.
-    """
-    prompt, share = typical_prompt_tokens(window), computed_share(window)
-    polls = [(point.gauges.get("kv_usage", 0.0), point.gauges.get("running", 0.0)) for point in points]
-    in_use = [(usage, running) for usage, running in polls if usage and running]
-    used = sum(usage for usage, _ in in_use)
-    if prompt is None or not in_use or used < LEAST_USED_RATIO * len(in_use):
-        return None
-    own = prompt * (1.0 if share is None else share)
-    each = own + window.of_histograms(answer_mean_tokens) / 2
-    return int(sum(prompt - own + running * each for _, running in in_use) / used)
 
 
 def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float | None) -> float | None:
     if not kept_tokens(cache):
         return None
     whole = replace(cache, watermark_ratio=None)
-    blocked = [point for point in points if _does_not_fit(_poll(point, cache, streams=False), long)]
-    would_fit = [float(not _does_not_fit(_poll(point, whole, streams=False), long)) for point in blocked]
+    blocked = [point for point in points if does_not_fit(poll(point, cache, streams=False), long)]
+    would_fit = [float(not does_not_fit(poll(point, whole, streams=False), long)) for point in blocked]
     return mean(would_fit) if would_fit else None
 
 
@@ -164,6 +157,11 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
     for longer are kept free by something else.
     """
     highest, queued = window.highest_running(), _queued(points)
+    if seats := values(queued, "seats"):
+        full = mean(values(queued, "running")) >= thresholds.at_cap_min_ratio * mean(seats)
+        return full and any(waiting >= 1 for waiting in values(queued, "waiting"))
+    if room_is_unseen(points, window.cache):
+        return False  # a batch of requests that reserve alike is as steady as one at a cap
     steadiness = _steadiness(points, highest)
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.at_cap_min_ratio:
         return False
@@ -176,47 +174,6 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
     put_off = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if put_off else thresholds.refill_spare_count
     return free <= expected + thresholds.refill_deviation_max_factor * math.sqrt(expected) + spare
-
-
-class _Poll(NamedTuple):
-    """What one poll shows of the room there is; None where it is not known."""
-
-    running: float | None
-    waiting: float | None
-    free_tokens: float | None
-
-
-def _poll(point: Point, cache: CacheConfig, *, streams: bool) -> _Poll:
-    return _Poll(point.gauges.get("running"), waiting_of(point, streams=streams), free_tokens(point, cache))
-
-
-def _does_not_fit(poll: _Poll, prompt_tokens: float | None) -> bool | None:
-    """Return whether requests wait that do not fit in the free tokens (the fit test); None where not known."""
-    if poll.waiting is None:
-        return None
-    if poll.waiting <= 0:
-        return False
-    if poll.free_tokens is None or prompt_tokens is None:
-        return None
-    return poll.free_tokens < prompt_tokens
-
-
-def _blocked_ratio(polls: Sequence[_Poll], prompt: float | None) -> float | None:
-    if all(poll.free_tokens is None for poll in polls):
-        return None
-    tests = [test for poll in polls if (test := _does_not_fit(poll, prompt)) is not None]
-    return sum(tests) / len(tests) if tests else None
-
-
-def _at_peak(polls: Sequence[_Poll]) -> list[_Poll]:
-    """Return the polls with the largest batch; () where they are too few to say anything.
-
-    A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
-    after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
-    """
-    peak = max((poll.running for poll in polls if poll.running is not None), default=0.0)
-    found = [poll for poll in polls if peak > 0 and poll.running == peak]
-    return found if len(found) >= MIN_PEAK_POLLS else []
 
 
 def _longest_prompt_tokens(

@@ -23,6 +23,12 @@ def computed_share(window: EngineWindow) -> float | None:
     return min(1.0, computed / prompts)
 
 
+def reserved_tokens(window: EngineWindow) -> float:
+    """Return what a request reserves for its answer on average: what clients ask for at most, else what they get."""
+    asked = window.shape("request_max_tokens") or window.total("request_max_tokens")
+    return asked.sum / asked.count if asked is not None and asked.count else answer_mean_tokens(window)
+
+
 def typical_prompt_tokens(window: EngineWindow) -> float | None:
     """Mean prompt length of the requests that want to get in, in tokens.
 

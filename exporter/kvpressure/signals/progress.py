@@ -30,7 +30,8 @@ class Progress:
     for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
     and nothing comes out: no token, no prompt done, nobody finished. `standing` names the signals of the page that have
     not moved for `standing_seconds`, the longest of the three. `paused_by` is how somebody has stopped the engine on
-    purpose, a detail of that cause, "" where nobody has.
+    purpose, a detail of that cause, "" where nobody has. `last_step_seconds`: nothing has moved on a page that keeps
+    what its last step said while there is nothing to do; then none of the others is known.
     """
 
     frozen_seconds: float = 0.0
@@ -40,6 +41,7 @@ class Progress:
     paused_by: str = ""
     moved: bool = True
     standing: tuple[str, ...] = ()
+    last_step_seconds: float = 0.0
 
     @property
     def paused(self) -> bool:
@@ -54,6 +56,8 @@ def progress_of(window: EngineWindow) -> Progress:
     if paused_by := _paused_by(newest):
         return Progress(paused_by=paused_by)
     unmoved = max(_unmoved_since(points, _COUNTERS), _since(points, lambda point: _same_gauges(point, newest)))
+    if "keeps_last_step" in newest.gauges and newest.t > unmoved:
+        return Progress(last_step_seconds=newest.t - unmoved, moved=unmoved > points[0].t)
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
     deferred = newest.gauges.get("waiting_deferred", 0.0)
     counted = any(name in newest.counters for name in _OUTPUT)

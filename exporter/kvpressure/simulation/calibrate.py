@@ -105,8 +105,9 @@ def read(
         None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread, tail=tail, even=even)
         for histogram in (observed.prompts, observed.outputs)
     )
-    if pool is None:
-        raise UnknownError("the size of the KV pool is not known")
+    if pool is None or cache.admission != "prompt":
+        reserved = "its scheduler reserves room for answers in advance, which is not simulated"
+        raise UnknownError("the size of the KV pool is not known" if cache.admission == "prompt" else reserved)
     if prompts is None or outputs is None:
         raise UnknownError("no request has finished yet, so their lengths are not known")
     intervals = tuple(one for one in observed.intervals if one.running is not None and one.waiting is not None)

@@ -1,7 +1,8 @@
-"""A vLLM page: refused for one of the documented reasons, or engines whose numbers are numbers."""
+"""An engine's page: refused for one of the documented reasons, or engines whose numbers are numbers."""
 
 from __future__ import annotations
 
+import json
 import math
 from functools import cache
 from random import Random
@@ -11,6 +12,8 @@ from kvpressure.promtext.lines import PageError
 from tests.fuzz.pages import NUMBERS, value
 from tests.fuzz.target import Target, expect
 from tests.support.pages import SINGLES, inventory, made, single
+from tests.support.reserving_server import Server, tgi, triton, trtllm
+from tests.support.tools import FIXTURES
 
 _REASONS = {"not_metrics", "truncated", "malformed", "too_large"}
 
@@ -34,14 +37,19 @@ def check(data: bytes) -> tuple[object, ...]:
 @cache
 def _lines() -> tuple[bytes, ...]:
     pages = [*(made(version) for version in inventory()), *map(single, SINGLES)]
-    return tuple(
-        dict.fromkeys(line for page in pages for line in page.split(b"\n") if line.startswith((b"vllm", b"proc")))
-    )
+    pages += [page(Server(8000)) for page in (tgi, trtllm, triton)]
+    slots = json.loads((FIXTURES / "llamacpp/inventory-b11434.json").read_text())["metrics"]
+    pages.append("".join(f"{name} 1\n" for name in slots).encode())
+    lines = (line for page in pages for line in page.split(b"\n"))
+    own = (b"vllm", b"proc", b"tgi_", b"trtllm", b"nv_trt", b"llamacpp")
+    return tuple(dict.fromkeys(line for line in lines if line.startswith(own)))
 
 
 def make(random: Random) -> bytes:
-    """Lines of vLLM's pages of any version, some with other values."""
-    lines = list(random.choices(_lines(), k=random.getrandbits(5)))
+    """Lines of one runtime's pages or of several, some with other values."""
+    first = random.choice(_lines())[:4]
+    among = [one for one in _lines() if random.getrandbits(3) == 0 or one.startswith(first)]
+    lines = list(random.choices(among, k=random.getrandbits(5)))
     for at, one in enumerate(lines):
         choice = random.getrandbits(4)
         if choice < 3:
@@ -53,7 +61,7 @@ def make(random: Random) -> bytes:
 
 
 TARGET = Target(
-    about="pages of vLLM 0.6 to 0.33, mixed and altered, as engines",
+    about="pages of vLLM 0.6 to 0.33, TGI, TensorRT-LLM and llama.cpp, mixed and altered, as engines",
     make=make,
     check=check,
     words=(*NUMBERS, b'engine="1"', b'model_name=""', b'le="+Inf"', b"vllm:cache_config_info{", b"\n", b"ray_"),

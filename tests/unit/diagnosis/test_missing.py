@@ -57,7 +57,12 @@ def lacking(made: Inputs, **changes: object) -> set[str]:
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.name)
 def test_every_row_names_signals_and_series_that_the_runtime_has(runtime):
-    known = {*signals.GAUGES, *signals.COUNTERS, *(field.name for field in dataclasses.fields(CacheConfig))}
+    known = {
+        *signals.GAUGES,
+        *signals.OWN_GAUGES,
+        *signals.COUNTERS,
+        *(field.name for field in dataclasses.fields(CacheConfig)),
+    }
     read = {*runtime.table.all_names(), runtime.table.info}
     for feature in runtime.evidence:
         assert set(feature.signals) <= known, feature

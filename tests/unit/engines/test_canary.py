@@ -38,6 +38,15 @@ async def test_where_no_header_names_a_rank_several_cannot_be_asked():
     assert (report.result, report.unanswered) == (CanaryResult.NOT_POSSIBLE, None)
 
 
+@pytest.mark.parametrize(("prefix", "asked"), [("", "/v1/completions"), ("/llm", "/llm/v1/completions")])
+async def test_the_api_is_beside_the_page_wherever_its_runtime_has_that(prefix: str, asked: str):
+    asking = named("trtllm").asking
+    async with FaultServer(error()) as server:
+        engine = AskedEngine(Target(server.url, path=prefix + asking.page), "m", asking)  # type: ignore[arg-type]
+        await CanarySource(engine, SystemClock(), deadline_seconds=10.0).ask()
+        assert [request.path for request in server.requests][:1] == [asked]
+
+
 @pytest.mark.fault(
     "a name that leads to a metadata service, in a target that is asked for one token", "no connection is made"
 )

@@ -25,10 +25,13 @@ class Watch(CanaryWatch):
         self.window = EngineWindow(60, 600)
 
 
-def follow(watch: Watch, first: int, last: int, *, frozen_at: int | None = None, asleep: bool = False) -> None:
+def follow(
+    watch: Watch, first: int, last: int, *, frozen_at: int | None = None, asleep: bool = False, keeps: bool = False
+) -> None:
     """Poll at 1 Hz: idle, or since `frozen_at` with a request and nothing that moves."""
     for t in range(first, last + 1):
         gauges = {"running": 0.0 if frozen_at is None else 1.0, "waiting": 0.0, "awake": float(not asleep)}
+        gauges |= {"keeps_last_step": 1.0} if keeps else {}
         watch.window.add(float(t), EngineSample("m", "0", gauges, {"generation_tokens": 9.0, "prompt_tokens": 9.0}))
         watch.follow(watch.window.points[-1], progress_of(watch.window))
 
@@ -51,6 +54,10 @@ def test_an_idle_engine_is_asked_after_its_time_and_then_at_each_interval():
 
 def test_an_engine_that_gets_nowhere_is_asked_after_its_time_though_the_window_is_shorter():
     assert wanted_at(Watch(), range(100, 400), frozen_at=100) == [130, 190, 250, 310, 370]
+
+
+def test_an_engine_whose_page_keeps_its_last_step_is_asked_too_for_it_may_hang():
+    assert wanted_at(Watch(), range(100, 300), frozen_at=100, keeps=True) == [130, 190, 250]
 
 
 def test_a_new_stall_is_asked_about_after_its_own_time():

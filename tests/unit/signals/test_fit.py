@@ -9,7 +9,8 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import CacheConfig
 from kvpressure.signals import compute
-from kvpressure.signals.fit import Fit, fit_of, held_capacity_tokens
+from kvpressure.signals.fit import Fit, fit_of
+from kvpressure.signals.room import held_capacity_tokens
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
 POLLS = 21

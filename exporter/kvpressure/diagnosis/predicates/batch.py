@@ -29,7 +29,7 @@ def steady(facts: Facts) -> bool:
 @fact("declared")
 def at_declared_cap(facts: Facts) -> bool | None:
     """Return whether the batch is as large as it may be; not known where nobody read what that is."""
-    declared, running = facts.inputs.declared.get("max_num_seqs"), facts.inputs.value("requests_running_max")
+    declared, running = facts.most_sequences, facts.inputs.value("requests_running_max")
     if declared is None or running is None:
         return None
     return running >= facts.thresholds.at_cap_min_ratio * declared

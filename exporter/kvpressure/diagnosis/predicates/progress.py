@@ -41,6 +41,12 @@ def looping_long(facts: Facts) -> bool:
     return facts.window.progress.looping_seconds >= facts.thresholds.stuck_frozen_min_seconds
 
 
+@fact("canary")
+def of_last_step(facts: Facts) -> bool:
+    """Return whether the page has been that of the last step for so long that there is none under way, or it hangs."""
+    return facts.window.progress.last_step_seconds >= facts.thresholds.stuck_min_seconds
+
+
 @fact()
 def frozen_a_while(facts: Facts) -> bool:
     """Return whether requests run, and nothing moves."""

@@ -27,6 +27,12 @@ def fit_uncertain(facts: Facts) -> bool:
     return facts.window.fit.fit_unknown
 
 
+@fact("waiting_room")
+def room_is_unseen(facts: Facts) -> bool:
+    """Return whether requests take room that the page does not count, so that none is known to fit."""
+    return facts.window.fit.room_is_unseen
+
+
 @fact()
 def capacity_known(facts: Facts) -> bool:
     """Return whether the pool's size is known."""

@@ -47,11 +47,11 @@ def _sequence_cap(facts: Facts) -> str:
 
 
 def _max_num_seqs(facts: Facts) -> str:
-    return f"{_stays(facts)}; {_declared(facts, 'max_num_seqs')} are allowed."
+    return f"{_stays(facts)}; {number(facts.most_sequences or 0.0)} are allowed."
 
 
 def _another_cap(facts: Facts) -> str:
-    allowed = _declared(facts, "max_num_seqs")
+    allowed = number(facts.most_sequences or 0.0)
     return f"{_stays(facts)}, and {allowed} are allowed: another of the scheduler's limits holds it."
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
-from kvpressure.diagnosis.predicates import progress, queue, room
+from kvpressure.diagnosis.predicates import batch, progress, queue, room
 from kvpressure.diagnosis.rules import nothing_to_say, of_symptom, rules_of, same, waiting
+from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
@@ -17,7 +18,17 @@ def _polls(facts: Facts) -> str:
 
 _no_gauges = same("The page has no number of requests running, or none of those that wait.")
 _layers_differ = same("A request may take so much more of the cache than its tokens that it does not fit.")
+_reservations = same(
+    "Requests wait, and the runtime reserves room for answers in advance: the page does not tell how much of the cache."
+)
 _cold_start = same("Requests wait, and none has ended yet to tell how long prompts are.")
+
+
+def _last_step(facts: Facts) -> str:
+    seconds = number(round(facts.window.progress.last_step_seconds))
+    return (
+        f"The page has not changed for {seconds} s, and would not while there is nothing to do: it is idle, or hangs."
+    )
 
 
 def _no_capacity(facts: Facts) -> str:
@@ -28,6 +39,9 @@ def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not tell what for."
 
 
+_fit_unknown = queue.queued & ~room.fit_known
+_unseen = _fit_unknown & room.room_is_unseen & ~batch.at_cap
+
 RULES: Final = rules_of(
     Cause.UNKNOWN,
     "unknown",
@@ -36,12 +50,14 @@ RULES: Final = rules_of(
     ("no_activity", "no_gauges", queue.activity_unknown, _no_gauges),
     ("no_queue", "no_gauges", queue.demand_unknown, _no_gauges),
     ("statistics_late", "statistics_late", progress.statistics_late, of_symptom(CANARY_UNANSWERED)),
+    ("last_step", "last_step", progress.of_last_step & ~progress.unanswered, _last_step),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
-    ("cold_start", "cold_start", queue.queued & ~room.fit_known & room.capacity_known, _cold_start),
+    ("reservations", "reservations", _unseen, _reservations),
+    ("cold_start", "cold_start", _fit_unknown & room.capacity_known & ~room.room_is_unseen, _cold_start),
     (
         "no_capacity",
         "no_capacity",
-        queue.queued & ~room.fit_known & (~queue.reasons_known | queue.queued_always),
+        _fit_unknown & (~queue.reasons_known | queue.queued_always),
         _no_capacity,
     ),
     ("no_reasons", "no_reasons", queue.queued & ~queue.reasons_known, _no_reasons),

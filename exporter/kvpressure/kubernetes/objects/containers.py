@@ -80,7 +80,7 @@ def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Conta
         budget.take()
         ports, holds_gpu = _ports(entry, budget), _holds_gpu(entry, budget)
         words = _words(entry, "command", budget), _words(entry, "args", budget)
-        start = read_start(*words, _env(entry, budget), budget, files)
+        start = read_start(*words, _env(entry, budget), budget, files, image)
     except BudgetExceededError:
         ports, holds_gpu, start = {}, False, Start(cut=TOO_MUCH)
     return Container(

@@ -10,7 +10,7 @@ from kvpressure.commandline.numbers import share, whole
 from kvpressure.commandline.options import Dialect, Options
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, start_script
+from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, port_or, start_script
 
 NAMES: Final[Mapping[str, str]] = {
     "chunked-prefill-size": "chunked-p",
@@ -105,15 +105,7 @@ def _image_serves(image: str, command: Words, args: Words, options: Sequence[Opt
     return _SCRIPT.search(script) is not None and not _OTHERS.search(script)
 
 
-def _port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one module
-    value = options.given.get("port")
-    if value is None:
-        return PORT
-    port = whole(value.text)
-    return int(port) if port is not None and port <= 65535 else None
-
-
-STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port)
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, port_or(PORT), _worker, _serves)
 
 
 def _deployed(model: Mapping[str, Any]) -> bool:

@@ -225,7 +225,7 @@ def _from_env(env: Mapping[str, str]) -> Iterator[str]:
             yield value
 
 
-STARTING: Final = Starting(FLAGS, _launch, _worker, _serves, _image_serves, _port, _completed)
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, _port, _worker, _serves, _completed)
 
 
 _FORMATS: Final = frozenset(("vllm", "huggingface"))

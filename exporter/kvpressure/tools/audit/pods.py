@@ -88,7 +88,7 @@ def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given
     )
     command, args, env = _words(spec.get("command")), _words(spec.get("args")), _env(spec, maps)
     files = {path: text(get(source.data, *key)) for path, (source, key) in mounted.items()}
-    start = read_start(command, args, env, Budget(), files)
+    start = read_start(command, args, env, Budget(), files, text(spec.get("image")))
     return Container(item, at, spec, command, args, env, files, mounted, start, wrong)
 
 

@@ -86,8 +86,9 @@ class Sized:
 
 def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized | str:
     """Return the engine's memory, or why it cannot be computed, as a sentence without a full stop."""
-    if engine.reading.hidden:
-        return f"not everything of the command is known: {engine.reading.hidden[0]}"
+    if engine.reading.hidden or not engine.runtime.planning.by_memory:
+        hidden = f"not everything of the command is known: {next(iter(engine.reading.hidden), '')}"
+        return hidden if engine.reading.hidden else f"how {engine.runtime.title} fills a GPU's memory is not known here"
     config = knowledge.models(engine.model) if engine.model else None
     if config is None:
         which = engine.model or "the model"

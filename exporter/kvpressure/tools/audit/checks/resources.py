@@ -36,7 +36,7 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
         return Verdict("unknown", reason, engine.option_place(flags.sizes_pool))
     if why := engine.reading.unclear.get(flags.sizes_pool):
         return Verdict("unknown", why, place)
-    if (verdict := unseen(engine, _LIMIT)) is not None:
+    if (verdict := unseen(engine, _LIMIT) or _not_modelled(engine)) is not None:
         return verdict
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
     share = default if limit is None else limit.value
@@ -48,6 +48,13 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
     if isinstance(sized, str):
         return Verdict("pass", f"{shown}, at most {number(most)}", place)
     return _measured(engine, sized, shown)
+
+
+def _not_modelled(engine: Engine) -> Verdict | None:
+    if engine.runtime.planning.by_memory:
+        return None
+    reason = f"how {engine.runtime.title} fills a GPU's memory is not known here"
+    return Verdict("unknown", reason, engine.limit_place(_LIMIT))
 
 
 def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:

@@ -1,0 +1,99 @@
+"""Whether requests that wait at a poll fit the free KV cache: the fit test of one poll, and shares of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kvpressure.model.samples import CacheConfig
+from kvpressure.signals.kv import free_tokens
+from kvpressure.signals.lengths import answer_mean_tokens, computed_share, typical_prompt_tokens
+from kvpressure.signals.points import Point, values
+from kvpressure.signals.waiting import waiting_of
+from kvpressure.signals.windows import EngineWindow
+
+MIN_PEAK_POLLS: Final = 3
+
+LEAST_USED_RATIO: Final = 0.1
+"""Of a pool whose size nobody tells: with less in use, its shares are too coarse to learn it from."""
+
+
+class Poll(NamedTuple):
+    """What one poll shows of the room there is; None where it is not known."""
+
+    running: float | None
+    waiting: float | None
+    free_tokens: float | None
+    room: float | None = None
+    """How many of those that wait do so for room, where the runtime tells that by itself."""
+    fits_by_prompt: bool = True
+
+
+def poll(point: Point, cache: CacheConfig, *, streams: bool) -> Poll:
+    """Return what a poll shows of the room there is; idle `streams` do not count as waiting."""
+    gauges, waiting = point.gauges, waiting_of(point, streams=streams)
+    free, fits_by_prompt = free_tokens(point, cache), cache.admission != "unseen"
+    return Poll(gauges.get("running"), waiting, free, gauges.get("waiting_room"), fits_by_prompt)
+
+
+def does_not_fit(poll: Poll, prompt_tokens: float | None) -> bool | None:
+    """Return whether requests wait that do not fit in the free tokens (the fit test); None where not known."""
+    if poll.waiting is None:
+        return None
+    if poll.waiting <= 0:
+        return False
+    if poll.room is not None:
+        return poll.room >= 1
+    if poll.free_tokens is None or prompt_tokens is None:
+        return None
+    return poll.free_tokens < prompt_tokens or (False if poll.fits_by_prompt else None)
+
+
+def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
+    """Return the share of polls in which requests wait that do not fit; None where none could be judged.
+
+    Where the runtime tells it by itself at some polls, these are judged. Where a prompt that fits says nothing, the
+    share is of all polls, and at least that.
+    """
+    told = [poll for poll in polls if poll.room is not None]
+    tests = [test for poll in told or polls if (test := does_not_fit(poll, prompt)) is not None]
+    if not told and all(poll.free_tokens is None for poll in polls):
+        return None
+    if not told and len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
+        return sum(tests) / len(polls) or None
+    return sum(tests) / len(tests) if tests else None
+
+
+def at_peak(polls: Sequence[Poll]) -> list[Poll]:
+    """Return the polls with the largest batch; () where they are too few to say anything.
+
+    A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
+    after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
+    """
+    peak = max((poll.running for poll in polls if poll.running is not None), default=0.0)
+    found = [poll for poll in polls if peak > 0 and poll.running == peak]
+    return found if len(found) >= MIN_PEAK_POLLS else []
+
+
+def room_is_unseen(points: Sequence[Point], cache: CacheConfig) -> bool:
+    """Return whether requests take room that is not counted, or of a cache whose size nobody tells."""
+    unseen = cache.admission == "unseen" or (cache.admission == "reserved" and cache.capacity_tokens is None)
+    return unseen and not values(points, "waiting_room")
+
+
+def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
+    """Return the size of a pool that no page tells, by what those who run hold: prompts, and half of their answers.
+
+    What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the pool looks
+    smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything
+    is in use. Stores drop what tells the size: it comes with more labels than some of them take.
+    """
+    prompt, share = typical_prompt_tokens(window), computed_share(window)
+    polls = [(point.gauges.get("kv_usage", 0.0), point.gauges.get("running", 0.0)) for point in points]
+    in_use = [(usage, running) for usage, running in polls if usage and running]
+    used = sum(usage for usage, _ in in_use)
+    if prompt is None or not in_use or used < LEAST_USED_RATIO * len(in_use):
+        return None
+    own = prompt * (1.0 if share is None else share)
+    each = own + window.of_histograms(answer_mean_tokens) / 2
+    return int(sum(prompt - own + running * each for _, running in in_use) / used)

@@ -1,0 +1,379 @@
+"""llama.cpp as recorded, TGI and TensorRT-LLM as modelled: pages, verdicts, advice and starts, in their own names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from functools import partial
+
+import pytest
+from click.testing import CliRunner
+
+from kvpressure.advice import advise
+from kvpressure.advice.case import Place
+from kvpressure.cli import main
+from kvpressure.commandline.budget import Budget
+from kvpressure.config.target import Target, container_of
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engine_state import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageError, PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
+from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, read_containers
+from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
+from kvpressure.model.environment import LOG_KINDS, Environment, LogReport
+from kvpressure.model.samples import EngineSample
+from kvpressure.model.view import EngineView
+from kvpressure.runtimes.registry import RUNTIMES, named
+from kvpressure.simulation import calibrate
+from kvpressure.simulation.steps import UnknownError
+from kvpressure.sources.logs.learn import StartUp
+from tests.support.log_kinds import classify
+from tests.support.reserving_server import Load, Server, TimedPage, pages, tgi, triton, trtllm
+from tests.support.tools import FIXTURES
+
+TARGET = Target("gpu-7:8000", "http://gpu-7:8000")
+NONE, LIGHT, HEAVY, MORE = Load(30), Load(60, 1.0), Load(60, 8.0), Load(60, 5.0)
+SMALL_POOL, LARGE_POOL, SEATS = 8000, 80_000, 8
+START = 1.8e9
+
+
+def views(found: Iterable[TimedPage], kv_capacity_tokens: float | None = None) -> Iterator[EngineView]:
+    """What is told of a target's pages; the log may have said how large its cache is."""
+    pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
+    for t, body in found:
+        if kv_capacity_tokens:
+            key = container_of(TARGET)
+            log = LogReport(key, START + t, dict.fromkeys(LOG_KINDS, 0), kv_capacity_tokens=kv_capacity_tokens)
+            pipeline.set_environment(START + t, Environment(logs={key: log}))
+        yield from pipeline.on_page(TARGET, reader.read(body, START + t))
+
+
+def last(found: Iterable[TimedPage], kv_capacity_tokens: float | None = None) -> tuple[str, str]:
+    *_, view = views(found, kv_capacity_tokens)
+    assert view.diagnosis is not None
+    return str(view.diagnosis.cause), view.diagnosis.detail
+
+
+def advised(view: EngineView) -> str:
+    assert view.diagnosis is not None
+    place = Place(model_name=view.shown.model_name, runtime=view.runtime)
+    actions = advise(view.diagnosis, view.derived, view.limits, place, load_thresholds())
+    return json.dumps(
+        [[a.title, a.why, a.cost, a.current, a.new, a.checks, a.commands, dict(a.flags)] for a in actions]
+    )
+
+
+def recorded(name: str) -> list[TimedPage]:
+    lines = [one for one in read_trace(FIXTURES / f"llamacpp/b10434-{name}.jsonl.xz") if isinstance(one, TraceLine)]
+    return [(line.t - lines[0].t, line.page) for line in lines]
+
+
+def sole(body: bytes) -> EngineSample:
+    (engine,) = PageReader().read(body, 1.0).engines
+    return engine
+
+
+# Inventories
+
+
+@pytest.mark.parametrize("name", ["llamacpp", "tgi", "trtllm"])
+def test_every_metric_that_is_read_is_one_that_its_source_declares(name: str):
+    table, declared = named(name).table, dict[str, str]()
+    for path in sorted((FIXTURES / name).glob("inventory-*.json")):
+        declared |= json.loads(path.read_text())["metrics"]
+    own = {f"trtllm_{one.removeprefix('nv_trt_llm_')}" for one in declared if one.startswith("nv_")} | {*declared}
+    for row in table.counters:
+        for one in row.names:
+            stem = re.sub(r"_(sum|count)$", "", one)
+            assert one in own or declared[stem].startswith("histogram"), one
+    assert {one for row in (*table.gauges, *table.cache) for one in row.names} <= own
+    for row in table.histograms:
+        assert all(declared[one].startswith("histogram") for one in row.names)
+
+
+# llama.cpp: a real server
+
+
+def test_slots_of_a_real_server_are_told_as_a_cap_and_what_they_cost_in_context():
+    found = list(views(recorded("slots")))
+    causes = [(round(view.t - START), str(view.diagnosis.cause)) for view in found if view.diagnosis is not None]
+    assert {cause for t, cause in causes if 15 < t < 28} == {"idle"}
+    assert {cause for t, cause in causes if 45 < t < 85} == {"healthy"}
+    assert {cause for t, cause in causes if 125 < t < 160} == {"concurrency_bound"}
+    assert causes[-1][1] == "idle"
+    capped = next(view for view in found if view.diagnosis and view.diagnosis.detail == "max_num_seqs")
+    assert capped.runtime == "llamacpp"
+    assert "stays at 4" in capped.diagnosis.grounds  # type: ignore[union-attr]
+    text = advised(capped)
+    assert "--parallel" in text
+    assert "--ctx-size / --parallel" in text
+    assert "vllm" not in text.lower()
+
+
+def test_a_slot_alone_is_a_cap_and_no_collapsed_batch():
+    lines = {"requests_processing": 1, "requests_deferred": 3}
+    body = "".join(f"llamacpp:{name} {value}\n" for name, value in lines.items())
+    pages = ((float(t), f"{body}llamacpp:tokens_predicted_total {40 * t}\n".encode()) for t in range(40))
+    assert last(pages) == ("concurrency_bound", "max_num_seqs")
+
+
+def test_a_full_shared_context_makes_nobody_wait_and_is_no_verdict_of_the_page():
+    causes = {str(view.diagnosis.cause) for view in views(recorded("shared")) if view.diagnosis is not None}
+    assert "kv_cache_pressure" not in causes
+    said = "1.26.975.219 E srv  update_slots: decode() failed: Context size has been exceeded."
+    assert classify(said) == "kv_exhausted"
+
+
+@pytest.mark.parametrize(("unified", "tokens"), [("false", 8192), ("true", 2048)])
+def test_the_log_says_how_many_tokens_all_slots_have(unified: str, tokens: int):
+    start = StartUp()
+    start.take(f"I srv load_model: initializing, n_slots = 4, n_ctx_slot = 2048, kv_unified = '{unified}'", 1.0)
+    assert start.capacity_tokens == tokens
+
+
+def test_what_no_page_of_it_tells_is_absent():
+    engine = sole(recorded("slots")[-1][1])
+    assert engine.gauges == {"running": 0.0, "waiting": 0.0, "waiting_room": 0.0}
+    assert {"steps", "generation_tokens", "prompt_tokens"} <= engine.counters.keys()
+    assert not {"finished", "started", "preemptions"} & engine.counters.keys()
+    assert engine.histograms == {}
+    assert engine.cache is None
+
+
+# TGI and TensorRT-LLM: a model of their admission
+
+
+def test_requests_that_wait_for_a_reservation_are_pressure_where_the_page_tells():
+    found = list(pages(Server(SMALL_POOL), trtllm, NONE, LIGHT, HEAVY))
+    assert last(found[:28]) == ("unknown", "no_gauges")  # there is no iteration before the first request
+    assert last(found[:88]) == ("healthy", "")
+    assert last(found) == ("kv_cache_pressure", "admission")
+
+
+def test_a_page_that_keeps_its_last_iteration_is_neither_stuck_nor_busy():
+    found = list(pages(Server(SMALL_POOL), trtllm, LIGHT, Load(90)))
+    assert b'num_requests_running{model_name="m",engine_type="trtllm",pid="7"} 0' not in found[-1][1]
+    assert last(found) == ("unknown", "last_step")
+    causes = {str(view.diagnosis.cause) for view in views(found) if view.diagnosis is not None}
+    assert causes == {"unknown", "healthy"}
+    assert last(pages(Server(SMALL_POOL), triton, LIGHT, Load(90)))[0] == "idle"
+
+
+def test_blocks_in_use_are_far_from_full_while_requests_wait_for_a_reservation():
+    *_, view = views(pages(Server(SMALL_POOL), trtllm, LIGHT, HEAVY))
+    assert view.derived["kv_cache_usage_ratio"] < 0.75  # type: ignore[operator]
+    text = advised(view)
+    assert "free_gpu_memory_fraction" in text
+    assert "MAX_UTILIZATION" in text
+
+
+@pytest.mark.parametrize(
+    "page",
+    [partial(trtllm, stages=2), triton, partial(triton, queue=False)],
+    ids=["two stages", "triton", "old triton"],
+)
+def test_where_reservations_show_nowhere_it_is_unknown_and_says_so(page):
+    *_, view = views(pages(Server(SMALL_POOL), page, LIGHT, HEAVY))
+    assert view.diagnosis is not None
+    assert (str(view.diagnosis.cause), view.diagnosis.detail) == ("unknown", "reservations")
+    assert any("wait for room" in one.what for one in view.diagnosis.missing)
+
+
+@pytest.mark.parametrize("page", [trtllm, triton])
+def test_seats_that_are_taken_are_a_cap(page):
+    assert last(pages(Server(LARGE_POOL, seats=SEATS), page, LIGHT, MORE)) == ("concurrency_bound", "max_num_seqs")
+
+
+SITUATIONS = {
+    "calm": (Server(60_000), Load(110, 1.5, 800, 200, 800)),
+    "room, answers shorter than max_tokens": (Server(30_000), Load(110, 6.0, 1200, 150, 2000)),
+    "room, answers of max_tokens": (Server(30_000), Load(110, 6.0, 600, 600, 600)),
+    "seats": (Server(400_000, seats=24), Load(110, 9.0, 500, 150, 600)),
+    "prompts of a step": (Server(900_000, step=2048), Load(110, 40.0, 1900, 40, 100)),
+}
+"""What requests wait for, in the model: nothing, room beside what others reserve, a seat, a place in a step."""
+
+TOLD = {
+    "trtllm": (
+        *("healthy/", "kv_cache_pressure/admission", "kv_cache_pressure/admission"),
+        *("concurrency_bound/max_num_seqs", "unknown/reservations"),
+    ),
+    "triton": (
+        *("healthy/", "unknown/reservations", "unknown/reservations"),
+        *("concurrency_bound/max_num_seqs", "unknown/reservations"),
+    ),
+    "tgi with its log": (
+        *("healthy/", "kv_cache_pressure/admission", "kv_cache_pressure/admission"),
+        *("concurrency_bound/sequence_cap", "unknown/no_reasons"),
+    ),
+    "tgi": ("healthy/", *["unknown/reservations"] * 4),
+}
+PAGES = {"trtllm": trtllm, "triton": triton, "tgi with its log": tgi, "tgi": tgi}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_no_other_cause_than_the_right_one_is_told_of_a_model_of_each(kind: str, situation: str):
+    server, load = SITUATIONS[situation]
+    log = server.pool if kind == "tgi with its log" else None
+    found = [view for view in views(pages(deepcopy(server), PAGES[kind], load, seed=13), log) if view.t - START > 70]
+    told = {f"{view.diagnosis.cause}/{view.diagnosis.detail}" for view in found if view.diagnosis is not None}
+    assert told == {TOLD[kind][list(SITUATIONS).index(situation)]}
+
+
+def test_nothing_is_predicted_of_a_scheduler_that_is_not_simulated():
+    *_, view = views(pages(Server(SMALL_POOL), tgi, LIGHT, HEAVY), SMALL_POOL)
+    assert view.observed is not None
+    with pytest.raises(UnknownError, match="reserves room for answers"):
+        calibrate.read(view.observed, view.limits)
+
+
+def test_many_short_answers_whose_last_step_is_not_scheduled_are_healthy():
+    short = Load(60, 40.0, prompt=100, output=30, max_tokens=50)
+    assert last(pages(Server(40 * LARGE_POOL), trtllm, short)) == ("healthy", "")
+
+
+def test_tgi_without_its_log_says_what_is_missing_and_with_it_what_is_short():
+    *_, view = views(pages(Server(SMALL_POOL), tgi, LIGHT, HEAVY))
+    assert view.diagnosis is not None
+    assert (str(view.diagnosis.cause), view.diagnosis.detail) == ("unknown", "reservations")
+    assert any("Setting max batch total tokens to" in one.how for one in view.diagnosis.missing)
+    found = list(pages(Server(SMALL_POOL), tgi, NONE, LIGHT, HEAVY))
+    assert last(found[:28], SMALL_POOL) == ("idle", "")
+    assert last(found[:88], SMALL_POOL) == ("healthy", "")
+    assert last(found, SMALL_POOL) == ("kv_cache_pressure", "admission")
+
+
+def test_tgis_own_limit_on_the_batch_is_a_cap_where_the_cache_is_known_to_have_room():
+    assert last(pages(Server(LARGE_POOL, seats=SEATS), tgi, LIGHT, MORE), LARGE_POOL)[0] == "concurrency_bound"
+
+
+def test_tgis_log_says_how_large_its_cache_is():
+    start = StartUp()
+    said = "2024-09-03T04:40:19Z  INFO text_generation_router::server: Setting max batch total tokens to 19056"
+    start.take(said, 1.0)
+    assert start.capacity_tokens == 19056
+    start.take(said.replace("19056", "21000"), 30.0)
+    assert start.capacity_tokens == 21000, "of a restart the newest counts"
+
+
+def test_the_page_of_one_is_not_the_page_of_another():
+    server = Server(SMALL_POOL)
+    for page, name in ((tgi(server), "tgi"), (trtllm(server), "trtllm"), (triton(server), "trtllm")):
+        assert PageReader().read(page, 1.0).runtime == name
+    assert PageReader().read(recorded("slots")[0][1], 1.0).runtime == "llamacpp"
+
+
+def test_of_two_runtimes_on_a_page_the_one_with_more_series_is_read():
+    both = tgi(Server(SMALL_POOL)) + recorded("slots")[0][1]
+    assert PageReader().read(both, 1.0).runtime == "tgi"
+
+
+def test_triton_serves_several_models_and_each_is_an_engine():
+    page = triton(Server(SMALL_POOL))
+    found = PageReader().read(page + page.replace(b'"tensorrt_llm"', b'"draft"'), 1.0).engines
+    assert [one.model_name for one in found] == ["draft", "tensorrt_llm"]
+    assert found[0].cache is not None
+    assert found[0].cache.capacity_tokens == SMALL_POOL
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1e300"])
+@pytest.mark.parametrize("page", [tgi, trtllm, triton])
+def test_a_hostile_page_gives_no_number_that_is_none(page, value: str):
+    hostile = re.sub(rb" [0-9.]+$", b" " + value.encode(), page(Server(SMALL_POOL)), flags=re.MULTILINE)
+    engine = sole(hostile)
+    assert all(0 <= one <= 2**53 for one in (*engine.gauges.values(), *engine.counters.values()))
+    assert engine.cache is None or engine.cache.capacity_tokens is None
+
+
+def test_more_models_than_engines_can_be_are_one_clear_refusal():
+    lines = "".join(f'nv_trt_llm_request_metrics{{model="{n}",request_type="active"}} 1\n' for n in range(300))
+    with pytest.raises(PageError, match="300 engines"):
+        PageReader().read(lines.encode(), 1.0)
+
+
+# Starts
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "args", "name"),
+    [
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda", [], ["-m", "/models/m.gguf"], "llamacpp"),
+        ("ghcr.io/ggml-org/llama.cpp:full", [], ["--run"], None),
+        ("mine", ["/app/llama-server", "-m", "m.gguf"], [], "llamacpp"),
+        ("mine", ["sh", "-c", "exec llama serve -m m.gguf"], [], "llamacpp"),
+        ("ghcr.io/huggingface/text-generation-inference:3.3.5", [], ["--model-id", "m"], "tgi"),
+        ("mine", ["text-generation-launcher"], ["--model-id", "m"], "tgi"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.2.0", ["trtllm-serve", "m"], [], "trtllm"),
+        ("mine", ["bash", "-c", "trtllm-serve serve m --port 9000"], [], "trtllm"),
+        ("mine", ["trtllm-serve", "disaggregated", "-c", "c.yaml"], [], None),
+        ("mine", ["echo", "llama-server"], [], None),
+    ],
+)
+def test_a_containers_runtime_is_told_by_what_it_starts(
+    image: str, command: list[str], args: list[str], name: str | None
+):
+    found = runtime_of(image, read_start(command, args, {}, Budget()))
+    assert (None if found is None else found.name) == name
+
+
+STARTS = {
+    "llamacpp": (
+        ["llama-server", "-m", "m.gguf", "-c", "32768", "-np", "8", "--batch-size", "1024"],
+        {"kv_capacity_tokens": 32768, "max_num_seqs": 8, "max_num_batched_tokens": 1024},
+        8080,
+    ),
+    "tgi": (
+        ["text-generation-launcher", "--model-id", "m", "--max-batch-total-tokens=90000", "--max-total-tokens", "8192"],
+        {"kv_capacity_tokens": 90000, "max_model_len": 8192},
+        80,
+    ),
+    "trtllm": (
+        ["trtllm-serve", "m", "--max_batch_size", "64", "--max_num_tokens=4096", "--free_gpu_memory_fraction", "0.8"],
+        {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.8},
+        8000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_limits_are_read_from_its_own_options(name: str):
+    command, limits, port = STARTS[name]
+    start = read_start(command, [], {}, Budget())
+    reading = read_limits(start)
+    assert {one: limit.value for one, limit in reading.limits.items()} == limits
+    assert reading.model in {"m", "m.gguf"}
+    assert serving_port(start) == port
+
+
+@pytest.mark.parametrize(
+    ("image", "env", "limit", "value"),
+    [
+        ("ghcr.io/ggml-org/llama.cpp:server", {"LLAMA_ARG_N_PARALLEL": "6"}, "max_num_seqs", 6),
+        ("ghcr.io/huggingface/text-generation-inference:3", {"MAX_TOTAL_TOKENS": "4096"}, "max_model_len", 4096),
+    ],
+)
+def test_variables_of_the_container_are_its_options(image: str, env: dict[str, str], limit: str, value: float):
+    start = read_start([], [], env, Budget(), image=image)
+    assert read_limits(start).limits[limit].value == value
+    assert read_limits(read_start([], ["--port", "9"], env, Budget(), image=image)).limits[limit].value == value
+
+
+def test_an_image_without_a_command_is_read_in_its_own_options():
+    args = ["-m", "/m.gguf", "-np", "2", "-c", "8192"]
+    pod = {"spec": {"containers": [{"name": "a", "image": "ghcr.io/ggml-org/llama.cpp:server", "args": args}]}}
+    (found,) = engine_containers(read_containers(pod), Wishes(), selected=False, port_name="http")
+    assert (found.runtime, found.serving_port) == (named("llamacpp"), 8080)
+    limits = {limit.name: limit.value for limit in limits_of(found, {}) or ()}
+    assert limits == {"max_num_seqs": 2, "kv_capacity_tokens": 8192}
+
+
+@pytest.mark.parametrize("runtime", [one for one in RUNTIMES if not one.planning.by_memory], ids=lambda one: one.name)
+def test_nothing_is_planned_of_memory_that_is_not_known_here(runtime):
+    options = ["--runtime", runtime.name, "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100-80GB"]
+    result = CliRunner().invoke(main, ["plan", *options, "--prompt-p95", "1000", "--output-p95", "200"])
+    assert result.exit_code != 0
+    assert f"{runtime.title}: how its cache follows from the memory of a GPU is not known here" in result.output
