@@ -17,7 +17,6 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -127,7 +126,12 @@ def made(name: str, seed: int) -> Made:
     common = {"family": "apart", "about": one.about, "expect": "", "seconds": one.seconds}
     found = {
         "prefill": Regime(
-            name=name, load=(one.load,), flags=one.prefill, cost=one.prefill_cost, transfer=Transfer(role="producer"), **common
+            name=name,
+            load=(one.load,),
+            flags=one.prefill,
+            cost=one.prefill_cost,
+            transfer=Transfer(role="producer"),
+            **common,
         ),
         "decode": Regime(name=name, load=(one.load,), flags=one.decode, transfer=Transfer(role="consumer"), **common),
     }

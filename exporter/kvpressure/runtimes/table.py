@@ -163,6 +163,8 @@ COUNTERS: Final = {
     "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",
     "external_hits": "of those, the tokens that were found there",
     "remote_transfers": "transfers of KV from or to another engine; there only where such a connector is in use",
+    "transfer_seconds": "seconds that those of them took that have ended, each from its begin",
+    "transfer_bytes": "bytes that they brought",
     "offload_loads": "loads from an offload tier, in any unit; there only where such a connector is in use",
     "encoder_queries": "images and the like that requests brought along",
     "estimated_flops": "floating point operations that each GPU was given, by the engine's own estimate; 0 where off",

@@ -61,6 +61,8 @@ COUNTERS: Final = (
     Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
     Row("external_hits", ("vllm:external_prefix_cache_hits_total",), slow=True),
     Row("remote_transfers", ("vllm:nixl_xfer_time_seconds_count", "vllm:mooncake_xfer_time_seconds_count"), slow=True),
+    Row("transfer_seconds", ("vllm:nixl_xfer_time_seconds_sum", "vllm:mooncake_xfer_time_seconds_sum"), slow=True),
+    Row("transfer_bytes", ("vllm:nixl_bytes_transferred_sum", "vllm:mooncake_bytes_transferred_sum"), slow=True),
     Row(
         "offload_loads",
         (
