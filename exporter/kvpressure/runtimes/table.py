@@ -158,6 +158,7 @@ COUNTERS: Final = {
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
     "finished_output_tokens": "sum of the lengths of their answers in tokens",
     "computed_prompt_tokens": "prompt tokens processed that no cache held",
+    "brought_prompt_tokens": "prompt tokens whose KV came from another engine or an offload tier",
     "prefill_tokens": "the same, where prompt_tokens may leave out what a cache held",
     "timed_evictions": "blocks evicted of which the time since their last use was measured",
     "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",

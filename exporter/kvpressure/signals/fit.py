@@ -19,9 +19,9 @@ from kvpressure.signals.kv import free_tokens, kept_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import (
     answer_mean_tokens,
-    computed_share,
     long_prompt_tokens,
     longest_of_histogram,
+    placed_share,
     typical_prompt_tokens,
 )
 from kvpressure.signals.points import Point, growth, mean, values
@@ -76,7 +76,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
     not fit: it may be a preempted request that brings its answer along.
     Where layers differ, a request counts with what those before it took while they came in.
     """
-    typical, share = typical_prompt_tokens(window), computed_share(window)
+    typical, share = typical_prompt_tokens(window), placed_share(window)
     long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
@@ -122,7 +122,7 @@ def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int |
     smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything
     is in use. Stores drop what tells the size: it comes with more labels than some of them take.
     """
-    prompt, share = typical_prompt_tokens(window), computed_share(window)
+    prompt, share = typical_prompt_tokens(window), placed_share(window)
     polls = [(point.gauges.get("kv_usage", 0.0), point.gauges.get("running", 0.0)) for point in points]
     in_use = [(usage, running) for usage, running in polls if usage and running]
     used = sum(usage for usage, _ in in_use)

@@ -147,6 +147,8 @@ def _preempted_ratio(points: Sequence[Point]) -> float | None:
 
 def _throughput(points: Sequence[Point], window: EngineWindow, context: Context) -> Throughput:
     prompt, output, steps = (growth(points, name) for name in ("prompt_tokens", "generation_tokens", "steps"))
+    if prompt is not None:
+        prompt = max(0.0, prompt - (growth(points, "brought_prompt_tokens") or 0.0))
     computed = None if prompt is None or output is None else prompt + output
     between = window.histogram("inter_token", context.thresholds.verdict_window_seconds)
     latency = p95(between)

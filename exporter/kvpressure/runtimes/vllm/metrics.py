@@ -55,6 +55,7 @@ COUNTERS: Final = (
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
     Row("finished_output_tokens", ("vllm:request_generation_tokens_sum",)),
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
+    Row("brought_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "external_kv_transfer"),)),
     # There with --kv-cache-metrics, of one block in a hundred.
     Row("timed_evictions", ("vllm:kv_block_idle_before_evict_seconds_count",), slow=True),
     # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
