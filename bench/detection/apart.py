@@ -67,12 +67,12 @@ def named(verdicts: Mapping[str, tuple[Cause, str]]) -> str:
     return "none" if {prefill, decode} <= CALM else f"{prefill}/{decode}"
 
 
-def judged(folder: Path, about: Mapping[str, Any]) -> Found:
-    """Replay a pair of recordings."""
+def judged(folder: Path, about: Mapping[str, Any], *, flags: bool = True) -> Found:
+    """Replay a pair of recordings; without `flags` nobody has read how the engines were started."""
     found = Found(about["name"], about["limits"])
     pipeline = Pipeline(PipelineSettings(), THRESHOLDS)
     last: dict[str, EngineView] = {}
-    for number, pair in enumerate(_pairs(folder, found.name, pipeline)):
+    for number, pair in enumerate(_pairs(folder, found.name, pipeline, flags=flags)):
         last |= {side: view for side, (view, _) in pair.items()}
         if number < WARM_SECONDS:
             continue
@@ -110,20 +110,23 @@ def _advice(found: Found, side: str, view: EngineView, others: list[EngineView])
             found.advice["right" if acts_on == SIDE_OF.get(found.limits) else f"wrong: {side} {key}"] += 1
 
 
-def _pairs(folder: Path, name: str, pipeline: Pipeline) -> Iterator[dict[str, tuple[EngineView, dict[str, Any]]]]:
+def _pairs(
+    folder: Path, name: str, pipeline: Pipeline, *, flags: bool
+) -> Iterator[dict[str, tuple[EngineView, dict[str, Any]]]]:
     """Yield the views of each second and its records, by side."""
     rows = {side: list(records(folder / f"{name}-{side}.jsonl.xz")) for side in SIDES}
     readers = {side: PageReader() for side in SIDES}
     targets = {}
     for side, lines in rows.items():
         declared = lines[0]["regime"].get("declared", {})
-        limits = tuple(DeclaredLimit(limit, value, "flags") for limit, value in declared.items()) or None
+        limits = tuple(DeclaredLimit(limit, value, "flags") for limit, value in declared.items()) if flags else None
         targets[side] = ReplayTarget(f"{side}-0", limits=limits)
     for second in zip(*rows.values(), strict=False):
         made = {}
         for side, record in zip(rows, second, strict=True):
             page = readers[side].read(record["page"].encode(), record["t"])
-            made |= {side: (view, record) for view in pipeline.on_page(targets[side], page)}
+            for view in pipeline.on_page(targets[side], page):
+                made[side] = (view, record)
         yield made
 
 
@@ -131,12 +134,13 @@ def main() -> int:
     """Judge, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, default=[LAB / "apart"])
+    parser.add_argument("--no-flags", action="store_true", help="nobody has read how the engines were started")
     parser.add_argument("--write-docs", action="store_true", help="write the section of docs/detection.md")
     options = parser.parse_args()
     found: list[tuple[Path, Found]] = []
     for folder in options.folders:
         for line in (folder / "truth.jsonl").read_text().splitlines():
-            one = judged(folder, json.loads(line))
+            one = judged(folder, json.loads(line), flags=not options.no_flags)
             found.append((folder, one))
             print(f"{one.name}: limits {one.limits}; named {dict(one.named.most_common(4))}; roles {dict(one.roles)}")
             print(f"  {one.wrong} of {one.clear} wrong {dict(one.cells.most_common(3))}")

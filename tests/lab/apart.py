@@ -51,7 +51,7 @@ class Situation:
     decode: Flags = field(default_factory=lambda: Flags(num_gpu_blocks=4096))
     prefill_cost: Cost = field(default_factory=Cost)
     tokens_per_second: float = 500_000.0
-    seconds: int = 240
+    seconds: int = 200
 
 
 def _chat(clients: int) -> Load:
@@ -288,7 +288,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", default=NEWEST)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--out", type=Path, default=Path(".cache/lab/apart"))
-    parser.add_argument("--no-flags", action="store_true", help="recordings do not declare the engines' roles")
     options = parser.parse_args(arguments)
     from tests.lab.worker import prepare  # noqa: PLC0415 - it stands in for vLLM's modules in this process
 
@@ -299,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pair, limits, gains = truth_of(one, options.version, clock)
             for side, world in pair.worlds.items():
                 regime = replace(world.regime, name=f"{one.name}-{side}")
-                declared = {} if options.no_flags else {"kv_role": ROLE_CODES[side]}
+                declared = {"kv_role": ROLE_CODES[side]}
                 write(regime, options.version, world.book, world.result, options.out, more={"declared": declared})
             summary = {
                 "name": one.name,

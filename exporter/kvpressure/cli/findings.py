@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvpressure.advice import Action, Place
+from kvpressure.advice import Action, Case, Place, advise_on
 from kvpressure.cli.access import namespace_option
 from kvpressure.cli.options import together
 from kvpressure.cli.say import CANNOT_TELL
