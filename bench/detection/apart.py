@@ -133,7 +133,7 @@ def _pairs(
 def main() -> int:
     """Judge, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path, default=[LAB / "apart"])
+    parser.add_argument("folders", nargs="*", type=Path, default=sorted((LAB / "apart").glob("*")))
     parser.add_argument("--no-flags", action="store_true", help="nobody has read how the engines were started")
     parser.add_argument("--write-docs", action="store_true", help="write the section of docs/detection.md")
     options = parser.parse_args()
@@ -164,7 +164,8 @@ def tables(found: Sequence[tuple[Path, Found]]) -> str:
     rows.append("| --- | --: | --: | --: | --: | --: | --: | --: |")
     for folder in dict.fromkeys(one for one, _ in found):
         some = [one for where, one in found if where == folder]
-        named_, roles, advice = (sum((getattr(one, key) for one in some), Counter()) for key in _COUNTS)
+        named_ = sum((one.named for one in some), Counter[str]())
+        roles, advice = (sum((getattr(one, key) for one in some), Counter[str]()) for key in ("roles", "advice"))
         right = sum(one.named[one.limits] for one in some)
         clear, wrong = sum(one.clear for one in some), sum(one.wrong for one in some)
         all_advice = advice.total()
@@ -185,9 +186,6 @@ def tables(found: Sequence[tuple[Path, Found]]) -> str:
     rows += [f"| {truth} | {verdict} | {seconds} |" for (truth, verdict), seconds in wrong_cells.most_common()]
     rows += [f"| advice at the end | {word} | {count} |" for word, count in wrong_advice.items() if word != "right"]
     return "\n".join(rows) + "\n"
-
-
-_COUNTS: Final = ("named", "roles", "advice")
 
 
 if __name__ == "__main__":

@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     from tests.lab.worker import prepare  # noqa: PLC0415 - it stands in for vLLM's modules in this process
 
-    clock = prepare(package(options.version), REAL)
+    clock, folder = prepare(package(options.version), REAL), options.out / options.version
     for name in options.names or SITUATIONS:
         for seed in options.seeds:
             one = made(name, seed)
@@ -299,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for side, world in pair.worlds.items():
                 regime = replace(world.regime, name=f"{one.name}-{side}")
                 declared = {"kv_role": ROLE_CODES[side]}
-                write(regime, options.version, world.book, world.result, options.out, more={"declared": declared})
+                write(regime, options.version, world.book, world.result, folder, more={"declared": declared})
             summary = {
                 "name": one.name,
                 "limits": limits,
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "preempted": pair.cores["decode"].engine.observer.preempted_ever,
                 "checks": [check for world in pair.worlds.values() for check in world.result.checks][:1],
             }
-            with (options.out / "truth.jsonl").open("a") as file:
+            with (folder / "truth.jsonl").open("a") as file:
                 file.write(json.dumps(summary) + "\n")
             print(json.dumps(summary), flush=True)
     return 0

@@ -35,6 +35,11 @@ ROLE_CODES: Final[Mapping[str, float]] = {PREFILL: 1.0, DECODE: 2.0}
 """Values of the limit `kv_role`: of an engine that computes prompts for others, of one that others compute them for."""
 
 
+def role_of_code(code: float | None) -> str:
+    """Return the role of a value of `kv_role`, "" for None and any other."""
+    return next((role for role, one in ROLE_CODES.items() if one == code), "")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ContainerId:
     """Labels of one container's series; without Kubernetes, "", "" and the target's name."""

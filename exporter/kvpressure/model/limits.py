@@ -31,7 +31,7 @@ class Limits:
 
     Sequences and tokens are counts, `gpu_memory_utilization` is a ratio, `kv_capacity_tokens` is what all requests of
     the rank together can hold, `kv_watermark_ratio` the share of it that stays free when one is admitted beside others.
-    `max_input_tokens` and `max_output_tokens` are those of the gateway in front, `kv_role` a value of `ROLE_CODES`.
+    `max_input_tokens` and `max_output_tokens` are those of the gateway in front.
     """
 
     max_num_seqs: Limit | None = None
@@ -42,8 +42,8 @@ class Limits:
     max_output_tokens: Limit | None = None
     kv_capacity_tokens: Limit | None = None
     kv_watermark_ratio: Limit | None = None
-    kv_role: Limit | None = None
 
     def with_declared(self, declared: Mapping[str, float]) -> Limits:
-        """Return these limits with later declarations, by field name."""
-        return replace(self, **{name: Limit(value) for name, value in declared.items()})
+        """Return these limits with later declarations, by field name; other names, such as `kv_role`, are no limits."""
+        known = self.__dataclass_fields__
+        return replace(self, **{name: Limit(value) for name, value in declared.items() if name in known})
