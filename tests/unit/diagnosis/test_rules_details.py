@@ -22,7 +22,7 @@ from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 
 pytestmark = pytest.mark.recorded
 
-EVERY = sorted(LAB.glob("*.xz"))
+EVERY = sorted((*LAB.glob("*.xz"), *(LAB / "apart").glob("*.xz")))
 TOLD = {
     "deferred-lora-0.33.0": (Cause.DEFERRED, "lora_slots"),
     "deferred-remote-0.33.0": (Cause.DEFERRED, "external_kv"),
@@ -33,6 +33,9 @@ TOLD = {
     "idle-stream-0.33.0": (Cause.IDLE, "streams"),
     "cap-prefix-0.33.0": (Cause.CONCURRENCY_BOUND, "sequence_cap"),
     "healthy-pooling-0.33.0": (Cause.HEALTHY, ""),
+    "decode-kv-backs-up-prefill-0.33.0": (Cause.KV_CACHE_PRESSURE, "held_for_transfer"),
+    "decode-kv-backs-up-decode-0.33.0": (Cause.KV_CACHE_PRESSURE, "admission"),
+    "transfer-decode-0.33.0": (Cause.DEFERRED, "transfer"),
 }
 """The verdict at the end of each; the lab's fixtures say the same of the scheduler's own reasons."""
 
