@@ -33,9 +33,9 @@ TOLD = {
     "idle-stream-0.33.0": (Cause.IDLE, "streams"),
     "cap-prefix-0.33.0": (Cause.CONCURRENCY_BOUND, "sequence_cap"),
     "healthy-pooling-0.33.0": (Cause.HEALTHY, ""),
-    "decode-kv-backs-up-prefill-0.33.0": (Cause.KV_CACHE_PRESSURE, "held_for_transfer"),
-    "decode-kv-backs-up-decode-0.33.0": (Cause.KV_CACHE_PRESSURE, "admission"),
-    "transfer-decode-0.33.0": (Cause.DEFERRED, "transfer"),
+    "apart/decode-kv-backs-up-prefill-0.33.0": (Cause.KV_CACHE_PRESSURE, "held_for_transfer"),
+    "apart/decode-kv-backs-up-decode-0.33.0": (Cause.KV_CACHE_PRESSURE, "admission"),
+    "apart/transfer-decode-0.33.0": (Cause.DEFERRED, "transfer"),
 }
 """The verdict at the end of each; the lab's fixtures say the same of the scheduler's own reasons."""
 
