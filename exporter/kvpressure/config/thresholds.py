@@ -122,6 +122,7 @@ class Thresholds:
     deferred_min_ratio: float = _in("ratio")
     deferred_min_expected_ratio: float = _in("ratio")
     held_for_transfer_min_ratio: float = _in("ratio")
+    held_for_transfer_min_seconds: float = _in("seconds")
     role_min_request_count: float = _in("count")
     role_brought_min_ratio: float = _in("ratio")
     role_prefill_max_output_tokens: float = _in("tokens")

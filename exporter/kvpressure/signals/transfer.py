@@ -6,6 +6,7 @@ request of its own has them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -40,13 +41,15 @@ class Transfer:
     """What an engine is to others, over some polls; every field is empty where it is not known that it is anything.
 
     `role` is `PREFILL` or `DECODE`. `held_tokens` are those of finished prompts, at least, and `held_ratio` is their
-    share of the tokens in use. `in_flight` is how many transfers were under way on average, by Little's law; each took
-    `seconds` and brought `bytes_per_second` on average.
+    share of the tokens in use; each prompt is there for `held_seconds`, by Little's law. `in_flight` is how many
+    transfers were under way on average, by Little's law; each took `seconds` and brought `bytes_per_second` on
+    average.
     """
 
     role: str = ""
     held_tokens: float | None = None
     held_ratio: float | None = None
+    held_seconds: float | None = None
     in_flight: float | None = None
     seconds: float | None = None
     bytes_per_second: float | None = None
@@ -96,8 +99,9 @@ def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds)
             if "kv_usage" in point.gauges
         ]
     )
-    used = mean(usage) * capacity
-    return Transfer(PREFILL, held, held / used if used else 0.0)
+    used, ended = mean(usage) * capacity, window.rate("finished_prompt_tokens")
+    seconds = None if ended is None else held / ended if ended else math.inf if held else 0.0
+    return Transfer(PREFILL, held, held / used if used else 0.0, seconds)
 
 
 def derive(found: Transfer) -> Derived:

@@ -121,9 +121,10 @@ def mostly_in_transfer(facts: Facts) -> bool:
 
 @fact()
 def finished_prompts_fill_the_cache(facts: Facts) -> bool:
-    """Return whether most of what a prefill engine's cache holds are finished prompts that nobody has read yet."""
-    found = facts.window.transfer
-    return found.role == PREFILL and (found.held_ratio or 0.0) >= facts.thresholds.held_for_transfer_min_ratio
+    """Return whether most of what a prefill engine's cache holds are finished prompts that wait to be read."""
+    found, thresholds = facts.window.transfer, facts.thresholds
+    most = (found.held_ratio or 0.0) >= thresholds.held_for_transfer_min_ratio
+    return found.role == PREFILL and most and (found.held_seconds or 0.0) >= thresholds.held_for_transfer_min_seconds
 
 
 @fact("external_queries")
