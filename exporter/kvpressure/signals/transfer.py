@@ -42,8 +42,8 @@ class Transfer:
 
     `role` is `PREFILL` or `DECODE`. `held_tokens` are those of finished prompts, at least, and `held_ratio` is their
     share of the tokens in use; each prompt is there for `held_seconds`, by Little's law. `in_flight` is how many
-    transfers were under way on average, by Little's law; each took `seconds` and brought `bytes_per_second` on
-    average.
+    transfers were under way on average, by Little's law; each took `seconds` on average, and all together brought
+    `bytes_per_second`.
     """
 
     role: str = ""
@@ -62,15 +62,12 @@ def transfer_of(points: Sequence[Point], window: EngineWindow, context: Context,
         return _held(points, window, context.thresholds)
     if role != DECODE:
         return Transfer()
-    in_flight = window.rate("transfer_seconds")
-    count, seconds, size = (
-        window.delta(f"{name}") for name in ("remote_transfers", "transfer_seconds", "transfer_bytes")
-    )
+    count, seconds = window.delta("remote_transfers"), window.delta("transfer_seconds")
     return Transfer(
         role,
-        in_flight=in_flight,
+        in_flight=window.rate("transfer_seconds"),
         seconds=seconds / count if seconds is not None and count else None,
-        bytes_per_second=size / seconds if size is not None and seconds else None,
+        bytes_per_second=window.rate("transfer_bytes"),
     )
 
 

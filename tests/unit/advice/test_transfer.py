@@ -60,4 +60,4 @@ def test_a_slow_transfer_is_no_matter_of_the_batch_or_the_cache():
     (action,) = advised(view)
     assert action.key == "transfer"
     assert view.diagnosis is not None
-    assert "GB/s" in view.diagnosis.grounds
+    assert "MB/s" in view.diagnosis.grounds

@@ -76,5 +76,5 @@ def test_what_is_in_use_beyond_a_prompt_for_each_that_runs_is_held():
 def test_transfers_under_way_are_their_seconds_in_each_second():
     found = pair(DECODE)
     assert (found.in_flight, found.seconds) == (pytest.approx(3.0), pytest.approx(3.0))
-    assert found.bytes_per_second == pytest.approx(2e9)
+    assert found.bytes_per_second == pytest.approx(6e9)
     assert pair(DECODE, nixl=False) == Transfer(DECODE)

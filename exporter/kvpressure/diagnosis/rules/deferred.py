@@ -46,9 +46,11 @@ def _brought(facts: Facts) -> str:
 
 def _transferred(facts: Facts) -> str:
     found = facts.window.transfer
-    rate = "" if found.bytes_per_second is None else f" at {found.bytes_per_second / 1e9:.2g} GB/s"
-    seconds = f"; a transfer takes {found.seconds or 0.0:.1f} s{rate}"
-    return f"{number(round(found.in_flight or 0.0))} transfers of KV from prefill engines are under way{seconds}."
+    rate = (
+        "" if found.bytes_per_second is None else f", and all bring {number(round(found.bytes_per_second / 1e6))} MB/s"
+    )
+    seconds = f"each takes {found.seconds or 0.0:.1f} s{rate}"
+    return f"{number(round(found.in_flight or 0.0))} transfers of KV from prefill engines are under way: {seconds}."
 
 
 def _slots(facts: Facts) -> str:
