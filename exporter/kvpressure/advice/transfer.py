@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -10,17 +11,21 @@ from kvpressure.advice.rollout import no_longer
 from kvpressure.advice.shell import look_again
 from kvpressure.model.action import Action
 from kvpressure.model.verdict import Cause
+from kvpressure.model.view import DecodeEngine
 from kvpressure.runtimes.runtime import Remedy
 
 MAX_NAMED: Final = 3
 _NOT_SIMULATED: Final = "what the other side would do is not simulated"
 _NOT_HERE: Final = "More KV cache or replicas on the prefill side would only keep more of them."
 _SLOW: Final = "transfer"
+_OF_TRANSFERS: Final = frozenset({_SLOW, "remote_kv", "external_kv"})
+"""Details of `deferred` that wait for what prefill engines computed."""
 
 
 def held_for_transfer(case: Case) -> tuple[list[Action | None], str]:
     """Return what to do on the decode side, by what its engines' verdicts say; where to look while none is known."""
-    short, slow = (_named(case, cause) for cause in (Cause.KV_CACHE_PRESSURE, Cause.DEFERRED))
+    short = _named(one for one in case.decode_side if one.cause is Cause.KV_CACHE_PRESSURE)
+    slow = _named(one for one in case.decode_side if one.cause is Cause.DEFERRED and one.detail in _OF_TRANSFERS)
     if short:
         action = Action(
             key="decode_replica",
@@ -67,9 +72,9 @@ def _network(case: Case, remedy: Remedy, cause: str) -> Action:
     )
 
 
-def _named(case: Case, cause: Cause) -> str:
-    """Return the decode engines with that cause as the beginning of a sentence; "" where there is none."""
-    found = [one.target for one in case.decode_side if one.cause is cause]
+def _named(engines: Iterable[DecodeEngine]) -> str:
+    """Return the decode engines as the beginning of a sentence; "" where there is none."""
+    found = [one.target for one in engines]
     more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
     named = f"{', '.join(found[:MAX_NAMED])}{more}"
     return f"Decode engine{'s' if len(found) > 1 else ''} {named} {'are' if len(found) > 1 else 'is'}" if found else ""

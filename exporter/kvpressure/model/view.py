@@ -256,10 +256,11 @@ class Peer:
 
 @record
 class DecodeEngine:
-    """An engine that reads what prefill engines computed, and what limits it now."""
+    """An engine that reads what prefill engines computed, and what limits it now, with which kind of it."""
 
     target: str
     cause: Cause
+    detail: str = ""
 
 
 def role_of(derived: Derived) -> str:
@@ -273,7 +274,7 @@ def decode_side_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Deco
     if role_of(view.derived) != PREFILL:
         return ()
     return tuple(
-        DecodeEngine(other.key.target, cause_of(other))
+        DecodeEngine(other.key.target, cause_of(other), other.diagnosis.detail if other.diagnosis else "")
         for other in others
         if _serves_the_same(view, other) and role_of(other.derived) == DECODE
     )

@@ -31,12 +31,14 @@ def advised(view: EngineView, *decode_side: DecodeEngine) -> tuple[Action, ...]:
     [
         ((), "see_decode_side"),
         ((Cause.HEALTHY,), "see_decode_side"),
-        ((Cause.DEFERRED,), "transfer"),
-        ((Cause.HEALTHY, Cause.KV_CACHE_PRESSURE, Cause.DEFERRED), "decode_replica"),
+        (((Cause.DEFERRED, "transfer"),), "transfer"),
+        (((Cause.DEFERRED, "grammar"),), "see_decode_side"),
+        ((Cause.HEALTHY, (Cause.KV_CACHE_PRESSURE, "full"), (Cause.DEFERRED, "transfer")), "decode_replica"),
     ],
 )
-def test_finished_prompts_that_nobody_reads_are_cured_on_the_other_side(causes: tuple[Cause, ...], expected: str):
-    engines = [DecodeEngine(f"decode-{number}", cause) for number, cause in enumerate(causes)]
+def test_finished_prompts_that_nobody_reads_are_cured_on_the_other_side(causes: tuple[object, ...], expected: str):
+    told = [one if isinstance(one, tuple) else (one, "") for one in causes]
+    engines = [DecodeEngine(f"decode-{number}", *one) for number, one in enumerate(told)]
     (action,) = advised(last("decode-kv-backs-up-prefill"), *engines)
     assert action.key == expected
     assert not OF_ITS_OWN & {action.key}
