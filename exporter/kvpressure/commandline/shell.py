@@ -49,7 +49,7 @@ _CONTROL: Final = frozenset(
 _DECLARES: Final = frozenset(("export", "declare", "typeset", "local", "readonly"))
 # Programs of the shell that change the variables whose names they are given.
 _CHANGES: Final = frozenset(("read", "mapfile", "readarray", "getopts", "let", "printf", "unset"))
-# Programs that scripts chain with `&&` because they are steps, and that nobody asks whether something is so.
+# Programs that scripts chain with `&&` because they are steps, and never conditions.
 _STEPS: Final = frozenset(("cd", "echo", "printf", "set", "mkdir", "true", ":", "pip", "source", ".", "sleep"))
 # What is done with a command beside its words takes as long as reading so many more.
 _COMMAND: Final = 4

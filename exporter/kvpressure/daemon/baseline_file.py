@@ -154,7 +154,7 @@ def _number(value: Any, name: str, most: float = MAX_VALUE) -> float:
 
 
 def _content(path: Path) -> bytes:
-    """Return as much as tells that it is too much; a pipe or a device is refused and not waited for."""
+    """Return as much as shows that it is too much; a pipe or a device is refused and not waited for."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")

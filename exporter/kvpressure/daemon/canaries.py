@@ -31,7 +31,7 @@ OnReport = Callable[[EngineKey, CanaryReport], None]
 
 
 def canary_times(loaded: Loaded) -> CanaryTimes | None:
-    """When to ask by these settings; None where nobody is asked."""
+    """When to send by these settings; None where no canary is sent."""
     settings, limits = loaded.settings.engines.canary, loaded.thresholds
     if not settings.enabled:
         return None
@@ -44,7 +44,7 @@ def canary_times(loaded: Loaded) -> CanaryTimes | None:
 
 
 class Canaries:
-    """Asks whom it is told to, `on_sent` before and `on_report` after."""
+    """Sends the canaries that are due, `on_sent` before and `on_report` after each."""
 
     def __init__(self, clock: Clock, on_sent: OnSent, on_report: OnReport) -> None:
         self._clock = clock

@@ -129,7 +129,7 @@ class Daemon:
         return reasons + [f"{health.source}: {health.error}" for health in hung]
 
     def register_collector(self, families: Callable[[], Mapping[str, object]]) -> None:
-        """Show these families of the exporter too; asked at every tick."""
+        """Show these families of the exporter too; called at every tick."""
         self._families_beside = families
 
     def request_reload(self) -> None:

@@ -147,7 +147,7 @@ def _section(registered: Registration[Any], settings: Settings) -> object:
 
 
 def _unresolved(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:
-    """Why devices cannot be told, except of targets whose GPUs are written down anyway."""
+    """Why devices are unknown, except of targets whose GPUs are written down anyway."""
     for key, held in devices.items():
         if held.why and key.container not in but:
             yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {held.why}"

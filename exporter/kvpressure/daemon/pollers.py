@@ -69,7 +69,7 @@ class EngineFleet:
             self._before[name] = source.health()
 
     def inherit(self, fleet: EngineFleet) -> None:
-        """Go on counting where a stopped fleet ended, and tell its targets' health until they were polled anew."""
+        """Go on counting where a stopped fleet ended, and report its targets' health until they were polled anew."""
         self._gone, self._before = fleet._gone, fleet._before
 
     def health(self) -> list[SourceHealth]:

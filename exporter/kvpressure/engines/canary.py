@@ -38,7 +38,7 @@ class _NotPossibleError(Exception):
 
 @record
 class AskedEngine:
-    """Who is asked: `model_name` as its page has it, "" to take the first that the server lists.
+    """The engine of a canary: `model_name` as its page has it, "" to take the first that the server lists.
 
     `rank` is set where one of several ranks behind the server is meant. `api_key_file` replaces the target's own
     credentials.

@@ -41,7 +41,7 @@ _long_pages: Final = LongPages()
 class PollNames:
     """The sample names to ask for: at each poll, and (histograms and cache configuration too) every few polls.
 
-    Once a page has said which runtime it is of, those of `own` are asked for instead, where that has the runtime.
+    Once a page has said which runtime it is of, those of `own` are requested instead, where that has the runtime.
     """
 
     poll: tuple[str, ...]
@@ -101,7 +101,7 @@ class EngineSource:
         self._full_every_seconds = settings.histogram_interval_seconds
         self._slack_seconds = settings.interval_seconds / 2
         self._next_full = -math.inf
-        """When histograms are asked for too: with the first poll, and with the one nearest to each interval."""
+        """When histograms are requested too: with the first poll, and with the one nearest to each interval."""
         self._urls: PageUrls | None = None
         self._last: EnginePage | None = None
         self._runtime = ""
@@ -153,7 +153,7 @@ class EngineSource:
             names = self._names.own.get(self._runtime, self._names)
             self._urls = page_urls(self.target.url, self.target.path, names.poll, names.full)
         urls = self._urls
-        if not self._filter.asks(now):
+        if not self._filter.is_used(now):
             return await self._plain(urls)
         found = await self._try(urls.full if full else urls.poll)
         if found is not None:
@@ -169,7 +169,7 @@ class EngineSource:
         return page
 
     async def _try(self, url: URL) -> EnginePage | None:
-        """Return the filtered page, None when the plain one must be asked; raise where that will not help."""
+        """Return the filtered page, None when the plain one must be requested; raise where that will not help."""
         try:
             page = await self._fetch(url)
         except SourceError as error:

@@ -64,7 +64,7 @@ def _asking_for(plain: URL, names: tuple[str, ...]) -> URL:
 class NameFilter:
     """The memory of one target. Times are monotonic seconds.
 
-    A server that nothing is known of is asked for its plain page first, which is the one that is sure to be there; the
+    A server that nothing is known of is requested its plain page first, which is the one that is sure to be there; the
     filtered address is tried with the poll after that.
     """
 
@@ -79,8 +79,8 @@ class NameFilter:
         """Whether the settings forbid the plain address."""
         return self._setting == "always"
 
-    def asks(self, now: float) -> bool:
-        """Whether this poll asks the filtered address first."""
+    def is_used(self, now: float) -> bool:
+        """Whether this poll requests the filtered address first."""
         if self._setting != "auto":
             return self.insists
         if self.mode is Mode.UNKNOWN:

@@ -154,7 +154,7 @@ class PageReader:
             text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics and no gateway's?"
             raise PageError("not_metrics", text)
         read = plan.read(values, t)
-        told = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))
-        if not told:
+        gauges = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))
+        if not gauges:
             return read
-        return replace(read, engines=tuple(replace(one, gauges={**one.gauges, **told}) for one in read.engines))
+        return replace(read, engines=tuple(replace(one, gauges={**one.gauges, **gauges}) for one in read.engines))

@@ -251,7 +251,7 @@ def not_a_recording(path: Path, why: str) -> str:
 
 
 def _seems(path: Path) -> str:
-    """Return what it is instead, "" where its beginning does not tell."""
+    """Return what it is instead, "" where its beginning does not show it."""
     try:
         require_regular(path)
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Everything that is said to a Kubernetes API server: one client for all that asks, at a prompt or on a node.
+"""Everything that is said to a Kubernetes API server: one client, at a prompt or on a node.
 
 Here is what goes wrong, and what a request does in the words of its permissions.
 """

@@ -152,7 +152,7 @@ class KubeClient:
             raise KubeError(sentence, reason="garbage")
         if status == 401 and self._credentials.renewable:
             self._credentials.renew()
-        # The upgrade's answer comes without its body; the same request without an upgrade tells the reason.
+        # The upgrade's answer comes without its body; the same request without an upgrade has the reason.
         await self._body(path, action, query, LARGEST_STATUS_BYTES)
         raise self._refusal(status, "", action)
 
@@ -207,7 +207,7 @@ class KubeClient:
         elif status == 401:
             sentence = f"{server} does not know the credentials of {self._who}{said}; log in again"
         elif status == 403:
-            sentence = f"you may not {action}{said}; ask whoever administers the cluster for a Role that allows it"
+            sentence = f"you may not {action}{said}; ask the administrator of the cluster for a Role that allows it"
         elif status == 404:
             sentence = f"{server} has nothing to {action}{said}"
         else:
@@ -250,7 +250,7 @@ def _explain(error: BaseException, where: str) -> tuple[str, str]:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError | OSError):
         return "unreachable", f"no connection to {where}: {plain}"
     if isinstance(error, httpx2.InvalidURL | ValueError):
-        return "config", f"{where} cannot be asked: {plain}"
+        return "config", f"{where} cannot be used: {plain}"
     return "connection", f"the connection to {where} broke: {plain}"
 
 

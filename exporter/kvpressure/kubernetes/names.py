@@ -1,4 +1,4 @@
-"""Names of API servers, resolved beside the event loop, and addresses that are never asked (decision 0152)."""
+"""Names of API servers, resolved beside the event loop, and addresses that are never connected to (decision 0152)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Names(httpx2.AsyncBaseTransport):
         """Return the response of the first address that accepts a connection. Raises what httpx2 does, and OSError."""
         url, host = request.url, request.url.host
         if reason := refusal(host, link_local=True):
-            raise RefusedAddressError(f"{host} is {reason}, which is never asked")
+            raise RefusedAddressError(f"{host} is {reason}, which is never connected to")
         if self._proxied or parsed(host) is not None:
             return await self._transport.handle_async_request(request)
         request.extensions = {"sni_hostname": host, **request.extensions}

@@ -252,7 +252,7 @@ _ROWS: Final = (
             "too_few_polls": "too few polls so far",
             "statistics_late": "the metrics do not move, but a one-token request was answered",
             "no_gauges": "the metrics lack the number of running or waiting requests",
-            "layers_differ": "a hybrid model: token counts do not tell how much cache a request needs",
+            "layers_differ": "a hybrid model: token counts do not say how much cache a request needs",
             "no_capacity": "the metrics do not say how much the KV cache holds",
             "cold_start": "no request has finished yet, so prompt lengths are not known",
             "no_reasons": "the metrics do not say why requests wait",

@@ -174,7 +174,7 @@ class Environment:
 
     `kv_events` are those of each target, by its name; `reports` are those of optional sources.
     `limits` are those of engines whose start was read from their process; discovery gives its own with the target.
-    `problems` are sentences about pods that cannot be polled and devices that cannot be told, `hints` about what is
+    `problems` are sentences about pods that cannot be polled and devices that are unknown, `hints` about what is
     switched off or cannot be known, and what would bring it.
     """
 

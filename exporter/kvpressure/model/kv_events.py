@@ -1,4 +1,4 @@
-"""What an engine's KV events have told so far, as the signals take it: counts of blocks and tokens, never tokens."""
+"""What an engine's KV events have shown so far, as the signals take it: counts of blocks and tokens, never tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KvEvents:
     `evicted_blocks` are blocks removed from the GPU's pool, `missed_tokens` the tokens of blocks stored again after
     they had been removed: capacity misses, counted at `sampled_ratio` of all blocks and scaled up. `missed_by_blocks`
     are the same tokens by how many more blocks would have kept them (at most as many as that one of `BOUNDS`).
-    `misses` are the blocks that this was counted on. `reach` is how many more blocks can be told of at all.
+    `misses` are the blocks that this was counted on. `reach` is how many more blocks can be known at all.
     `counts` has what was read, by what became of it.
     """
 

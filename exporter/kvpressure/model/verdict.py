@@ -62,8 +62,8 @@ class Diagnosis:
     `score` is KV pressure, 0..1, None when the engine exports nothing of its cache; `confidence` is the share of the
     evidence available that agrees with the cause, 0..1. `symptoms` has every symptom, judged or not, in a fixed order.
 
-    `detail` is which kind of the cause, a word of `DETAILS` or "", and `grounds` says what tells so, or why nothing
-    does, in words ("" where there is nothing to say). `missing` is what would have told more.
+    `detail` is which kind of the cause, a word of `DETAILS` or "", and `grounds` says what shows it, or why nothing
+    does, in words ("" where there is nothing to say). `missing` is what would have said more.
     """
 
     t: float

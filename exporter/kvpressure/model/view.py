@@ -39,9 +39,9 @@ class Incident:
     """A time of trouble, still going on where `ended` is None (unix seconds).
 
     `cause` held longest of the `seconds` in which it lost tokens. `lost_tokens` are generated tokens that are missing
-    against what the engine would do for the same demand, None where nothing tells; `lost_seconds` is how long it would
+    against what the engine would do for the same demand, None where not known; `lost_seconds` is how long it would
     have taken it to make them; `recomputed_tokens` are prompt tokens that were computed again because they had been
-    evicted, `recomputed_seconds` how long the engine computed them, None where no verdict told of evictions; `gpus` are
+    evicted, `recomputed_seconds` how long the engine computed them, None where no verdict named evictions; `gpus` are
     the whole GPUs that serve it, None where not known. `restarts` is how often another process has answered since it
     began.
     """
@@ -143,7 +143,7 @@ class PoolHits:
 
 @record
 class Observed:
-    """One engine over its window, None where its page does not tell.
+    """One engine over its window, None where its page does not say.
 
     `prompts` and `outputs` are lengths of requests that ended over the longer window (or, where too few did, since the
     server started), in the engine's buckets: nothing is known of where in a bucket a length lies but their sum.

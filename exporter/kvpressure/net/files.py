@@ -46,7 +46,7 @@ class FileWatch:
         return frozenset(path for path, known in self._known.items() if self._last[path] != known)
 
     def look(self) -> frozenset[Path]:
-        """Give the files that appeared, changed or went away since a look last told so; each is told once."""
+        """Give the files that appeared, changed or went away since the last look; each is reported once."""
         changed = set()
         for path, known in self._known.items():
             seen = stamp(path)

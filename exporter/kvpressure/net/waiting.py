@@ -71,4 +71,4 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
         done, ending = await asyncio.wait(ending, timeout=ASK_AGAIN_SECONDS)
         for task in done:
             if not task.cancelled():
-                task.exception()  # else the loop would tell of it a second time, when the task is forgotten
+                task.exception()  # else the loop would log it a second time, when the task is forgotten

@@ -1,4 +1,4 @@
-"""The page scanner: bytes to the values of the series that are asked for, fast on the pages of one target.
+"""The page scanner: bytes to the values of the series that are wanted, fast on the pages of one target.
 
 An exporter prints its series in the same order on every poll and most of a page does not change between two. So the
 scanner remembers the page it read last, cut into *blocks* at the `# HELP` lines: an unchanged block costs one memory

@@ -34,7 +34,7 @@ from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "gateway"
 WAITED_OVER_SECONDS: Final = 60.0
-"""Whoever left the queue in that time tells how long it takes."""
+"""Requests that left the queue in that time show how long it takes."""
 LARGEST_BODY_BYTES: Final = 4 << 20
 """Latency histograms of dozens of models and tenants."""
 ON_LOOP_BYTES: Final = 256 << 10

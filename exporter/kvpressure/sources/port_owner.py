@@ -48,7 +48,7 @@ _SAY: Final = "name the engine's GPUs in its `gpus`"
 
 @dataclass(frozen=True, slots=True)
 class PortOwner:
-    """Who listens on a port. `pid` is None when nobody can be told; then `assignment.why` says why.
+    """Who listens on a port. `pid` is None when the owner is unknown; then `assignment.why` says why.
 
     `limits` are those on the process's command line, None where it starts no engine or cannot be read, and where some
     may be hidden.
@@ -167,7 +167,7 @@ def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, nam
     """Return what the listener and its descendants may use: what is visible to them, or else the devices they hold.
 
     An engine takes as many of its visible GPUs as it has ranks, from the first on. CUDA and HIP may open devices that
-    the process never computes on, so more open ones than ranks tell nothing.
+    the process never computes on, so more open ones than ranks mean nothing.
     """
     open_devices = {device for process in family for device in process.open or ()}
     amd = "kfd" in open_devices or any(device.startswith("renderD") for device in open_devices)

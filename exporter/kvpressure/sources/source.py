@@ -25,7 +25,7 @@ OnReport = Callable[[str, GpuReport], None]
 
 @record
 class Known:
-    """What is known besides, at each tick: the engines polled, the GPUs read, and what sources before this one told.
+    """What is known besides, at each tick: the engines polled, the GPUs read, and what sources before this one found.
 
     `discovers` says whether any source looks for engines.
     """

@@ -18,7 +18,6 @@ from prometheus_client.utils import floatToGoString
 from kvpressure.advice.limits import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import Snapshot, text
-from kvpressure.exposition.docs import metrics_markdown
 from kvpressure.exposition.families import FAMILIES, diagnosis_families
 from kvpressure.exposition.text import OwnProcess, SnapshotCollector, accepts_gzip, negotiate
 from kvpressure.model.environment import (
@@ -40,6 +39,7 @@ from kvpressure.signals.batch import BATCH_BOUNDS
 from kvpressure.signals.eviction import MAX_SHOWN
 from kvpressure.signals.optional import optional_groups
 from kvpressure.signals.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
+from tests.support.metrics_reference import metrics_markdown
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT, check_golden, need, rounded
 from tests.support.views import engine_view

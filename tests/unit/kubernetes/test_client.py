@@ -77,7 +77,7 @@ async def test_pages_are_followed_to_the_end_and_no_further(monkeypatch: pytest.
     [
         (302, "http_status", "answered with a redirect, which is not followed"),
         (401, "unauthorized", "does not know the credentials of context test"),
-        (403, "forbidden", r"you may not list pods in namespace prod \(it says: no\); ask whoever"),
+        (403, "forbidden", r"you may not list pods in namespace prod \(it says: no\); ask the administrator"),
         (404, "http_status", "has nothing to list pods"),
         (410, "http_status", "answered 410"),
         (500, "http_status", "answered 500 to list pods in namespace prod"),

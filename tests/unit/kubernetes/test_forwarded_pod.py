@@ -54,7 +54,7 @@ class Api:
         if "configmaps" not in path:
             return self.pod
         if self.forbidden:
-            raise KubeError(f"you may not {action}; ask whoever administers the cluster for a Role that allows it")
+            raise KubeError(f"you may not {action}; ask the administrator of the cluster for a Role that allows it")
         written = [{"time": self.changed, "fieldsV1": {"f:data": {}}}]
         meta = {"creationTimestamp": "1970-01-01T00:00:00Z", "managedFields": written}
         return {"metadata": meta, "data": {"config.yaml": FILE, "other": "x"}}

@@ -120,7 +120,7 @@ class KubernetesSettings(ClientSettings):
         default="metrics",
         description="A container with a GPU and a port of this name is an engine; empty looks for no port.",
     )
-    port: Integer = Field(default=8000, ge=1, le=65535, description="Port of an engine that tells none.")
+    port: Integer = Field(default=8000, ge=1, le=65535, description="Port of an engine that declares none.")
     path: HttpPath = Field(default="/metrics", description="Path of the metrics page, where no annotation says.")
     kv_events: KvEventsSettings | None = Field(
         default=None,

@@ -210,7 +210,7 @@ class GpuSettings(Section):
 
 
 class LimitSettings(Section):
-    """Bounds on what is held and exported; each that is reached is counted."""
+    """Bounds on what is kept and exported; each that is reached is counted."""
 
     max_targets: Integer = Field(default=256, ge=1, le=4096, description="Targets polled.")
     max_engines: Integer = Field(

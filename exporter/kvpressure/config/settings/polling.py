@@ -99,7 +99,7 @@ class PollSettings(ClientSettings):
         default_factory=lambda data: max(6.0, data.get("interval_seconds", 1.0)),
         ge=0.2,
         le=60,
-        description="Time between two polls that ask for histograms too.",
+        description="Time between two polls that request histograms too.",
         json_schema_extra={DERIVED: "6, or poll.interval_seconds when that is longer"},
     )
     max_page_bytes: Integer = Field(
@@ -117,7 +117,7 @@ class PollSettings(ClientSettings):
 
 
 class CanarySettings(Section):
-    """Requests of one token, which tell whether an engine that seems to hang, or stays idle, still answers."""
+    """Requests of one token, which show whether an engine that seems to hang, or stays idle, still answers."""
 
     enabled: Boolean = Field(
         default=False,
@@ -203,7 +203,7 @@ class TargetSettings(ClientSettings):
     )
     kv_events: KvEventsSettings | None = Field(
         default=None,
-        description="Read the engine's KV events, which tell exactly what was evicted and computed again; `{}` for the "
+        description="Read the engine's KV events, which show exactly what was evicted and computed again; `{}` for the "
         "defaults. Unset: they are not read.",
     )
 

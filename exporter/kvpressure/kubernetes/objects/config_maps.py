@@ -48,7 +48,7 @@ class StartedAt:
 
 @dataclass(frozen=True, slots=True)
 class MapVersion:
-    """A ConfigMap as it was `seen` last (unix seconds); `changed` is when its data did, None where that is not told."""
+    """A ConfigMap as it was `seen` last (unix seconds); `changed` is when its data did, None where unknown."""
 
     found: Object
     changed: float | None
@@ -96,7 +96,7 @@ def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersi
 
 
 def in_force(versions: Iterable[MapVersion], start: StartedAt) -> Object | None:
-    """Return the ConfigMap that a container started with; None where that is not known."""
+    """Return the ConfigMap that a container started with; None where unknown."""
     return next((one.found for one in versions if one.was_in_force(start)), None)
 
 

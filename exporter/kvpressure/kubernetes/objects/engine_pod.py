@@ -1,4 +1,4 @@
-"""What one pod's object tells of the engine in it: which container, which port, its state, its limits. PURE."""
+"""What one pod's object says of the engine in it: which container, which port, its state, its limits. PURE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EnginePod:
     """One pod with an engine in it, as it was read at `state.t`.
 
     `workload` is what kubectl takes for whatever made it, such as `deploy/llama`, "" for a bare pod. `trouble` says why
-    its page cannot be asked, "" while the container runs. `limits` are those declared on the container, None where
+    its page cannot be polled, "" while the container runs. `limits` are those declared on the container, None where
     none is seen and some may be hidden. `needs` are the ConfigMaps that its configuration file may be in, `role` is
     what its labels say that it does where prefill and decode are apart.
     """

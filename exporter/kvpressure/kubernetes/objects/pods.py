@@ -1,4 +1,4 @@
-"""One pod as the API server tells it, reduced to what is kept: its engines, their addresses and states."""
+"""One pod as the API server has it, reduced to what is kept: its engines, their addresses and states."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class KubernetesSource(Source):
         record = part.store.records.get(f"{container.namespace}/{container.pod}") if part is not None else None
         return record is not None and record.finished
 
-    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - the API server tells all of it
+    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - the API server knows all of it
         """Return containers, events and the node's condition."""
         return self.view[1]
 

@@ -199,7 +199,7 @@ class Reflector(Generic[R]):
         except GoneError:
             return self._gone() is not _GONE
         except SourceError:
-            self._version = None  # what was in the part that could not be read is only told by a list
+            self._version = None  # what was in the part that could not be read only a list has
             raise
         return True
 
@@ -219,9 +219,9 @@ class Reflector(Generic[R]):
             sentence = f"the watch of {self._resource.plural} sent a line that is not an event: {brief(error)}"
             raise KubeError(sentence, reason="garbage") from error
         if kind == "ERROR":
-            told = mapping(found)
-            message = brief(told.get("message", "without a message"))
-            gone = told.get("code") == 410 or told.get("reason") in ("Expired", "Gone")
+            status = mapping(found)
+            message = brief(status.get("message", "without a message"))
+            gone = status.get("code") == 410 or status.get("reason") in ("Expired", "Gone")
             sentence = f"the watch of {self._resource.plural} ended with an error: {message}"
             raise (GoneError if gone else KubeError)(sentence, reason="watch_error")
         known = kind in ("ADDED", "MODIFIED", "DELETED")

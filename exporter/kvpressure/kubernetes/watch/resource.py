@@ -1,4 +1,4 @@
-"""What a reflector watches, in which times (tests hurry), and to whom it tells what it learns."""
+"""What a reflector watches, in which times (tests hurry), and who gets what it learns."""
 
 from __future__ import annotations
 

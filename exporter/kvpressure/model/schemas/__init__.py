@@ -1,4 +1,4 @@
-"""PURE: JSON Schemas (draft 2020-12) of what programs are told: `/api/v1/diagnosis` and `incidents --json`.
+"""PURE: JSON Schemas (draft 2020-12) of what programs read: `/api/v1/diagnosis` and `incidents --json`.
 
 Made from the records' own vocabularies, so that they cannot lag behind. Published under docs/schemas, a file for each
 version. Within a major version keys are only ever added, so objects are open; a key whose meaning or type changes is

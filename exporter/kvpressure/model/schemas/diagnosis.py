@@ -64,7 +64,7 @@ def keys(text: str = "", /, **properties: Schema) -> Schema:
 CAUSE: Final = string("What limits the engine.", enum=[cause.value for cause in Cause])
 DETAIL: Final = or_null(
     string(
-        "Which kind of its cause; null where nothing tells.",
+        "Which kind of its cause; null where it is not known.",
         enum=sorted({word for words in DETAILS.values() for word in words}),
     )
 )
@@ -95,7 +95,7 @@ PARTS: Final[Schema] = {
     ),
     "missing": keys(
         "Evidence that is not there.",
-        what=string("What would have told more."),
+        what=string("What would have said more."),
         series=array({"type": "string"}, "The runtime's names for it; empty where its page has none."),
         how=string("How to get it."),
     ),
@@ -151,7 +151,7 @@ _INCIDENT: Final = keys(
     ended=or_null(moment("When it ended; null while it goes on")),
     seconds=number("How long it took."),
     tokens_per_second=number("Generated tokens a second during it."),
-    lost_tokens=or_null(number("Tokens that were not generated; null where nothing tells.")),
+    lost_tokens=or_null(number("Tokens that were not generated; null where it is not known.")),
     lost_seconds=or_null(number("What they take the engine healthy.")),
     lost_money=or_null(number("What its GPUs cost for so long, in `currency`.")),
     recomputed_tokens=or_null(number("Prompt tokens evicted and computed again; null without such a verdict.")),
@@ -176,13 +176,13 @@ _ENGINE: Final = keys(
     error=or_null(string("Why its page could not be read the last time.")),
     cause=or_null(CAUSE),
     detail=DETAIL,
-    grounds=or_null(string("What tells the detail, or why nothing does.")),
+    grounds=or_null(string("What shows the detail, or why nothing does.")),
     confidence=or_null(ratio("Share of the evidence available that agrees with the cause.")),
     score=or_null(ratio("KV pressure.")),
     stage=or_null(STAGE),
     since=or_null(moment("When the cause began to hold")),
     symptoms=mapping(ref("evidence"), "Every symptom by name."),
-    missing=array(ref("missing"), "What would have told more."),
+    missing=array(ref("missing"), "What would have said more."),
     derived=ref("derived"),
     limits=ref("limits"),
     actions=array(ref("action"), "What to do, in order."),

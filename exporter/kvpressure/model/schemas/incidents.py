@@ -33,18 +33,18 @@ _WHO: Final = {
     "model_name": string("The model it serves."),
     "engine": string("Data-parallel rank."),
 }
-_TOLD: Final = {
+_REPORTED: Final = {
     "cause": CAUSE,
     "detail": DETAIL,
-    "began": moment("When it told it first, to half a minute"),
-    "ended": moment("When it told it last"),
+    "began": moment("When it reported it first, to half a minute"),
+    "ended": moment("When it reported it last"),
     "seconds": number("How long it took.", minimum=0),
 }
 _FIRED: Final = keys(
     "An alert that would have fired.",
     rule=string("Its name."),
     by=string(
-        "Whose rule: kvpressure's, judged from the verdicts, or one that people copy, asked of the Prometheus.",
+        "Whose rule: kvpressure's, judged from the verdicts, or one that people copy, evaluated by the Prometheus.",
         enum=["kvpressure", "copied"],
     ),
     severity=or_null(string("Of kvpressure's: critical, warning or info.")),
@@ -70,7 +70,7 @@ _INCIDENT: Final = keys(
     engine=_WHO["engine"],
     cause=CAUSE,
     detail=DETAIL,
-    grounds=or_null(string("What tells the detail, or why nothing does.")),
+    grounds=or_null(string("What shows the detail, or why nothing does.")),
     began=moment("When its queue began; where there was none, when the verdict first named it, a few samples late"),
     ended=or_null(moment("When its queue was served, or the verdict last named it; null where it went on at the end")),
     seconds=number("How long it took.", minimum=0),
@@ -78,10 +78,10 @@ _INCIDENT: Final = keys(
         "Of it, what verdicts speak of; where that is too little, nothing lost is counted.", minimum=0
     ),
     step_seconds=number("Time between the samples it was judged by.", minimum=0),
-    causes=mapping({"type": "number"}, "Seconds that each cause held."),
+    causes=mapping({"type": "number"}, "Seconds of each cause."),
     confidence=or_null(ratio("Share of the evidence available that agrees with the cause, on average.")),
     stage=STAGE,
-    lost_tokens=or_null(number("Tokens that were not generated; null where nothing tells.", minimum=0)),
+    lost_tokens=or_null(number("Tokens that were not generated; null where it is not known.", minimum=0)),
     lost_seconds=or_null(number("What they take the engine healthy.", minimum=0)),
     recomputed_tokens=or_null(
         number("Prompt tokens evicted and computed again; null without such a verdict.", minimum=0)
@@ -96,12 +96,10 @@ _INCIDENT: Final = keys(
     restarted=boolean("Whether another process answered after it began."),
     peak=mapping({"type": ["number", "null"]}, "Highest readings by name."),
     symptoms=mapping(ref("evidence"), "Every symptom by name, where the verdict was surest."),
-    missing=array(ref("missing"), "What would have told more."),
+    missing=array(ref("missing"), "What would have said more."),
     limits=ref("limits"),
     fired=array(ref("fired"), "What would have fired during it, or within five minutes of it."),
-    exporter=or_null(
-        keys("What an exporter that was there told at the time, if its series are in the same place.", **_TOLD)
-    ),
+    exporter=or_null(keys("What an exporter reported at the time, if its series are in the same place.", **_REPORTED)),
     actions=array(ref("action"), "What would have helped, in order."),
     picture=or_null(ref("picture")),
 )
@@ -137,7 +135,7 @@ SCHEMA: Final[Schema] = {
         schema_version=string("Version of this schema: keys are only ever added within a major one."),
         kind=string("What this document is.", enum=["incidents"]),
         kvpressure=string("Version of the program."),
-        prometheus=string("Where it was asked."),
+        prometheus=string("Its address."),
         selector=string("Label matchers that chose the engines; empty for all."),
         since=moment("Begin of the time looked at"),
         until=moment("Its end"),
@@ -149,8 +147,8 @@ SCHEMA: Final[Schema] = {
         samples_read=count("Verdicts that were made."),
         incidents=array(ref("incident"), "By their begin."),
         exporter_alone=array(
-            keys(**_WHO, **_TOLD),
-            "Trouble that an exporter told of, and the engines' own series do not show at this pace.",
+            keys(**_WHO, **_REPORTED),
+            "Trouble that an exporter reported, and the engines' own series do not show at this pace.",
         ),
         backtest=or_null(_BACKTEST),
         copied_rules=array(
@@ -175,7 +173,7 @@ SCHEMA: Final[Schema] = {
         ),
         unjudged=array(
             keys(**_WHO, detail=DETAIL, seconds=number("For how long.", minimum=0)),
-            "Engines at which requests waited while nothing told why: the verdict was unknown.",
+            "Engines at which requests waited while nothing showed why: the verdict was unknown.",
         ),
         unread=array(
             keys(target=_WHO["target"], why=string("Why nothing can be said of it.")),

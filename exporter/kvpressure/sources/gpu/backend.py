@@ -32,7 +32,7 @@ class BackendError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a child process is told: whose library to read, how often, how long to wait for a device."""
+    """What a child process is given: whose library to read, how often, how long to wait for a device."""
 
     vendor: str
     interval_seconds: float = 1.0

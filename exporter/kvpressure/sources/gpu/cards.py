@@ -76,7 +76,7 @@ class CardPool:
         `t` is now, in unix seconds. A device that fails goes to the report's `errors` as "reason: sentence", "reopen"
         where the library has to be opened again. One that is slow is missing from this report and appears, with its own
         earlier `t`, in the one after it answered. Blocks until the first card answers: when no card answers at all, the
-        silence is what tells the parent.
+        silence is what the parent notices.
         """
         now = time.monotonic()
         for key, inbox in self._inboxes.items():

@@ -42,7 +42,7 @@ class _Swept:
 
 
 class LogsSource(Source):
-    """Counts what the engines' logs tell; counting begins when this is made.
+    """Counts what the engines' logs report; counting begins when this is made.
 
     A change of `health` is one line of the daemon's; logged here is only that `auto` found no directory.
     """

@@ -1,4 +1,4 @@
-"""PURE: which kind of trouble a log line tells of, whichever runtime wrote it. One row per wording.
+"""PURE: which kind of trouble a log line reports, whichever runtime wrote it. One row per wording.
 
 Only what the server itself says counts. Lines at level INFO or DEBUG are no failures, and neither are access-log lines
 and lines that quote a request: what a user typed ("CUDA out of memory") must never look like one.

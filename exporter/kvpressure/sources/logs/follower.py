@@ -95,7 +95,7 @@ class Follower:
         self._health.count("backlog")
 
     def _take(self, line: Line, *, old: bool) -> None:
-        """Count a line, unless this read has looked at as much as it may; a line that tells nothing is free."""
+        """Count a line, unless this read has looked at as much as it may; a line that reports nothing is free."""
         looked_at = is_telling(line.text) and self._allowance.covers(len(line.text))
         if looked_at and self._tally.take(line, self._now, old=old):
-            self._allowance.told()
+            self._allowance.reported()

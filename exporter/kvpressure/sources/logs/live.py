@@ -1,6 +1,6 @@
 """Log files: one that grows, read to its end in bounded steps, and what of a log that was there before is read.
 
-Of the latter its start, which says the KV cache's size, and its last lines, which tell failures.
+Of the latter its start, which says the KV cache's size, and its last lines, which report failures.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class PodLog(_OpenFile):
             fd = self._open(newest.name)
             size = os.fstat(fd).st_size
             first = not any(piece.starts_container for piece in pieces)
-            # One start's only file: its beginning tells the size of the cache, so it is read from there.
+            # One start's only file: its beginning has the size of the cache, so it is read from there.
             head = HEAD_BYTES if first else 0
             offset = 0 if size <= head + TAIL_BYTES else size - TAIL_BYTES
             pieces += [Piece(newest.name, head=head if offset else 0, starts_container=first)] if first else []

@@ -99,7 +99,7 @@ def open_regular(path: Path) -> int:
 
 
 def identity(fd: int) -> tuple[int, int]:
-    """Return what tells an open file from another: device and inode."""
+    """Return what identifies an open file: device and inode."""
     info = os.fstat(fd)
     return info.st_dev, info.st_ino
 

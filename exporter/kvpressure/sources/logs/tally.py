@@ -1,4 +1,7 @@
-"""PURE: counts what one container's log tells. How lines make incidents: docs/internals/decisions/0070-log-lines.md."""
+"""Counts what one container's log reports; pure.
+
+How lines make incidents: docs/internals/decisions/0070-log-lines.md.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kvpressure.sources.logs.lines import Line
 MAX_LINES: Final = 2000
 """Ten times that would keep the thread, and the interpreter, busy for a second."""
 LONG_CHARACTERS: Final = 400
-"""Longer lines are mostly requests; no server tells of its own death in one."""
+"""Longer lines are mostly requests; no server reports its own death in one."""
 MAX_IN_LONG: Final = 64 * 1024
 MAX_IN_SHORT: Final = 128 * 1024
 """Characters of long and of short lines, apart, so that long ones hide no short one. Each costs up to 2 us."""
@@ -35,8 +38,8 @@ class Allowance:
         self._short -= characters
         return self._short >= 0
 
-    def told(self) -> None:
-        """Count a line that told something."""
+    def reported(self) -> None:
+        """Count a line that reported something."""
         self._lines -= 1
 
 
@@ -54,7 +57,7 @@ INCIDENT_SECONDS: Final = {
 """Lines of a kind within so many seconds of the first one are one incident.
 
 One traceback names its error several times, and each rank and each request that was running prints its own. A death or
-a start takes a minute of which every process tells; a preemption line (servers write a few of them) is one by itself.
+a start takes a minute which every process reports; a preemption line (servers write a few of them) is one by itself.
 """
 
 
@@ -71,22 +74,22 @@ class Tally:
         self._start_up = StartUp()
 
     def begin(self) -> None:
-        """Begin with a container started anew: what it tells are incidents of their own."""
+        """Begin with a container started anew: what it reports are incidents of their own."""
         self._began.clear()
         self._start_up.begin()
 
     def take(self, line: Line, now: float, *, old: bool) -> bool:
         """Count one line, read at `now`; `old` says of a line without a time whether it was there before `since`.
 
-        Gives whether the line told anything.
+        Returns whether the line reported anything.
         """
         text = plain(line.text)
-        told, stamped = locate(text), line.t
+        found, stamped = locate(text), line.t
         happened = stamped if stamped is not None else None if old else now
         self._start_up.take(text, happened)
-        if told is None:
+        if found is None:
             return False
-        kind, start = told
+        kind, start = found
         self._lines[kind] = brief(text if start < EXCERPT_CHARACTERS // 2 else text[start - _BEFORE_MATCH :], 200)
         if happened is not None:
             self._latest[kind] = max(happened, self._latest.get(kind, happened))

@@ -83,7 +83,7 @@ class PodDevicesSource(Source):
         return (self._guard.health(),) if self._on else ()
 
     def facts(self, known: Known) -> Environment:
-        """Who holds what, by the kubelet's ids; where it is not asked, what would bring it."""
+        """Who holds what, by the kubelet's ids; where it is not read, what would bring it."""
         missing = known.discovers and not self._on and in_cluster()
         return Environment(devices=self.devices, hints=(NO_GPU_JOIN,) if missing else ())
 
@@ -99,17 +99,17 @@ class PodDevicesSource(Source):
     async def _appearance(self) -> None:
         directory = self._settings.socket_dir
         look = SingleFlightThread(lambda: _absence(directory))
-        told = ""
+        logged = ""
         while absence := await look.get():
-            if absence != told:
+            if absence != logged:
                 log.info("the kubelet's pod-resources are not read", socket_dir=str(directory), reason=absence)
-                told = absence
+                logged = absence
             await self._clock.sleep_until(self._clock.monotonic() + LOOK_AGAIN_SECONDS)
 
     async def _ask(self) -> KubeletAnswer:
-        from kvpressure.sources.pod_devices.kubelet import ask  # noqa: PLC0415 - 4 MiB that many processes never need
+        from kvpressure.sources.pod_devices.kubelet import list_devices  # noqa: PLC0415 - 4 MiB that many processes never need
 
-        answer = await ask(self._socket)
+        answer = await list_devices(self._socket)
         if answer != self._answer or self._names.empty:
             try:
                 async with asyncio.timeout(KERNEL_NAMES_SHARE * self._guard.deadline_seconds):

@@ -29,7 +29,7 @@ def assignments(
 ) -> dict[ContainerId, Assignment]:
     """Return what each container holds; containers without GPUs have no entry.
 
-    All or nothing: with one GPU that cannot be told, `gpus` is empty and `why` says which. `resource_names` are
+    All or nothing: with one GPU that is unknown, `gpus` is empty and `why` says which. `resource_names` are
     patterns of `fnmatch`; containers that have `ended` (kubelets before 1.34 go on listing them) are left out.
     """
     held: dict[ContainerId, list[Gpu]] = {}
@@ -72,7 +72,7 @@ def _also_held(container: ContainerId, names: Iterable[str], holders: Holders) -
 
 
 def resolve(assignment: Assignment, gpus: Sequence[GpuSample]) -> tuple[str, ...] | None:
-    """Return the uuids (as in `gpus`) of an assignment's GPUs, in its order; None unless each is there, told apart.
+    """Return the uuids (as in `gpus`) of an assignment's GPUs, in its order; None unless each is there, and distinct.
 
     An assignment names GPUs by uuid (CUDA also takes a uuid's beginning), index, or PCI address, for AMD with
     "/partition". A device plugin gives the address of a split AMD card for its first partition.

@@ -68,7 +68,7 @@ _REPLICA: Final = re.compile(r"(.+?)(?:::.*|-slice-\d+|/vgpu\d+)", re.DOTALL)
 class Gpu:
     """One device: its `name` is a uuid, a PCI address (of a partition: "address/partition") or an index.
 
-    With an empty name, `unknown` says in a sentence why it cannot be told; `shared`, if not empty, why others may use
+    With an empty name, `unknown` says in a sentence why it is not known; `shared`, if not empty, why others may use
     the device too.
     """
 
@@ -113,7 +113,7 @@ def plugin_gpu(device: PluginDevice, names: KernelNames) -> Gpu:
 
 
 def claimed_gpus(device: ClaimDevice, names: KernelNames) -> Sequence[Gpu]:
-    """Return the GPUs behind one device of a claim: one, or, where CDI names tell several uuids, those.
+    """Return the GPUs behind one device of a claim: one, or, where CDI names name several uuids, those.
 
     The kubelet repeats the CDI names of the claim's earlier devices, so that many uuids are those of one claim.
     """
@@ -137,7 +137,7 @@ def _claimed_by_name(device: ClaimDevice, cdi: Sequence[str], names: KernelNames
     if len(indices) == 1:
         return Gpu(indices[0])
     what = f"device {brief(device.device, 80)!r} of the claim {brief(device.claim, 120)}"
-    return Gpu(unknown=f"which GPU is {what} cannot be told: neither its name nor its CDI names have a uuid or index")
+    return Gpu(unknown=f"which GPU is {what} is unknown: neither its name nor its CDI names have a uuid or index")
 
 
 def _gpu(text: str, names: KernelNames) -> Gpu:

@@ -89,7 +89,7 @@ _NEEDS_ROOT: Final = (
 )
 
 
-async def ask(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> KubeletAnswer:
+async def list_devices(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> KubeletAnswer:
     """Return what the kubelet behind `socket` says now; raise SourceError. The caller sets the deadline."""
     channel = _Channel(socket, max_bytes)
     try:

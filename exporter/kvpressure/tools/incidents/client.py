@@ -86,8 +86,8 @@ class Prometheus:
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[dict[str, Any]]:
         """Return the series of a range query, each with `metric` and `values`. Raises PrometheusError."""
-        asked = {"query": expr, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
-        return self._series("/api/v1/query_range", asked, "matrix")
+        parameters = {"query": expr, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        return self._series("/api/v1/query_range", parameters, "matrix")
 
     def raw(self, selector: str, end: float, seconds: float) -> list[dict[str, Any]]:
         """Return the samples as they were scraped, with their own times, of the `seconds` up to `end`.
@@ -95,8 +95,8 @@ class Prometheus:
         Raises PrometheusError.
         """
         # An instant query whose expression is a range selector is answered with what was stored.
-        asked = {"query": f"{selector}[{max(1, round(seconds * 1000))}ms]", "time": f"{end:.3f}"}
-        return self._series("/api/v1/query", asked, "matrix")
+        parameters = {"query": f"{selector}[{max(1, round(seconds * 1000))}ms]", "time": f"{end:.3f}"}
+        return self._series("/api/v1/query", parameters, "matrix")
 
     def instant(self, expr: str, t: float) -> list[dict[str, Any]]:
         """Return the series of an instant query, each with `metric` and `value`. Raises PrometheusError."""
@@ -114,14 +114,19 @@ class Prometheus:
 
     def _listed(self, path: str, matchers: Sequence[str], start: float, end: float, *, post: bool) -> list[Any]:
         """Return what a listing holds, which no server answers in pages: one that is cut at the limit is an error."""
-        asked = {"match[]": list(matchers), "start": f"{start:.3f}", "end": f"{end:.3f}", "limit": str(MAX_SERIES + 1)}
-        found, _ = self._asked(path, asked, post=post)
+        parameters = {
+            "match[]": list(matchers),
+            "start": f"{start:.3f}",
+            "end": f"{end:.3f}",
+            "limit": str(MAX_SERIES + 1),
+        }
+        found, _ = self._query(path, parameters, post=post)
         if isinstance(found, list) and len(found) > MAX_SERIES:
             raise self._too_many(path, f"it lists more than {MAX_SERIES:,}")
         return found if isinstance(found, list) else []
 
-    def _series(self, path: str, asked: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-        found, samples = self._asked(path, asked)
+    def _series(self, path: str, parameters: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+        found, samples = self._query(path, parameters)
         if not isinstance(found, dict) or found.get("resultType") != kind:
             raise PrometheusError("garbage", f"{self._shown} answered {path} with something that is no {kind}")
         try:
@@ -129,12 +134,12 @@ class Prometheus:
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
             raise self._garbage(path, error) from error
 
-    def _asked(self, path: str, asked: Mapping[str, Any], *, post: bool = True) -> tuple[Any, list[Samples]]:
-        """Asks, and again after a while where that may help."""
+    def _query(self, path: str, parameters: Mapping[str, Any], *, post: bool = True) -> tuple[Any, list[Samples]]:
+        """Return the data and the samples of an answer; repeated after a while where that may help."""
         wait = FIRST_WAIT_SECONDS
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return self._once(path, asked, post=post)
+                return self._once(path, parameters, post=post)
             except BusyError as error:
                 if attempt == ATTEMPTS:
                     raise PrometheusError(error.reason, f"{error.sentence} ({ATTEMPTS} attempts)") from error
@@ -142,9 +147,9 @@ class Prometheus:
                 wait *= 4
         raise AssertionError("unreachable")
 
-    def _once(self, path: str, asked: Mapping[str, Any], *, post: bool) -> tuple[Any, list[Samples]]:
+    def _once(self, path: str, parameters: Mapping[str, Any], *, post: bool) -> tuple[Any, list[Samples]]:
         try:
-            status, retry_after, body = self._loop.run(self._exchange(path, dict(asked), post=post))
+            status, retry_after, body = self._loop.run(self._exchange(path, dict(parameters), post=post))
         except (httpx2.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx2.ConnectTimeout):
                 raise connection_error(error, self._shown) from error
@@ -153,7 +158,7 @@ class Prometheus:
         except _USED as error:
             raise connection_error(error, self._shown) from error
         if status == 405 and post:
-            return self._once(path, asked, post=False)
+            return self._once(path, parameters, post=False)
         if status != 200:
             refused = refusal_of(status, body, self._shown, path, sent=bool(self._headers))
             if isinstance(refused, BusyError) and retry_after.isdecimal():
@@ -244,7 +249,7 @@ def _proxy(url: str) -> str:
 def _base(url: str) -> str:
     """Return the URL without what the API adds.
 
-    Raises PrometheusError for one that cannot be asked; credentials stay out.
+    Raises PrometheusError for one that cannot be queried; credentials stay out.
     """
     try:
         parts = urlsplit(url)
@@ -257,5 +262,5 @@ def _base(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         raise PrometheusError("config", f"--prometheus must be http://HOST:PORT or https://..., got {brief(url)}")
     if reason := refusal(host, link_local=True):
-        raise PrometheusError("refused", f"{brief(host)} is {reason}, which is never asked")
+        raise PrometheusError("refused", f"{brief(host)} is {reason}, which is never queried")
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/api/v1")

@@ -180,16 +180,16 @@ class Collector:
         self._keep(open_, point)
 
     def _desired(self, view: EngineView) -> float | None:
-        """How many replicas in this one's place would have served everyone who asked it; None where not known."""
+        """How many replicas in this one's place would have served its whole demand; None where not known."""
         demand = view.derived.get("demand_replicas")
         if not isinstance(demand, Mapping):
             return None
-        asked = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
+        demand_of = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
         # One replica, which could have been doubled and doubled again.
         began = view.t if self._open is None else self._open.began
         doubled = int(max(0.0, view.t - began) // self._limits.scaling_down_hold_seconds)
         most = math.floor(self._limits.scaling_up_max_factor ** min(doubled, MAX_DOUBLINGS))
-        reading = ReplicaReading(self._labels.get("pod", ""), asked)
+        reading = ReplicaReading(self._labels.get("pod", ""), demand_of)
         count = desired_replicas([reading], self._limits, serving_then=max(1, most))
         return None if count is None else float(count)
 
@@ -238,7 +238,7 @@ class Collector:
             "seconds": round(seconds, 3),
             "judged_seconds": round(judged, 3),
             "step_seconds": round(self._step, 3),
-            "causes": {one.value: round(held, 3) for one, held in by_cause.items()},
+            "causes": {one.value: round(seconds, 3) for one, seconds in by_cause.items()},
             "confidence": _rounded(open_.confidence / open_.judged, 4),
             "stage": open_.stage.value,
             "lost_tokens": None if lost is None else round(lost),

@@ -1,6 +1,6 @@
 """Alerts that people copy from one another, on vLLM's own series, and when they would have fired.
 
-One list for the benchmark and for what `incidents` says would have fired, which is asked of the Prometheus itself.
+One list for the benchmark and for what `incidents` says would have fired, which the Prometheus itself evaluates.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TODAY: Final = (
 
 
 def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]]:
-    """Return the rules for whose series there are any, with the expression that asks for the selected engines."""
+    """Return the rules for whose series there are any, with the expression that selects the selected engines."""
     if spelled.table.prefix != "vllm:":
         return
     there = {f"vllm:{name.removeprefix(spelled.spelling)}": name for name in spelled.present}
@@ -65,7 +65,7 @@ def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]
             yield rule, _NAME.sub(lambda match: chosen[match[0]], rule.expr)  # noqa: B023 - used at once
 
 
-def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows:
+def read_page(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows:
     """Return the times at which an expression holds in a page, by engine. Raises PrometheusError."""
     table, times = spelled.table, dict[EngineName, list[Span]]()
     for one in ranged(server, expr, page, EVERY_SECONDS):
@@ -78,11 +78,11 @@ def ask(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows
 
 
 def fired(rule: Rule, answers: Sequence[RuleRows], until: float) -> dict[EngineName, list[Fired]]:
-    """Return where it held long enough, by the answers of all pages."""
-    held, found = dict[EngineName, list[Span]](), dict[EngineName, list[Fired]]()
+    """Return where it was true for long enough, by the answers of all pages."""
+    true_spans, found = dict[EngineName, list[Span]](), dict[EngineName, list[Fired]]()
     for key, spans in (row for answer in answers for row in answer):
-        held.setdefault(EngineName(*key), []).extend(Span(*span) for span in spans)
-    for engine, its in held.items():
+        true_spans.setdefault(EngineName(*key), []).extend(Span(*span) for span in spans)
+    for engine, its in true_spans.items():
         for span in joined(its, _GAP_SECONDS):
             if span.seconds >= rule.for_seconds:
                 ended = None if span.end > until - EVERY_SECONDS else span.end

@@ -23,7 +23,7 @@ MAX_LABELLINGS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Discovered:
     """A target, the name of what it runs, and the seconds between two of its scrapes."""
 
     target: Target
@@ -56,7 +56,7 @@ def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Sp
     )
 
 
-def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: Span) -> list[Seen]:
+def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: Span) -> list[Discovered]:
     """Every target of one spelling, by name. Raises PrometheusError."""
     running = one.named("running")
     expr = f"count_over_time({running}{selection.and_also()}[{PROBE_SECONDS:.0f}s])"
@@ -64,7 +64,7 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     most: dict[Target, float] = {}
     engines: dict[Target, set[tuple[str, str]]] = {}
 
-    def target_seen(labels: Mapping[str, str]) -> Target:
+    def target_of_labels(labels: Mapping[str, str]) -> Target:
         target, table = target_of(labels, one.table), one.table
         rank = labels.get(table.engine_label, FIRST_RANK)
         engines.setdefault(target, set()).add((labels.get(table.model_label, ""), rank))
@@ -72,11 +72,11 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
 
     # Both ends and every step between: an engine that lived for less than a step is missed, so steps are short.
     for found in ranged(server, expr, span, step, step):
-        target = target_seen(found["metric"])
+        target = target_of_labels(found["metric"])
         count = max((value for _, value in found.get("values", ()) if 0 < value < math.inf), default=0.0)
         most[target] = max(most.get(target, 0.0), count)
     for labels in server.series([f"{running}{selection.and_also()}"], span.start, span.end):
-        most.setdefault(target_seen(labels), 0.0)
+        most.setdefault(target_of_labels(labels), 0.0)
     if len(most) > MAX_TARGETS:
         text = f"the Prometheus knows of {len(most):,} engines' pages in that time, more than the {MAX_TARGETS:,} that"
         raise PrometheusError("too_many", f"{text} are looked at in one go; narrow --selector, --cluster or --since")
@@ -85,7 +85,7 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     without = lacking(most)
     chooses = selection.names(one.table.engine_label, one.table.model_label)
     return [
-        Seen(
+        Discovered(
             target,
             one.table.runtime,
             PROBE_SECONDS / count if count else middle,
@@ -97,7 +97,7 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
 
 
 def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
-    """Return what tells a target from those that have all its labels, and more.
+    """Return what distinguishes a target from those that have all its labels, and more.
 
     An engine that was relabelled in between.
     """
@@ -118,6 +118,6 @@ def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
     return found
 
 
-def slowest(seen: Sequence[Seen], longest: float) -> float:
+def slowest(targets: Sequence[Discovered], longest: float) -> float:
     """Seconds between two scrapes of the target that is scraped least often, of those that can be judged at all."""
-    return max((one.interval for one in seen if one.interval <= longest), default=longest)
+    return max((one.interval for one in targets if one.interval <= longest), default=longest)

@@ -14,15 +14,15 @@ from kvpressure.printable import brief
 
 
 class PrometheusError(SourceError):
-    """The server cannot be asked, or does not answer; asking again for the same does not help."""
+    """The server cannot be queried, or does not answer; the same query again does not help."""
 
     def __reduce__(self) -> tuple[type[PrometheusError], tuple[str, str]]:
-        """How it comes from a process that reads to the one that tells of it."""
+        """How it comes from a process that reads to the one that prints it."""
         return type(self), (self.reason, self.sentence)
 
 
 class TooMuchError(PrometheusError):
-    """One answer would be larger, or take longer, than the server or this program allows: ask for a shorter time."""
+    """One answer would be larger, or take longer, than the server or this program allows: query a shorter time."""
 
 
 class BusyError(PrometheusError):
@@ -37,7 +37,7 @@ _TOO_MUCH: Final = re.compile(
     r"|limit of .* (bytes|chunks|series)|maxQueryDuration|timeout exceeded|(chunks|samples|bytes|series) limit",
     re.IGNORECASE,
 )
-"""How the four servers say that less has to be asked for at a time."""
+"""How the four servers say that a query has to be shorter."""
 
 
 def refusal_of(status: int, body: bytes, where: str, path: str, *, sent: bool) -> PrometheusError:
@@ -62,10 +62,10 @@ def _told(status: int, said: str, path: str, *, sent: bool) -> tuple[str, str, s
     words = {
         401: (
             "unauthorized",
-            "does not accept the credentials that were sent" if sent else "asks for credentials",
+            "does not accept the credentials that were sent" if sent else "requires credentials",
             "give --bearer-token-file, or --username with --password-file",
         ),
-        403: ("forbidden", f"forbids {path} to these credentials", "ask whoever runs it"),
+        403: ("forbidden", f"forbids {path} to these credentials", "ask its operator"),
         404: (
             "not_found",
             f"has no {path}",
@@ -91,7 +91,7 @@ def connection_error(error: BaseException, where: str) -> PrometheusError:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
         return PrometheusError("unreachable", f"no connection to {where}: {plain}")
     if isinstance(error, httpx2.InvalidURL | ValueError):
-        return PrometheusError("config", f"{where} cannot be asked: {plain}")
+        return PrometheusError("config", f"{where} cannot be queried: {plain}")
     return BusyError("connection", f"the connection to {where} broke: {plain}")
 
 

@@ -23,7 +23,7 @@ from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.signals.gateway import with_gateways
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
-from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.gateways import Pool, Queue
 from kvpressure.tools.incidents.journal import Key
@@ -45,7 +45,7 @@ SURE_PAGES: Final = 4
 """Of a stretch, that another interval shows in: between fewer, scrapes may have been lost."""
 
 LATE_INTERVALS: Final = 3
-"""Between samples, that a verdict comes after the trouble at most: told ones are so much shorter than they were."""
+"""Between samples, that a verdict comes after the trouble at most: reported ones are so much shorter than they were."""
 
 LATE_SECONDS: Final = 300.0
 """An alert that fires so shortly after an incident fires because of it."""
@@ -91,11 +91,11 @@ class Task:
     """One target to follow: what a worker needs to know.
 
     `stretches` say whether they reach to the end of the time looked at. `step` is None for as often as it was scraped,
-    `declared` None where nobody told its limits, `pool` None of an engine that is behind no gateway.
+    `declared` None where its limits are unknown, `pool` None of an engine that is behind no gateway.
     """
 
     server: Server
-    seen: Seen
+    discovered: Discovered
     stretches: tuple[tuple[Span, bool], ...]
     step: float | None
     settings: tuple[Thresholds, ...]
@@ -106,14 +106,14 @@ class Task:
     @property
     def key(self) -> Key:
         """Under which it is remembered that it is done."""
-        return "target", self.seen.runtime, *itertools.chain.from_iterable(self.seen.target.labels)
+        return "target", self.discovered.runtime, *itertools.chain.from_iterable(self.discovered.target.labels)
 
 
 @dataclass(slots=True)
 class Follower:
     """One target, stretch after stretch; what is healthy for its engines is remembered between them."""
 
-    seen: Seen
+    discovered: Discovered
     step: float
     thresholds: Thresholds
     shortest_seconds: float
@@ -130,7 +130,7 @@ class Follower:
     def __post_init__(self) -> None:
         settings, self._limits = paced(self.step, self.thresholds)
         self._pipeline = Pipeline(settings, self._limits)
-        target = self.seen.target
+        target = self.discovered.target
         self._target = Target(
             target.name,
             namespace=target.namespace,
@@ -149,7 +149,7 @@ class Follower:
         for view in self._pipeline.on_page(self._target, page):
             self.samples += 1
             if view.key not in self._collectors:
-                self._collectors[view.key] = Collector(dict(self.seen.target.labels), self._limits, self.step)
+                self._collectors[view.key] = Collector(dict(self.discovered.target.labels), self._limits, self.step)
             ended = self._collectors[view.key].add(view, samples[view.key.model_name, view.key.rank])
             self._ended.setdefault(view.key, []).extend(ended)
         self._pipeline.expire(page.t)
@@ -175,7 +175,7 @@ class Follower:
                 yield {**one.incident, "fired": fired_during(one.incident, fired, LATE_SECONDS), "actions": actions}
 
     def unjudged(self) -> Iterator[Json]:
-        """Where requests waited for long, and nothing told why."""
+        """Where requests waited for long, and nothing showed why."""
         for key, collector in self._collectors.items():
             for detail, seconds in collector.unjudged.items():
                 if seconds >= self.shortest_seconds:
@@ -197,17 +197,17 @@ class Follower:
 
 
 def follow(server: Prometheus, task: Task) -> Json:
-    """Return one target's incidents, oldest first, by each of the settings; its samples are asked for once.
+    """Return one target's incidents, oldest first, by each of the settings; its samples are queried once.
 
     Raises PrometheusError.
     """
-    seen = task.seen
-    maker = PageMaker(seen.table, seen.target, task.step or SHORTEST_STEP_SECONDS)
-    queue = Queue(server, task.pool, seen.target.name) if task.pool else None
+    discovered = task.discovered
+    maker = PageMaker(discovered.table, discovered.target, task.step or SHORTEST_STEP_SECONDS)
+    queue = Queue(server, task.pool, discovered.target.name) if task.pool else None
     eras: list[list[Follower]] = []
     unread = ""
     for span, last in task.stretches:
-        pages = read_pages(server, seen.target, maker, seen.table, span, seen.lacks)
+        pages = read_pages(server, discovered.target, maker, discovered.table, span, discovered.lacks)
         first = list(itertools.islice(pages, PROBED_PAGES))
         own = interval_of([page.t for page in first]) if not eras or len(first) >= SURE_PAGES else None
         if own and own > LONGEST_STEP_SECONDS * LATE_FACTOR:
@@ -215,7 +215,9 @@ def follow(server: Prometheus, task: Task) -> Json:
             continue
         every = max(own or SHORTEST_STEP_SECONDS, task.step or 0.0)
         if first and (not eras or (own and _another(every, eras[-1][0].step))):
-            eras.append([Follower(seen, every, one, task.shortest_seconds, task.declared) for one in task.settings])
+            eras.append(
+                [Follower(discovered, every, one, task.shortest_seconds, task.declared) for one in task.settings]
+            )
         if eras:
             for page in itertools.chain(first, pages):
                 reports = queue.at(page.t) if queue else ()

@@ -2,8 +2,8 @@
 
 A line is a digest, the key and the value as JSON, with tabs between. Each digest covers the one before: a line that was
 changed, left out or put elsewhere is noticed, and the file refused. Only a last line that was cut is left out, which is
-how a look back breaks off. The first line says what was asked; a file of another question is refused too. One process
-at a time writes. Values are read when they are asked for, within bounds. Digests tell of damage: what stands in a file
+how a look back breaks off. The first line is the question; a file of another question is refused too. One process
+at a time writes. Values are read when they are needed, within bounds. Digests show damage: what stands in a file
 that somebody else wrote is no more trusted than an answer is, so each kind of piece has what reads it.
 """
 
@@ -32,9 +32,9 @@ from kvpressure.tools.incidents.names import Json
 VERSION: Final = 2
 LARGEST_BYTES: Final = 64 << 20
 LONGEST_LINE_BYTES: Final = 8 << 20
-"""A month of one engine that is in trouble again and again; what is longer is asked for again instead."""
+"""A month of one engine that is in trouble again and again; what is longer is queried again instead."""
 
-ASKED: Final = ("asked",)
+QUESTION: Final = ("question",)
 OTHER: Final = "give another --resume file, or delete it"
 
 Key = tuple[str | float, ...]
@@ -50,8 +50,8 @@ class Journal:
         self._done: dict[bytes, bytes] = {}
         self._digest, self._good_bytes, self._read_bytes = b"", 0, 0
         self.full = False
-        """Whether something was too much for the file, and will be asked for again."""
-        self.asked: dict[str, Any] | None = None
+        """Whether something was too much for the file, and will be queried again."""
+        self.question: dict[str, Any] | None = None
         if path is not None and os.path.lexists(path):
             self._load(path)
 
@@ -64,12 +64,12 @@ class Journal:
             with suppress(OSError):
                 self._file.close()
 
-    def begin(self, asked: Mapping[str, Any]) -> None:
-        """Say what is asked. Raises PrometheusError where the file is of another question, or cannot be written."""
+    def begin(self, question: Mapping[str, Any]) -> None:
+        """Write the question. Raises PrometheusError where the file is of another, or cannot be written."""
         if self._path is None:
             return
-        if self.asked is not None and self.asked != asked:
-            differ = sorted(key for key in {*asked, *self.asked} if asked.get(key) != self.asked.get(key))
+        if self.question is not None and self.question != question:
+            differ = sorted(key for key in {*question, *self.question} if question.get(key) != self.question.get(key))
             raise _refused(f"{brief(self._path)} is of another question ({brief(', '.join(differ))}); {OTHER}")
         try:
             # What is in it names engines: for its owner alone.
@@ -79,8 +79,8 @@ class Journal:
             os.ftruncate(descriptor, self._good_bytes)
         except OSError as error:
             raise self._unwritten(error) from error
-        if self.asked is None:
-            self.finish(ASKED, {"version": VERSION, "asked": dict(asked)})
+        if self.question is None:
+            self.finish(QUESTION, {"version": VERSION, "question": dict(question)})
 
     def done(self, key: Key, kind: Callable[[Any], T]) -> T | None:
         """Return what a piece came to, as `kind` makes it of JSON; None where it is not finished.
@@ -159,18 +159,18 @@ class Journal:
         self._digest, self._good_bytes = digest, self._read_bytes
         self._done[key] = value
         if number == 1:
-            self.asked = self.done(ASKED, _first)
+            self.question = self.done(QUESTION, _first)
 
 
 def _first(found: Any) -> dict[str, Any]:
-    """Return what was asked. Raises ValueError."""
-    if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("asked"), dict):
+    """Return the question. Raises ValueError."""
+    if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("question"), dict):
         raise ValueError("it is of another version")
-    asked: dict[str, Any] = found["asked"]
-    begin, end = asked.get("since"), asked.get("until")
+    question: dict[str, Any] = found["question"]
+    begin, end = question.get("since"), question.get("until")
     if type(begin) not in (int, float) or type(end) not in (int, float) or not 0 <= begin < end:  # type: ignore[operator]
         raise ValueError("its time is none")
-    return asked
+    return question
 
 
 def _digest(before: bytes, key: bytes, value: bytes) -> bytes:
@@ -198,7 +198,7 @@ ScreenRows = list[tuple[list[tuple[_Text, _Text]], list[_Span]]]
 RuleRows = list[tuple[tuple[_Text, _Text, _Text], list[_Span]]]
 """Target, model and rank of an engine, and when a rule's expression holds."""
 
-ToldRows = list[tuple[dict[_Text, _Text], list[tuple[_Time, _Time, Annotated[int, Field(strict=True, ge=1)]]]]]
+ReportedRows = list[tuple[dict[_Text, _Text], list[tuple[_Time, _Time, Annotated[int, Field(strict=True, ge=1)]]]]]
 """Labels of an exporter's series, and begin, end and number of its samples."""
 
 
@@ -218,7 +218,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
 
 read_screen: Final[Callable[[Any], ScreenRows]] = _reader(ScreenRows)
 read_rule: Final[Callable[[Any], RuleRows]] = _reader(RuleRows)
-read_told: Final[Callable[[Any], ToldRows]] = _reader(ToldRows)
+read_told: Final[Callable[[Any], ReportedRows]] = _reader(ReportedRows)
 read_warnings: Final[Callable[[Any], list[str]]] = _reader(Annotated[list[_Warning], Field(max_length=1000)])
 
 _INCIDENTS: Final = {"type": "array", "items": {"$ref": "#/$defs/incident"}}

@@ -23,7 +23,7 @@ Holds = Callable[[Diagnosis], bool]
 class Fired:
     """An alert that would have fired: from `at` to `ended` (unix seconds; None while it still did at the end).
 
-    `copied` ones are those that people copy, asked of the Prometheus itself; ours are judged from the verdicts.
+    `copied` ones are those that people copy, evaluated by the Prometheus itself; ours are judged from the verdicts.
     """
 
     rule: str
@@ -113,7 +113,7 @@ class Alarm:
         self._window.append((t, rule.holds(diagnosis)))
         while self._window[0][0] <= t - rule.window_seconds:
             self._window.popleft()
-        share = sum(held for _, held in self._window) / len(self._window)
+        share = sum(fired for _, fired in self._window) / len(self._window)
         enough = share > rule.share if rule.above else share >= rule.share
         now = self._window[-1][1] or not rule.above
         true = (enough and now) or (rule.at_once is not None and rule.at_once(diagnosis))

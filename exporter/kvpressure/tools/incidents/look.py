@@ -12,7 +12,7 @@ from kvpressure.model.schemas.incidents import VERSION
 from kvpressure.tools.incidents import copied, reported
 from kvpressure.tools.incidents.backtest import compared
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.discover import Seen, names_there, slowest, targets_there
+from kvpressure.tools.incidents.discover import Discovered, names_there, slowest, targets_there
 from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
@@ -42,27 +42,27 @@ T = TypeVar("T")
 
 
 def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
-    """Everything as one document. Raises PrometheusError where the Prometheus cannot be asked."""
-    journal.begin(question.asked(server))
+    """Everything as one document. Raises PrometheusError where the Prometheus cannot be queried."""
+    journal.begin(question.identity(server))
     with Prometheus(server) as client:
         look = _Look(server, question, journal, progress, client)
         look.warned.update(dict.fromkeys(journal.done(WARNED, read_warnings) or ()))
         look.discover()
         look.screen()
-        look.ask_copied()
-        look.ask_exporter()
+        look.query_copied()
+        look.query_exporter()
         tasks = list(look.tasks())
         found = look.follow(tasks, workers)
         warnings = [*look.warnings, *look.warned, *client.warnings]
         if journal.full:
-            text = f"not all fits into a --resume file, of {LARGEST_BYTES >> 20} MiB: the rest will be asked for again"
+            text = f"not all fits into a --resume file, of {LARGEST_BYTES >> 20} MiB: the rest will be queried again"
             warnings.append(text)
     return look.document(tasks, found, warnings)
 
 
 @dataclass(slots=True)
 class _Look:
-    """What is asked, and what is known so far."""
+    """The question, and what is known so far."""
 
     server: Server
     question: Question
@@ -70,7 +70,7 @@ class _Look:
     progress: Progress
     client: Prometheus
     spelled: list[Spelled] = field(default_factory=list)
-    seen: list[tuple[Spelled, Seen]] = field(default_factory=list)
+    targets: list[tuple[Spelled, Discovered]] = field(default_factory=list)
     suspects: dict[Target, list[Span]] = field(default_factory=dict)
     pools: dict[Target, Pool] = field(default_factory=dict)
     """Of the targets behind a gateway."""
@@ -82,10 +82,10 @@ class _Look:
     warned: dict[str, None] = field(default_factory=dict)
     """What the server warned of, before this one broke off too."""
 
-    def piece(self, key: Key, kind: Callable[[object], T], ask: Callable[[], T]) -> T:
-        """Return a piece that is finished, else ask for it and remember it. Raises PrometheusError."""
+    def piece(self, key: Key, kind: Callable[[object], T], query: Callable[[], T]) -> T:
+        """Return a piece that is finished, else query it and remember it. Raises PrometheusError."""
         if (found := self.journal.done(key, kind)) is None:
-            self.finish(key, found := ask())
+            self.finish(key, found := query())
         return found
 
     def finish(self, key: Key, found: object) -> None:
@@ -100,17 +100,19 @@ class _Look:
         """Find out who is there."""
         self.spelled = names_there(self.client, self.question.selection, self.question.span)
         for one in self.spelled:
-            known = {(seen.runtime, seen.target) for _, seen in self.seen}
+            known = {(discovered.runtime, discovered.target) for _, discovered in self.targets}
             found = targets_there(self.client, one, self.question.selection, self.question.span)
             # One that was spelled anew is read in all spellings at once.
-            self.seen += [(one, seen) for seen in found if (seen.runtime, seen.target) not in known]
+            self.targets += [
+                (one, discovered) for discovered in found if (discovered.runtime, discovered.target) not in known
+            ]
         self.declared = reported.declared_there(self.client, self.question.span)
         try:
             there = pools_there(self.client, self.question.span)
         except PrometheusError as error:
             self.warnings.append(f"queues of gateways were not read: {error.sentence}")
             return
-        self.pools = behind(there, (seen.target for _, seen in self.seen))
+        self.pools = behind(there, (discovered.target for _, discovered in self.targets))
         counted = {pool.title for pool in self.pools.values()}
         alone = sorted({pool.title for pool in there} - counted)
         self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in alone]
@@ -119,19 +121,19 @@ class _Look:
         """Find out where an incident may be."""
         parts = []
         for one in self.spelled:
-            interval = slowest([seen for own, seen in self.seen if own is one], LONGEST_STEP_SECONDS)
-            # Of two settings, what either may find; where both ask the same, once.
-            asked = [
+            interval = slowest([discovered for own, discovered in self.targets if own is one], LONGEST_STEP_SECONDS)
+            # Of two settings, what either may find; where both query the same, once.
+            every = [
                 screen
                 for limits in self.question.settings
                 for screen in screens(one, self.question.selection, interval, limits)
             ]
             parts += [
                 (one, screen, page)
-                for screen in dict.fromkeys(asked)
+                for screen in dict.fromkeys(every)
                 for page in pages(self.question.span, screen.step, screen.page_seconds)
             ]
-        by_labels = {seen.target.labels: seen.target for _, seen in self.seen}
+        by_labels = {discovered.target.labels: discovered.target for _, discovered in self.targets}
         for number, (one, screen, page) in enumerate(parts):
             self.progress("screening", number, len(parts))
             key = ("screen", screen.expr, page.start)
@@ -148,42 +150,42 @@ class _Look:
             its = [target for target, own in self.pools.items() if own == pool]
             for page in pages(self.question.span, QUEUE_STEP, 7 * DAY_SECONDS):
 
-                def ask(pool: Pool = pool, page: Span = page) -> ScreenRows:
+                def query(pool: Pool = pool, page: Span = page) -> ScreenRows:
                     every = (queued(self.client, pool, limits, page) for limits in self.question.settings)
                     return [([], [(one.start, one.end) for spans in every for one in spans])]
 
-                for _, spans in self.piece(("gateway", pool.title, pool.job, page.start), read_screen, ask):
+                for _, spans in self.piece(("gateway", pool.title, pool.job, page.start), read_screen, query):
                     for target in its:
                         self.suspects.setdefault(target, []).extend(Span(start, end) for start, end in spans)
 
-    def ask_copied(self) -> None:
+    def query_copied(self) -> None:
         """Ask when the rules that people copy would have fired."""
-        asked = [(one, *pair) for one in self.spelled for pair in copied.askable(one, self.question.selection)]
+        queries = [(one, *pair) for one in self.spelled for pair in copied.askable(one, self.question.selection)]
         days = list(pages(self.question.span, copied.EVERY_SECONDS, DAY_SECONDS))
-        for number, (one, rule, expr) in enumerate(asked):
+        for number, (one, rule, expr) in enumerate(queries):
             answers = []
             for place, page in enumerate(days):
-                self.progress("copied rules", number * len(days) + place, len(asked) * len(days))
+                self.progress("copied rules", number * len(days) + place, len(queries) * len(days))
                 key = ("rule", one.spelling, rule.name, page.start)
-                ask = partial(copied.ask, self.client, expr, one, page)
-                answers.append(self.piece(key, read_rule, ask))
+                query = partial(copied.read_page, self.client, expr, one, page)
+                answers.append(self.piece(key, read_rule, query))
             found = copied.fired(rule, answers, self.question.span.end)
             for engine, its in found.items():
                 self.copied.setdefault(engine, []).extend(its)
             count = sum(len(its) for its in found.values())
             self.rules.append({"rule": rule.name, "expr": rule.expr, "for_seconds": rule.for_seconds, "fired": count})
-        self.progress("copied rules", len(asked) * len(days), len(asked) * len(days))
+        self.progress("copied rules", len(queries) * len(days), len(queries) * len(days))
 
-    def ask_exporter(self) -> None:
-        """Ask what an exporter told, where one was; the engines' own series do without it."""
+    def query_exporter(self) -> None:
+        """Query what an exporter reported, where there was one; the engines' own series do without it."""
         days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), []
-        known = reported.known_names(seen.target for _, seen in self.seen)
+        known = reported.known_names(discovered.target for _, discovered in self.targets)
         for number, page in enumerate(days):
             self.progress("the exporter's verdicts", number, len(days))
-            key = ("exporter told", page.start)
+            key = ("exporter reported", page.start)
             if (found := self.journal.done(key, read_told)) is None:
                 try:
-                    found = reported.ask(self.client, page, known)
+                    found = reported.read_page(self.client, page, known)
                 except PrometheusError as error:
                     self.warnings.append(f"not all of an exporter's verdicts were read: {error.sentence}")
                     break
@@ -194,18 +196,18 @@ class _Look:
     def tasks(self) -> Iterator[Task]:
         """Return what is to be read sample by sample."""
         question = self.question
-        for _, seen in self.seen:
-            if suspects := joined(self.suspects.get(seen.target, []), 0.0):
+        for _, discovered in self.targets:
+            if suspects := joined(self.suspects.get(discovered.target, []), 0.0):
                 read = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
                 yield Task(
                     self.server,
-                    seen,
+                    discovered,
                     tuple((span, span.end >= question.span.end) for span in read),
                     question.step,
                     question.settings,
                     question.shortest_seconds,
-                    self.declared.get(reported.pod_of(seen.target)),
-                    self.pools.get(seen.target),
+                    self.declared.get(reported.pod_of(discovered.target)),
+                    self.pools.get(discovered.target),
                 )
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
@@ -230,15 +232,15 @@ class _Look:
     def document(self, tasks: Sequence[Task], found: Sequence[Json], warnings: Sequence[str]) -> Json:
         """Return everything as one document."""
         question = self.question
-        found = [_selected(task.seen, one) for task, one in zip(tasks, found, strict=True)]
+        found = [_selected(task.discovered, one) for task, one in zip(tasks, found, strict=True)]
         incidents = [incident for one in found for incident in one["incidents"]]
         others = [incident for one in found for its in one["others"] for incident in its]
         elsewhere, _ = (_attach_copied(its, self.copied) for its in (incidents, others))
-        targets = [seen.target for _, seen in self.seen]
+        targets = [discovered.target for _, discovered in self.targets]
         alone, _ = (
             reported.attach(its, self.reported, targets, question.shortest_seconds) for its in (incidents, others)
         )
-        chosen = frozenset[tuple[str, str]]().union(*(seen.engines or () for _, seen in self.seen))
+        chosen = frozenset[tuple[str, str]]().union(*(discovered.engines or () for _, discovered in self.targets))
         said = dict.fromkeys((*warnings, *(warning for one in found for warning in one["warnings"])))
         for rule in self.rules:
             rule["in_incidents"] = sum(
@@ -257,7 +259,7 @@ class _Look:
             "until": question.span.end,
             "thresholds": question.thresholds.hash,
             "shortest_seconds": question.shortest_seconds,
-            "targets": len(self.seen),
+            "targets": len(self.targets),
             "targets_read": len(tasks),
             "seconds_read": round(sum(span.seconds for task in tasks for span, _ in task.stretches), 3),
             "samples_read": sum(one["samples"] for one in found),
@@ -268,7 +270,7 @@ class _Look:
             "fired_elsewhere": elsewhere,
             "unjudged": [row for one in found for row in one["unjudged"]],
             "unread": [
-                {"target": task.seen.target.name, "why": one["unread"]}
+                {"target": task.discovered.target.name, "why": one["unread"]}
                 for task, one in zip(tasks, found, strict=True)
                 if one["unread"]
             ],
@@ -276,13 +278,13 @@ class _Look:
         }
 
 
-def _selected(seen: Seen, found: Json) -> Json:
+def _selected(discovered: Discovered, found: Json) -> Json:
     """Without the engines of a page that the selector leaves out: pages are read whole."""
-    if seen.engines is None:
+    if discovered.engines is None:
         return found
 
     def kept(rows: Sequence[Json]) -> list[Json]:
-        return [one for one in rows if (one["model_name"], one["engine"]) in (seen.engines or ())]
+        return [one for one in rows if (one["model_name"], one["engine"]) in (discovered.engines or ())]
 
     others = [kept(its) for its in found["others"]]
     return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}

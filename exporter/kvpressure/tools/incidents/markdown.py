@@ -68,8 +68,8 @@ def _incident(number: int, one: Json) -> Iterator[str]:
         yield f"- Confidence {percent(one['confidence'])}, from samples {one['step_seconds']:.0f} s apart."
     if peak := words.peak(one):
         yield f"- At most: {plain(peak)}."
-    if told := words.exporter(one):
-        yield f"- The exporter {plain(told)}."
+    if reported := words.exporter(one):
+        yield f"- The exporter {plain(reported)}."
     for name, symptom in one["symptoms"].items():
         if symptom["state"]:
             unit = "" if symptom["unit"] == "count" else symptom["unit"]
@@ -94,7 +94,7 @@ def _timeline(one: Json) -> Iterator[tuple[float, str]]:
         if before != after and one["began"] < t:
             yield t, f"verdict: {CAUSES[Cause(after)].label}"
     if one["ended"] is not None:
-        yield one["ended"], "the trouble is last seen"
+        yield one["ended"], "the trouble last showed"
 
 
 def _actions(one: Json) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""Which series of a Prometheus are an engine's: how a runtime's names are spelled there, and what tells engines apart.
+"""Which series of a Prometheus are an engine's: the names of each runtime there, and the labels of an engine.
 
-Pure. Every label that is not the metric's own tells targets apart: people call them `instance`, `pod`, `cluster` or
+Pure. Every label that is not the metric's own distinguishes targets: people call them `instance`, `pod`, `cluster` or
 anything else, and one that is the same everywhere does no harm.
 """
 
@@ -65,7 +65,7 @@ class Selection:
         return cls(plain.rstrip(", "))
 
     def names(self, *labels: str) -> bool:
-        """Whether any of these labels is asked for."""
+        """Whether the selection uses any of these labels."""
         return any(re.search(rf"(?<!\w){re.escape(label)}\s*(=|!)", self.matchers) for label in labels if label)
 
     def within(self, clusters: Sequence[str]) -> Selection:
@@ -107,7 +107,7 @@ def all_names(tables: Iterable[Table]) -> frozenset[str]:
 
 
 def label_names(table: Table) -> set[str]:
-    """Return the names of those series whose labels tell something, in every spelling."""
+    """Return the names of those series whose labels carry a value, in every spelling."""
     names = (row.name.removeprefix(table.prefix) for row in table.label_signals)
     return {spelling + name for name in names for spelling in table.spellings}
 
@@ -137,7 +137,7 @@ def engine_of(incident: Mapping[str, Any]) -> EngineName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """One thing that was scraped: the labels that tell it apart, sorted. Several engines may be on its page."""
+    """One thing that was scraped: the labels that identify it, sorted. Several engines may be on its page."""
 
     labels: Labels
 

@@ -45,18 +45,18 @@ def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
         start = end
 
 
-def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series]) -> Iterator[Series]:
+def in_pages(span: Span, step: float, shortest: float, query: Callable[[Span], Series]) -> Iterator[Series]:
     """Return the answers of a span, in order; halved where the server or this program wants less at a time.
 
     Raises PrometheusError, a TooMuchError too where even `shortest` seconds are too much.
     """
     try:
-        found = ask(span)
+        found = query(span)
     except TooMuchError:
         if span.seconds <= max(shortest, 2 * step):
             raise
         for half in span.halves(step):
-            yield from asked(half, step, shortest, ask)
+            yield from in_pages(half, step, shortest, query)
         return
     yield found
 
@@ -64,8 +64,8 @@ def asked(span: Span, step: float, shortest: float, ask: Callable[[Span], Series
 def ranged(
     server: Prometheus, expr: str, span: Span, step: float, shortest: float = SHORTEST_PAGE_SECONDS
 ) -> Iterator[dict[str, Any]]:
-    """Return the series of a range query, asked for as `asked` does."""
-    for series in asked(span, step, shortest, lambda part: server.range(expr, part.start, part.end, step)):
+    """Return the series of a range query, split as `in_pages` does."""
+    for series in in_pages(span, step, shortest, lambda part: server.range(expr, part.start, part.end, step)):
         yield from series
 
 

@@ -1,4 +1,4 @@
-"""What is looked for in the past of a Prometheus, what tells one question from another, and times as people give them.
+"""What is looked for in the past of a Prometheus, what identifies a question, and times as people give them.
 
 Times are `30d`, `2026-01-31`, `2026-01-31T12:00:00Z`, unix seconds.
 """
@@ -44,8 +44,8 @@ class Question:
         """The thresholds to judge by, one or two."""
         return (self.thresholds,) if self.other is None else (self.thresholds, self.other)
 
-    def asked(self, server: Server) -> dict[str, Any]:
-        """Return the question, to tell it from others.
+    def identity(self, server: Server) -> dict[str, Any]:
+        """Return what identifies the question.
 
         Of the tenant, whose name is never written down, a short hash.
         """

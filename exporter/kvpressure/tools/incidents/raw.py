@@ -20,12 +20,12 @@ from kvpressure.runtimes.table import Table
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, all_names, label_names, one_of, quoted
 from kvpressure.tools.incidents.paging import Series as Answer
-from kvpressure.tools.incidents.paging import Span, asked, pages
+from kvpressure.tools.incidents.paging import Span, in_pages, pages
 
 PAGE_SECONDS: Final = 3600.0
 SHORTEST_PAGE_SECONDS: Final = 300.0
 SAME_SCRAPE_SECONDS: Final = 1.0
-"""Samples of one scrape that went through another system may be told apart by milliseconds."""
+"""Samples of one scrape that went through another system may differ by milliseconds."""
 
 Columns = dict[Series, dict[float, float]]
 """Values by time of each series."""
@@ -50,16 +50,16 @@ class PageMaker:
         chosen = _filled(whole)
         for t in _times(chosen, self._step):
             columns, labelled = copies[chosen[t]]
-            held = {name: values[t] for name, values in columns.items() if t in values}
-            series = tuple(held)
+            present = {name: values[t] for name, values in columns.items() if t in values}
+            series = tuple(present)
             if series not in self._plans:
                 self._plans[series] = make_plan(self._table, series)
             if (plan := self._plans[series]) is not None:
-                page = plan.read(list(held.values()), t)
+                page = plan.read(list(present.values()), t)
                 yield self._with_labels(page, labelled, t) if labelled else page
 
     def _columns(self, answer: Answer) -> tuple[Columns, Columns]:
-        """Values by time of every series, and of those whose labels tell something."""
+        """Values by time of every series, and of those whose labels carry a value."""
         columns, labelled = Columns(), Columns()
         for one in answer:
             metric: Mapping[str, str] = one.get("metric", {})
@@ -78,10 +78,10 @@ class PageMaker:
             for (name, labels), values in labelled.items()
             if t in values
         ]
-        told = in_one_go(label_signals("".join(lines).encode(), self._table)) if lines else {}
-        if not told:
+        gauges = in_one_go(label_signals("".join(lines).encode(), self._table)) if lines else {}
+        if not gauges:
             return page
-        return replace(page, engines=tuple(replace(one, gauges={**one.gauges, **told}) for one in page.engines))
+        return replace(page, engines=tuple(replace(one, gauges={**one.gauges, **gauges}) for one in page.engines))
 
 
 def read_pages(
@@ -94,14 +94,14 @@ def read_pages(
     labels = (f"{name}={quoted(value)}" for name, value in (*target.labels, *((name, "") for name in lacks)))
     selector = "{" + ", ".join((one_of(all_names([table])), *labels)) + "}"
 
-    def ask(piece: Span) -> Answer:
+    def query(piece: Span) -> Answer:
         return server.raw(selector, piece.end, piece.seconds)
 
     last = float("-inf")
     for page in pages(span, 1.0, PAGE_SECONDS):
-        for answer in asked(page, 1.0, SHORTEST_PAGE_SECONDS, ask):
+        for answer in in_pages(page, 1.0, SHORTEST_PAGE_SECONDS, query):
             for one in maker.pages(answer):
-                # A sample on the border of two pieces is in both; what nobody asked for may be anywhere.
+                # A sample on the border of two pieces is in both; a server may add samples outside of the range.
                 if last + SAME_SCRAPE_SECONDS < one.t <= page.end + SAME_SCRAPE_SECONDS and one.t >= page.start:
                     last = one.t
                     yield one

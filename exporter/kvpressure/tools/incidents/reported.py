@@ -1,6 +1,6 @@
-"""What an exporter that was there told at the time, of the engines that are looked back at.
+"""What an exporter reported at the time of the engines that are looked back at.
 
-It polls every second, sees GPUs, logs and pods, and may send requests of its own: it tells of trouble that shows in
+It polls every second, sees GPUs, logs and pods, and may send requests of its own: it reports trouble that shows in
 none of the engines' own series, and of trouble that is over between two scrapes.
 """
 
@@ -19,7 +19,7 @@ from kvpressure.model.view import LOSING
 from kvpressure.printable import distinct
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.errors import PrometheusError
-from kvpressure.tools.incidents.journal import ToldRows
+from kvpressure.tools.incidents.journal import ReportedRows
 from kvpressure.tools.incidents.names import Json, Target, quoted
 from kvpressure.tools.incidents.paging import Span, ranged
 
@@ -54,12 +54,12 @@ _EXPR: Final = (
 
 @dataclass(slots=True)
 class Reported:
-    """Trouble of one engine as the exporter told it, to half a minute."""
+    """Trouble of one engine as the exporter reported it, to half a minute."""
 
     began: float
     ended: float
-    told: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often each cause and detail was seen."""
+    causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each cause and detail was reported."""
 
 
 Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]
@@ -77,13 +77,13 @@ def pod_of(target: Target) -> tuple[str, str, str]:
 def declared_there(server: Prometheus, span: Span) -> Declared:
     """Return the limits that an exporter read last in that time of how engines were started.
 
-    {} where no exporter told any, or the server does not say.
+    {} where no exporter exported any, or the server does not say.
     """
     window = f"[{round(min(MAX_LOOK_BACK_SECONDS, span.seconds))}s]"
     value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
     try:
         rows = server.instant(f"{_OF} ({value}) and {_OF} ({known}) == 1", span.end)
-    except PrometheusError:  # they make verdicts surer, and are not asked for by anybody
+    except PrometheusError:  # they make verdicts surer, and nobody depends on them
         return {}
     found: Declared = {}
     for row in rows:
@@ -99,10 +99,10 @@ def known_names(targets: Iterable[Target]) -> frozenset[str]:
     return frozenset(name for target in targets for name in (target.pod, target.get("instance")) if name)
 
 
-def ask(server: Prometheus, page: Span, known: frozenset[str]) -> ToldRows:
-    """Who was told to be in which trouble in a page, and when. Raises PrometheusError.
+def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> ReportedRows:
+    """Return which engines were reported to be in which trouble in a page, and when. Raises PrometheusError.
 
-    What is told of others than the `known_names` is let go at once.
+    What is reported of others than the `known_names` is let go at once.
     """
     return [
         (one["metric"], spans_of(t for t, _ in one["values"]))
@@ -129,18 +129,18 @@ def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
     return found
 
 
-def troubles(answers: Iterable[ToldRows], gap: float) -> dict[Key, list[Reported]]:
+def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Reported]]:
     """By engine, oldest first; trouble that comes back within `gap` seconds is the same."""
-    seen: dict[Key, list[tuple[float, float, int, tuple[str, str]]]] = {}
+    rows: dict[Key, list[tuple[float, float, int, tuple[str, str]]]] = {}
     for labels, spans in (row for answer in answers for row in answer):
         detail = labels.get("detail", "")
         if (cause := _LOSING.get(labels.get("cause", ""))) is None:
-            continue  # nobody asked for that
+            continue  # not in the query
         # Another version's word for a kind of it would mean nothing here.
-        told = (cause.value, detail if detail in DETAILS[cause] else "")
-        seen.setdefault(_key(labels), []).extend((begin, end, count, told) for begin, end, count in spans)
+        kind = (cause.value, detail if detail in DETAILS[cause] else "")
+        rows.setdefault(_key(labels), []).extend((begin, end, count, kind) for begin, end, count in spans)
     found: dict[Key, list[Reported]] = {}
-    for engine, stretches in seen.items():
+    for engine, stretches in rows.items():
         its = found.setdefault(engine, [])
         for begin, end, count, kind in sorted(stretches):
             # A value at `t` is of some moment of the half minute before.
@@ -148,7 +148,7 @@ def troubles(answers: Iterable[ToldRows], gap: float) -> dict[Key, list[Reported
             if not its or first - its[-1].ended > gap + EVERY_SECONDS:
                 its.append(Reported(first, last))
             its[-1].ended = max(last, its[-1].ended)
-            its[-1].told[kind] += count
+            its[-1].causes[kind] += count
     return found
 
 
@@ -160,7 +160,7 @@ def _key(labels: Mapping[str, str]) -> Key:
 
 
 def _address(key: Key) -> str:
-    """Host and port at which the exporter asked the engine."""
+    """Host and port at which the exporter polls the engine."""
     try:
         return urlsplit(key.target if "//" in key.target else f"//{key.target}").netloc
     except ValueError:  # a bracket without the other: no address of ours
@@ -189,7 +189,7 @@ def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
 def _together(
     found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]
 ) -> dict[tuple[tuple[str, ...], str, str], list[Reported]]:
-    """By names of targets, model and rank: several exporters, at several addresses, told the same trouble once."""
+    """By names of targets, model and rank: several exporters, at several addresses, reported the same trouble once."""
     whole: dict[tuple[tuple[str, ...], str, str], list[Reported]] = {}
     near: dict[str, list[Target]] = {}
     for target in targets:
@@ -203,7 +203,7 @@ def _together(
         for one in sorted(its, key=lambda one: one.began):
             if merged and one.began <= merged[-1].ended + EVERY_SECONDS:
                 last = merged[-1]
-                merged[-1] = Reported(last.began, max(last.ended, one.ended), last.told + one.told)
+                merged[-1] = Reported(last.began, max(last.ended, one.ended), last.causes + one.causes)
             else:
                 merged.append(one)
         whole[engine] = merged
@@ -213,25 +213,25 @@ def _together(
 def attach(
     incidents: Sequence[Json], found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target], shortest: float
 ) -> list[Json]:
-    """Put to each incident what the exporter told of it, and give the trouble that it alone told of."""
+    """Put to each incident what the exporter reported of it, and return the trouble that it alone reported."""
     alone: list[Json] = []
     for (names, model, rank), its in _together(found, targets).items():
         mine = [
             one
             for one in incidents
-            # A long name was cut where the exporter told it.
+            # A long name was cut where the exporter exported it.
             if one["target"] in names and one["engine"] == rank and distinct(one["model_name"], len(model)) == model
         ]
         for trouble in its:
             met = [one for one in mine if _overlap(one, trouble)]
-            (cause, detail), _ = trouble.told.most_common(1)[0]
-            told = {"cause": cause, "detail": detail or None, "began": trouble.began, "ended": trouble.ended}
-            told["seconds"] = seconds = trouble.ended - trouble.began
+            (cause, detail), _ = trouble.causes.most_common(1)[0]
+            row = {"cause": cause, "detail": detail or None, "began": trouble.began, "ended": trouble.ended}
+            row["seconds"] = seconds = trouble.ended - trouble.began
             for one in met:
                 if one["exporter"] is None or seconds > one["exporter"]["seconds"]:
-                    one["exporter"] = told
+                    one["exporter"] = row
             if not met and seconds >= shortest - EVERY_SECONDS:
-                alone.append({"target": names[0], "model_name": model, "engine": rank, **told})
+                alone.append({"target": names[0], "model_name": model, "engine": rank, **row})
     return sorted(alone, key=lambda one: (one["began"], one["target"], one["engine"]))
 
 

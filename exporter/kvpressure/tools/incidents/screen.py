@@ -1,4 +1,4 @@
-"""The cheap first pass: which stretches of a month can hold an incident, as far as the server itself can tell.
+"""The cheap first pass: which stretches of a month can have an incident, computed by the server itself.
 
 Every cause under which an engine loses throughput shows at least one of these while it holds, and healthy engines
 seldom do (decision 0350): requests wait in a good part of the scrapes of minutes; requests are preempted again and
@@ -17,7 +17,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.journal import ScreenRows
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, target_of
-from kvpressure.tools.incidents.paging import DAY_SECONDS, SHORTEST_PAGE_SECONDS, Series, Span, asked, joined
+from kvpressure.tools.incidents.paging import DAY_SECONDS, SHORTEST_PAGE_SECONDS, Series, Span, in_pages, joined
 
 SHORTEST_SECONDS: Final = 120.0
 """Incidents of at least this length are looked for."""
@@ -28,7 +28,7 @@ QUEUE_WINDOW: Final = 420.0
 
 FINE_STEP: Final = 60.0
 SLACK: Final = 0.7
-"""A screen lets through what is so much less than what a verdict asks for: it must not miss what that would find."""
+"""A screen lets through what is so much less than what a verdict needs: it must not miss what that would find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,12 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
     """Where one screen has a value in a page, by the labels of targets. Raises PrometheusError."""
     found: dict[Target, list[Span]] = {}
 
-    def ask(span: Span) -> Series:
-        # The last step is asked for although it is not over: what began within it is going on now.
+    def query(span: Span) -> Series:
+        # The last step is queried although it is not over: what began within it is going on now.
         steps = math.ceil(round((span.end - span.start) / screen.step, 6))
         return server.range(screen.expr, span.start, span.start + steps * screen.step, screen.step)
 
-    for series in asked(page, screen.step, SHORTEST_PAGE_SECONDS, ask):
+    for series in in_pages(page, screen.step, SHORTEST_PAGE_SECONDS, query):
         for one in series:
             spans = [Span(t - screen.looks_back, t) for t, _ in one.get("values", ())]
             target = target_of(one.get("metric", {}), spelled.table)
@@ -122,7 +122,7 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
 def stretches(spans: Sequence[Span], whole: Span, lead_seconds: float, tail_seconds: float) -> list[Span]:
     """Return what is read sample by sample.
 
-    With time before, for what is healthy, and after it, for the end to be seen.
+    With time before, for what is healthy, and after it, for the end to show.
     """
     wide = [Span(max(whole.start, one.start - lead_seconds), min(whole.end, one.end + tail_seconds)) for one in spans]
     return joined([one for one in wide if one.seconds > 0], tail_seconds)

@@ -35,8 +35,8 @@ def cause_label(incident: Json) -> str:
 def meaning(incident: Json) -> str:
     """Return what the cause means, as a sentence."""
     cause = Cause(incident["cause"])
-    told = DETAILS[cause].get(incident["detail"] or "")
-    return f"{told[:1].upper()}{told[1:]}." if told else CAUSES[cause].meaning
+    meaning = DETAILS[cause].get(incident["detail"] or "")
+    return f"{meaning[:1].upper()}{meaning[1:]}." if meaning else CAUSES[cause].meaning
 
 
 def when(incident: Json) -> str:
@@ -58,7 +58,7 @@ def _lost(incident: Json) -> str:
         judged = incident.get("judged_seconds")
         if judged is not None and judged < COUNTED_RATIO * incident["seconds"]:
             return f"too short to count (verdicts speak of {duration(judged)} of it)"
-        return "not known (nothing tells what it would have done without)"
+        return "not known (nothing shows what it would have done without)"
     return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
 
 
@@ -99,9 +99,13 @@ def peak(incident: Json) -> str:
 
 
 def exporter(incident: Json) -> str:
-    """Return what an exporter told of it at the time; "" where none did."""
-    told = incident["exporter"]
-    return "" if told is None else f"told {cause_label(told)} from {clock(told['began'])}, {duration(told['seconds'])}"
+    """Return what an exporter reported of it at the time; "" where none did."""
+    reported = incident["exporter"]
+    return (
+        ""
+        if reported is None
+        else f"reported {cause_label(reported)} from {clock(reported['began'])}, {duration(reported['seconds'])}"
+    )
 
 
 def change(action: Json, arrow: str) -> str:
@@ -122,7 +126,7 @@ def lines(incident: Json) -> Iterator[str]:
     yield f"{INDENT}when        {when(incident)}"
     yield f"{INDENT}what        {meaning(incident)}"
     if incident["grounds"]:
-        yield f"{INDENT}told by     {incident['grounds']}"
+        yield f"{INDENT}evidence    {incident['grounds']}"
     if said := exporter(incident):
         yield f"{INDENT}exporter    {said}"
     others = ((cause, time) for cause, time in incident["causes"].items() if cause != incident["cause"])
@@ -147,8 +151,8 @@ def _actions(incident: Json) -> Iterator[str]:
     if not incident["actions"]:
         yield f"{INDENT}{'do':<12}{NO_ACTION}"
     for action in incident["actions"]:
-        told = f"{action['order']}. {action['title']}{change(action, '->')}"
-        yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{told}"
+        line = f"{action['order']}. {action['title']}{change(action, '->')}"
+        yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{line}"
         if expected := _expected(action):
             yield f"{INDENT}{'':<15}expected: {expected}"
 
@@ -174,10 +178,10 @@ def summary(document: Json) -> Iterator[str]:
         hit, false = f"{rule['in_incidents']} of {len(incidents)} incidents", f"{rule['elsewhere']} times without one"
         yield f"{INDENT}copied rule {rule['rule']}: fired in {hit}, {false}"
     for one in document["exporter_alone"]:
-        yield f"{INDENT}only the exporter told: {cause_label(one)}, {engine_name(one)}, {when(one)}"
+        yield f"{INDENT}only the exporter reported: {cause_label(one)}, {engine_name(one)}, {when(one)}"
     for one in document["unjudged"]:
         why = DETAILS[NOT_KNOWN].get(one["detail"] or "", "the evidence contradicts itself")
-        yield f"{INDENT}cannot tell: {engine_name(one)}, {duration(one['seconds'])} with requests waiting: {why}"
+        yield f"{INDENT}unknown: {engine_name(one)}, {duration(one['seconds'])} with requests waiting: {why}"
     for one in document["unread"]:
         yield f"{INDENT}not read: {one['target']}: {one['why']}"
     for warning in document["warnings"]:
@@ -191,7 +195,7 @@ def _backtest(found: Json, before: int) -> Iterator[str]:
     )
     yield f"With {changes or 'the same thresholds'}: {len(found['incidents'])} incidents instead of {before}."
     yield f"{INDENT}{found['same']} are the same"
-    for key, text in (("only_before", "no longer told"), ("only_after", "told only then")):
+    for key, text in (("only_before", "no longer found"), ("only_after", "found only then")):
         for one in found[key]:
             yield f"{INDENT}{text}: {cause_label(one)}, {engine_name(one)}, {when(one)}"
     for one in found["changed_cause"]:

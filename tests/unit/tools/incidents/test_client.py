@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure.tools.incidents.client import LARGEST_ANSWER_BYTES, Prometheus, Server
 from kvpressure.tools.incidents.errors import PrometheusError, TooMuchError
-from kvpressure.tools.incidents.paging import Span, asked
+from kvpressure.tools.incidents.paging import Span, in_pages
 from tests.support.fake_prometheus import Answer, FakePrometheus, Headed, Request, dripping, failure, success
 
 EMPTY = success({"resultType": "matrix", "result": []})
@@ -23,7 +23,7 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
 @pytest.mark.parametrize(
     ("answer", "reason", "said"),
     [
-        (failure(401, "no"), "unauthorized", "asks for credentials (it says: no); give --bearer-token-file"),
+        (failure(401, "no"), "unauthorized", "requires credentials (it says: no); give --bearer-token-file"),
         (failure(403, "tenant"), "forbidden", "forbids /api/v1/query_range to these credentials"),
         ((404, b"404 page not found"), "not_found", "Mimir's /prometheus"),
         (failure(400, "invalid parameter: no org id"), "org_id", "give --org-id"),
@@ -82,13 +82,13 @@ def test_what_is_too_much_is_asked_for_in_halves(status: int, said: str) -> None
         return failure(status, said) if seconds > 3600 else EMPTY
 
     with FakePrometheus(behaviour) as server, client(server) as prometheus:
-        answers = list(asked(Span(0, 14_400), 60, 900, lambda one: prometheus.range("up", *_of(one), 60)))
+        answers = list(in_pages(Span(0, 14_400), 60, 900, lambda one: prometheus.range("up", *_of(one), 60)))
         pieces = [Span(float(one.query["start"]), float(one.query["end"])) for one in server.requests]
         answered = [one for one in pieces if one.seconds <= 3600]
         assert answered == [Span(0, 3600), Span(3600, 7200), Span(7200, 10_800), Span(10_800, 14_400)]
         assert answers == [[], [], [], []]
         with pytest.raises(TooMuchError, match="so much at once"):
-            list(asked(Span(0, 14_400), 60, 7200, lambda one: prometheus.range("up", *_of(one), 60)))
+            list(in_pages(Span(0, 14_400), 60, 7200, lambda one: prometheus.range("up", *_of(one), 60)))
 
 
 def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:

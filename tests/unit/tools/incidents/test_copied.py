@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.copied import ask
+from kvpressure.tools.incidents.copied import read_page
 from kvpressure.tools.incidents.names import spelled
 from kvpressure.tools.incidents.paging import Span
 from tests.support.fake_prometheus import LABELS, NAMES, FakePrometheus, success
@@ -21,5 +21,5 @@ def test_copies_of_several_servers_are_put_together_in_order() -> None:
         FakePrometheus(lambda _: success({"resultType": "matrix", "result": series})) as server,
         Prometheus(Server(server.url)) as client,
     ):
-        ((_, spans),) = ask(client, "x > 0", engine, Span(0, 3600))
+        ((_, spans),) = read_page(client, "x > 0", engine, Span(0, 3600))
     assert spans == [(600.0, 900.0), (3000.0, 3300.0)]

@@ -12,7 +12,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.view import Price
 from kvpressure.tools.incidents.collect import priced
-from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.follow import Follower
 from kvpressure.tools.incidents.words import lost
 from tests.support.past_incidents import TARGET
@@ -25,7 +25,7 @@ JOINS = FIXTURES / "lab" / "workingset" / "joins-0.33.0.jsonl.xz"
 
 def looked_back(step: float) -> tuple[list[dict[str, Any]], dict[float, float]]:
     """The incidents of sessions that join, and the prompt tokens computed again each second, by the block pool."""
-    follower, reader = Follower(Seen(TARGET, "vllm", step), step, load_thresholds(), 60.0), PageReader()
+    follower, reader = Follower(Discovered(TARGET, "vllm", step), step, load_thresholds(), 60.0), PageReader()
     again, due = dict[float, float](), 0.0
     with lzma.open(JOINS, "rt") as file:
         for row in map(json.loads, file):

@@ -11,7 +11,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.incidents.client import Server
-from kvpressure.tools.incidents.discover import Seen
+from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.follow import Task, in_parallel
 from kvpressure.tools.incidents.names import Target
@@ -24,7 +24,9 @@ EMPTY = success({"resultType": "matrix", "result": []})
 def tasks(url: str) -> list[Task]:
     limits = (load_thresholds(),)
     names = [Target((("instance", f"h:{port}"),)) for port in (8000, 8001)]
-    return [Task(Server(url), Seen(one, "vllm", 15.0), ((Span(0, 60), True),), None, limits, 120.0) for one in names]
+    return [
+        Task(Server(url), Discovered(one, "vllm", 15.0), ((Span(0, 60), True),), None, limits, 120.0) for one in names
+    ]
 
 
 def test_one_that_is_killed_is_a_sentence_and_nobody_waits_for_the_others() -> None:

@@ -13,7 +13,7 @@ import pytest
 from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.journal import Journal
 
-ASKED = {"since": 0.0, "until": 60.0, "selector": ""}
+QUESTION = {"since": 0.0, "until": 60.0, "selector": ""}
 
 
 def same(value: Any) -> Any:
@@ -23,14 +23,14 @@ def same(value: Any) -> Any:
 def test_what_is_finished_is_there_the_next_time_and_a_cut_line_is_not(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
-        journal.begin(ASKED)
+        journal.begin(QUESTION)
         journal.finish(("a",), [1])
         journal.finish(("b",), {"x": None})
     with path.open("a") as file:
         file.write('0123\t["c"]\t[1')
     with Journal(path) as journal:
-        assert journal.asked == ASKED
-        journal.begin(ASKED)
+        assert journal.question == QUESTION
+        journal.begin(QUESTION)
         assert [journal.done((key,), same) for key in "abc"] == [[1], {"x": None}, None]
         journal.finish(("c",), 3)
     with Journal(path) as journal:
@@ -41,9 +41,9 @@ def test_what_is_finished_is_there_the_next_time_and_a_cut_line_is_not(tmp_path:
 def test_another_question_is_refused_and_says_what_differs(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
-        journal.begin(ASKED)
+        journal.begin(QUESTION)
     with Journal(path) as journal, pytest.raises(PrometheusError, match=r"another question \(selector\)"):
-        journal.begin({**ASKED, "selector": 'pod="a"'})
+        journal.begin({**QUESTION, "selector": 'pod="a"'})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_what_was_written_before_counts(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
-        journal.begin(ASKED)
+        journal.begin(QUESTION)
         journal.finish(("a",), 1)
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -80,27 +80,27 @@ def test_a_full_disk_is_said_and_what_was_written_before_counts(tmp_path: Path) 
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
             signal.signal(signal.SIGXFSZ, before)
     with Journal(path) as journal:
-        journal.begin(ASKED)
+        journal.begin(QUESTION)
         assert (journal.done(("a",), same), journal.done(("b",), same)) == (1, None)
 
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as first, Journal(path) as second, Journal(path) as third:
-        first.begin(ASKED)
+        first.begin(QUESTION)
         first.finish(("a",), 1)
         with pytest.raises(PrometheusError, match="another process is writing"):
-            second.begin({**ASKED, "since": 5.0})
+            second.begin({**QUESTION, "since": 5.0})
         first.__exit__(None, None, None)
         with pytest.raises(PrometheusError, match="just now; run this again"):
-            third.begin({**ASKED, "since": 5.0})
+            third.begin({**QUESTION, "since": 5.0})
     with Journal(path) as journal:
-        assert (journal.asked, journal.done(("a",), same)) == (ASKED, 1)
+        assert (journal.question, journal.done(("a",), same)) == (QUESTION, 1)
 
 
 def test_without_a_file_nothing_is_kept_on_disk(tmp_path: Path) -> None:
     with Journal(None) as journal:
-        journal.begin(ASKED)
+        journal.begin(QUESTION)
         journal.finish(("a",), 1)
         assert journal.done(("a",), same) is None
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What an exporter told at the time stands beside what a look back finds, and what it alone knew is not lost."""
+"""What an exporter reported at the time stands beside what a look back finds, and what it alone knew is not lost."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, pages
 from kvpressure.tools.incidents.reported import (
     EVERY_SECONDS,
     Key,
-    ask,
     attach,
     is_of,
     known_names,
+    read_page,
     spans_of,
     troubles,
 )
@@ -90,10 +90,10 @@ def test_what_it_told_of_an_incident_and_what_it_alone_told(url: str) -> None:
 def test_it_is_said_in_words_everywhere(url: str, tmp_path: Path) -> None:
     page, report = tmp_path / "x.html", tmp_path / "x.md"
     found = answer(url, "--html", str(page), "--markdown", str(report))
-    assert "  exporter    told KV cache pressure/admission from 22:1" in found.output
-    assert "only the exporter told: stuck/unanswered, prod/idle (llama-3.1-8b, engine 0)" in found.output
-    assert "The exporter told KV cache pressure/admission from 22:1" in page.read_text()
-    assert "- The exporter told KV cache pressure/admission from 22:1" in report.read_text()
+    assert "  exporter    reported KV cache pressure/admission from 22:1" in found.output
+    assert "only the exporter reported: stuck/unanswered, prod/idle (llama-3.1-8b, engine 0)" in found.output
+    assert "The exporter reported KV cache pressure/admission from 22:1" in page.read_text()
+    assert "- The exporter reported KV cache pressure/admission from 22:1" in report.read_text()
 
 
 def test_trouble_that_the_exporter_alone_told_is_an_incident_for_the_exit_code(url: str) -> None:
@@ -102,7 +102,7 @@ def test_trouble_that_the_exporter_alone_told_is_an_incident_for_the_exit_code(u
 
 def test_where_no_exporter_was_nothing_is_said(url: str) -> None:
     with Prometheus(Server(url)) as client:
-        assert ask(client, Span(START - 3600, START - 600), frozenset({"kv"})) == []
+        assert read_page(client, Span(START - 3600, START - 600), frozenset({"kv"})) == []
 
 
 def row(times: list[float], **labels: str) -> tuple[dict[str, str], list[tuple[float, float, int]]]:
@@ -113,7 +113,7 @@ def test_troubles_go_on_over_pages_and_short_gaps_and_end_at_long_ones() -> None
     first, second = row([30.0, 60.0, 90.0]), row([120.0, 150.0, 600.0], cause="kv_cache_pressure")
     ((_, its),) = troubles([[first], [second]], gap=30.0).items()
     assert [(one.began, one.ended) for one in its] == [(15.0, 135.0), (585.0, 585.0)]
-    assert its[0].told == {("stuck", ""): 3, ("kv_cache_pressure", ""): 2}
+    assert its[0].causes == {("stuck", ""): 3, ("kv_cache_pressure", ""): 2}
 
 
 def test_a_month_is_asked_for_by_days() -> None:
@@ -182,7 +182,7 @@ def test_a_month_of_trouble_is_a_few_numbers_and_what_is_told_of_others_is_let_g
         FakePrometheus(lambda _: success({"resultType": "matrix", "result": series})) as server,
         Prometheus(Server(server.url)) as client,
     ):
-        ((labels, spans),) = ask(client, Span(0, 86_400), known_names([Target((("pod", "a"),))]))
+        ((labels, spans),) = read_page(client, Span(0, 86_400), known_names([Target((("pod", "a"),))]))
     assert (labels["pod"], spans) == ("a", [(0.0, 86_370.0, 2880)])
 
 
@@ -196,7 +196,7 @@ def test_the_longest_of_several_is_what_it_told() -> None:
 
 def test_a_kind_that_this_version_does_not_know_is_left_out() -> None:
     ((_, (one,)),) = troubles([[row([30.0], detail="of_later_versions")]], gap=30.0).items()
-    assert one.told == {("stuck", ""): 1}
+    assert one.causes == {("stuck", ""): 1}
 
 
 def test_an_address_that_is_none_and_a_cause_that_nobody_asked_for_are_let_go() -> None:

@@ -1,4 +1,4 @@
-"""`docs/metrics.md`, generated from the family table: `python -m kvpressure.exposition.docs > docs/metrics.md`."""
+"""`docs/metrics.md`, generated from the family table: `python -m tests.support.metrics_reference > docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEAD = "\n| series | type | labels of its own | meaning |\n|---|---|---|---|\n"
 _DETAILS = """
 ## Details
 
-The fixed vocabulary of `kvpressure_bottleneck_info`. The detail is empty where nothing tells which kind of its cause
+The fixed vocabulary of `kvpressure_bottleneck_info`. The detail is empty where nothing shows which kind of its cause
 holds ([decision 0251](internals/decisions/0251-details.md)).
 
 | cause | detail | meaning |
@@ -49,8 +49,8 @@ def metrics_markdown() -> str:
         parts.extend(_row(family.name, family.type, family.labels, family.help) for family in own)
     parts.append("\n## The exporter's process\n\nWritten by prometheus_client's own collectors.\n" + _HEAD)
     for metric in OwnProcess().collect():
-        sample, told = metric.samples[0], metric.documentation.removesuffix(".") + "."
-        parts.append(_row(sample.name, metric.type, sample.labels, told))
+        sample, text = metric.samples[0], metric.documentation.removesuffix(".") + "."
+        parts.append(_row(sample.name, metric.type, sample.labels, text))
     parts.append(_DETAILS)
     parts.extend(
         f"| `{cause.value}` | `{detail}` | {meaning} |\n"

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kvpressure.diagnosis.facts import Inputs
+from kvpressure.diagnosis.symptoms import judge_all
+from kvpressure.engine_state import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.engines.recordings import TraceLine, read_trace
+from kvpressure.model.verdict import Cause
+from kvpressure.signals.evidence import OutsideEvidence
+from kvpressure.signals.latency import TimeOutsideEngine
+from kvpressure.signals.waiting import Deferral
+from tests.support.calm import BLOCKED, FIT_UNKNOWN, QUEUE, cause, inputs, with_gpu
+from tests.support.engines import THRESHOLDS
+from tests.support.snapshots import FakeTarget
+from tests.support.tools import FIXTURES
+from tests.support.verdicts import made as polls_with
+
+pytestmark = pytest.mark.recorded
+
+
+def test_a_churning_batch_of_two_is_told_within_half_a_minute_of_a_cold_start():
+    """A real vLLM: polls fall in step with it, and half of them see the room that a request has just left."""
+    polls = [
+        line for line in read_trace(FIXTURES / "cold" / "churning-collapse.jsonl.xz") if isinstance(line, TraceLine)
+    ]
+    for first in range(0, len(polls) - 30, 5):
+        pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
+        for poll in polls[first : first + 30]:
+            pipeline.on_page(FakeTarget(gpus=()), reader.read(poll.page, poll.t))
+        (view,) = pipeline.engine_views(poll.t)
+        assert view.diagnosis is not None
+        assert view.diagnosis.cause is Cause.KV_CACHE_PRESSURE
+
+
+def test_demand_without_any_obstacle_is_healthy():
+    assert cause(inputs()) is Cause.HEALTHY
+
+
+def test_no_demand_and_no_tokens_is_idle():
+    assert cause(inputs(busy=False, demand=0.0, generated_tokens=0.0)) is Cause.IDLE
+
+
+def test_waiting_with_nothing_running_and_no_token_is_stuck():
+    assert cause(inputs(**QUEUE, still_seconds=15.0)) is Cause.STUCK
+    assert cause(inputs(**QUEUE, still_seconds=5.0)) is not Cause.STUCK
+
+
+@pytest.mark.parametrize("recent", [{"polls": 3, "seconds": 2.0}, {"demand": None}])
+def test_what_cannot_be_judged_is_unknown(recent):
+    assert cause(inputs(**recent)) is Cause.UNKNOWN
+    assert cause(polls_with({"busy": None})) is Cause.UNKNOWN
+
+
+def test_a_few_polls_over_a_whole_verdict_window_are_enough_for_slow_polling():
+    assert cause(inputs(polls=5, seconds=40.0)) is Cause.HEALTHY
+
+
+@pytest.mark.parametrize(
+    "recent",
+    [
+        BLOCKED,
+        QUEUE | {"burst_count": 3, "request_ratio": 0.2, "kv_usage_ratio": 0.6},
+        QUEUE | {"kv_usage_ratio": 0.95},
+        QUEUE | {"kv_usage_ratio": 0.95, "at_cap": True} | FIT_UNKNOWN,
+    ],
+    ids=["blocked", "preempting", "saturated", "saturated, fit test unknown"],
+)
+def test_each_way_in_which_kv_stops_demand_is_kv_pressure(recent):
+    assert cause(inputs(**recent)) is Cause.KV_CACHE_PRESSURE
+
+
+@pytest.mark.parametrize(
+    "recent",
+    [
+        {"kv_usage_ratio": 0.99},
+        QUEUE | {"kv_usage_ratio": 0.95, "at_cap": True},
+        QUEUE | {"kv_usage_ratio": 0.7, "blocked_by_long_ratio": 0.8, "at_cap": True},
+        {"burst_count": 1, "request_ratio": 0.1, "kv_usage_ratio": 0.6},
+        QUEUE | {"kv_usage_ratio": 0.5},
+    ],
+    ids=[
+        "full, nobody waits",
+        "full at a cap, prompts fit",
+        "long prompts at a cap",
+        "one preemption",
+        "queue, prompts fit",
+    ],
+)
+def test_what_only_looks_like_kv_pressure_is_not(recent):
+    assert cause(inputs(**recent)) is not Cause.KV_CACHE_PRESSURE
+
+
+def test_a_queue_from_which_nothing_starts_is_kv_pressure_and_says_so():
+    starved = inputs(**QUEUE, kv_usage_ratio=0.8, blocked_ratio=1.0, starved=True)
+    assert cause(starved) is Cause.KV_CACHE_PRESSURE
+    assert "none started" in judge_all(starved)["admission_blocked"].text
+
+
+def test_a_queue_at_a_steady_batch_that_fits_is_the_sequence_cap():
+    # Without the cap nobody could tell: the long ones among the prompts do not fit.
+    queue = QUEUE | {"blocked_by_long_ratio": 0.4}
+    assert cause(inputs(**queue, at_cap=True)) is Cause.CONCURRENCY_BOUND
+    assert cause(inputs(**queue | {"blocked_ratio": 0.4})) is Cause.UNKNOWN
+
+
+def test_a_busy_gpu_is_compute_bound_only_when_it_costs_something():
+    assert cause(with_gpu(0.97)) is Cause.HEALTHY
+    assert cause(with_gpu(0.97, slowdown_factor=3.0)) is Cause.COMPUTE_BOUND
+    assert cause(with_gpu(0.97, **QUEUE)) is Cause.COMPUTE_BOUND
+
+
+def test_without_gpu_data_fuller_and_slower_steps_are_compute_bound():
+    made = dataclasses.replace(inputs(slowdown_factor=3.0, step_tokens=400.0), step_tokens_baseline=100.0)
+    assert cause(made) is Cause.COMPUTE_BOUND
+    assert cause(dataclasses.replace(made, step_tokens_baseline=390.0)) is Cause.HEALTHY
+
+
+def test_time_lost_outside_the_engine_is_host_bound_whatever_the_gpu_claims():
+    slow = {"outside": TimeOutsideEngine(5.0, 0.95, whole=True)}
+    assert cause(inputs(**slow)) is Cause.HOST_BOUND
+    assert cause(with_gpu(1.0, **slow)) is Cause.HOST_BOUND
+
+
+def test_short_cpus_are_the_cause_only_where_the_engine_waits_for_them():
+    short = {"cpu_pressed": OutsideEvidence(True, "tasks waiting for a CPU: 60%")}
+
+    def pressed(made: Inputs) -> Cause:
+        return cause(dataclasses.replace(made, external_evidence=short))
+
+    assert pressed(with_gpu(0.2, demand=4.0)) is Cause.HOST_BOUND
+    assert pressed(with_gpu(0.2, demand=0.3)) is Cause.HEALTHY  # one request now and then leaves any GPU idle
+    assert pressed(with_gpu(0.9, demand=4.0)) is not Cause.HOST_BOUND
+    assert pressed(inputs(demand=4.0)) is Cause.HEALTHY
+    assert pressed(inputs(demand=4.0, slowdown_factor=3.0)) is Cause.HOST_BOUND
+    after_an_incident = {"latency_inflation_factor": {"e2e": 3.0}}  # its requests are still in the window
+    assert pressed(inputs(after_an_incident, demand=4.0)) is Cause.HEALTHY
+
+
+def test_gpu_data_alone_never_yields_kv_pressure():
+    for utilization in (0.0, 0.3, 1.0):
+        assert cause(with_gpu(utilization)) is not Cause.KV_CACHE_PRESSURE
+
+
+def test_misleadingly_high_utilization_does_not_hide_kv_pressure():
+    assert cause(with_gpu(1.0, **BLOCKED)) is Cause.KV_CACHE_PRESSURE
+
+
+def test_kv_pressure_that_was_told_outlasts_a_pool_that_empties_in_jumps():
+    dip = inputs(**QUEUE | {"blocked_ratio": 0.3, "blocked_by_long_ratio": 0.3})
+    assert cause(dip, Cause.KV_CACHE_PRESSURE) is Cause.KV_CACHE_PRESSURE
+    assert cause(dip, Cause.HEALTHY) is Cause.UNKNOWN
+    assert cause(inputs(), Cause.KV_CACHE_PRESSURE) is Cause.HEALTHY
+
+
+HELD = {
+    "demand": 8.0,
+    "waiting": 8.0,
+    "waiting_ratio": 1.0,
+    "generated_tokens": 0.0,
+    "kv_usage_ratio": 0.1,
+    "deferred_ratio": 1.0,
+}
+HELD |= {"all_deferred_ratio": 1.0, "unchanged": True, "steadiness": None}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, Cause.IDLE),
+        ({"fetching_ratio": 0.0, "deferral": Deferral(connector=True)}, Cause.IDLE),
+        ({"fetching_ratio": 1.0}, Cause.DEFERRED),
+        ({"deferral": Deferral(connector=True)}, Cause.DEFERRED),
+    ],
+    ids=["streams", "nothing is fetched", "all fetch", "they may fetch"],
+)
+def test_requests_that_are_held_are_idle_streams_only_where_they_fetch_nothing(told, expected):
+    assert cause(inputs(**HELD | told)) is expected
+
+
+FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0, "slowdown_factor": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("recent", "expected"),
+    [
+        ({"steadiness": 0.5}, Cause.COMPUTE_BOUND),
+        ({"steadiness": 1.0}, Cause.CONCURRENCY_BOUND),
+        ({"steadiness": 1.0, "slowdown_factor": 2.5}, Cause.COMPUTE_BOUND),
+        ({"steadiness": 0.5, "slowdown_factor": 2.5, "in_window": True}, Cause.KV_CACHE_PRESSURE),
+        ({"steadiness": 0.5, "slowdown_factor": 2.5, "blocked_by_longest_ratio": 0.8}, Cause.KV_CACHE_PRESSURE),
+    ],
+)
+def test_a_busy_gpu_does_not_outweigh_what_holds_the_queue(recent, expected):
+    assert cause(with_gpu(0.95, **(QUEUE | FITS | recent))) is expected
+
+
+@pytest.mark.parametrize(("free", "expected"), [(2900.0, Cause.KV_CACHE_PRESSURE), (3100.0, Cause.CONCURRENCY_BOUND)])
+def test_who_was_preempted_does_not_wait_for_room_where_there_is_plenty(free, expected):
+    """A minute ago, before the server was started anew."""
+    lengths = {"prompt_tokens": {"0.95": 800.0}, "output_tokens": {"0.95": 200.0}}
+    told = QUEUE | FITS | {"in_window": True, "in_long_window": True, "kv_usage_ratio": 0.3}
+    assert cause(inputs({"kv_free_tokens": free, **lengths}, **told)) is expected
+    assert cause(inputs({"kv_free_tokens": free}, **told)) is Cause.KV_CACHE_PRESSURE
+    assert (
+        cause(inputs({"kv_free_tokens": 1e6, **lengths}, **told | {"kv_usage_ratio": 0.5})) is Cause.KV_CACHE_PRESSURE
+    )
+
+
+ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
+NOTHING_FITS = {"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9, "blocked_by_longest_ratio": 0.9}
+CROWDED = Deferral(slots=1.0, adapters_oversubscribed=True, slots_taken=True)
+
+
+@pytest.mark.parametrize(
+    ("recent", "expected"),
+    [
+        ({"deferral": CROWDED}, Cause.DEFERRED),
+        ({"deferral": CROWDED, "waiting_ratio": 0.8}, Cause.DEFERRED),
+        ({"deferral": Deferral(connector=True, brought_ratio=0.7)}, Cause.DEFERRED),
+        ({"deferral": Deferral(connector=True, brought_ratio=0.2)}, Cause.UNKNOWN),
+        ({"deferral": Deferral(slots=1.0, adapters_oversubscribed=False, slots_taken=True)}, Cause.UNKNOWN),
+        ({"waited_steps": 400.0, "prefilling": 0.02}, Cause.DEFERRED),
+        ({"waited_steps": 400.0, "prefilling": 1.3}, Cause.UNKNOWN),
+        ({"waited_steps": 400.0, "prefilling": None}, Cause.UNKNOWN),
+        ({"waited_steps": 8.0, "prefilling": 0.02}, Cause.UNKNOWN),
+        ({"waited_steps": 400.0, "prefilling": 0.02, "waiting_ratio": 0.8}, Cause.UNKNOWN),
+        ({"waited_steps": 400.0, "prefilling": 0.02, "blocked_by_longest_ratio": 0.3}, Cause.UNKNOWN),
+        ({"waited_steps": 400.0, "prefilling": 0.02, "reasons_known": True}, Cause.CONCURRENCY_BOUND),
+        ({"deferral": CROWDED, "blocked_by_longest_ratio": 0.3}, Cause.UNKNOWN),
+        ({"deferral": CROWDED, "in_long_window": True}, Cause.UNKNOWN),
+        ({"deferral": CROWDED, "at_cap": True}, Cause.CONCURRENCY_BOUND),
+        ({"deferral": CROWDED} | NOTHING_FITS, Cause.KV_CACHE_PRESSURE),
+        ({}, Cause.UNKNOWN),
+    ],
+)
+def test_where_no_page_says_what_requests_wait_for_it_is_what_there_is_to_wait_for(recent, expected):
+    made = inputs({"kv_capacity_tokens": 50_000.0}, **(QUEUE | ASKED | recent))
+    assert cause(made) is expected
+
+
+def test_a_stall_of_what_brings_kv_is_not_a_hang_while_it_still_brought_something():
+    still = QUEUE | ASKED | {"still_seconds": 60.0, "generated_tokens": 0.0}
+    stalled = inputs(deferral=Deferral(connector=True, brought_ratio=1.0), **still)
+    assert cause(stalled) is Cause.DEFERRED
+    assert cause(inputs(deferral=Deferral(connector=True), **still)) is Cause.STUCK
+
+
+@pytest.mark.parametrize(
+    ("deferred_ratio", "expected"), [(0.1, Cause.KV_CACHE_PRESSURE), (0.9, Cause.DEFERRED), (None, Cause.DEFERRED)]
+)
+def test_requests_that_fetch_are_deferred_where_the_engine_says_so(deferred_ratio, expected):
+    assert cause(inputs(**BLOCKED, fetching_ratio=0.9, deferred_ratio=deferred_ratio)) is expected
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 2.8}, Cause.COMPUTE_BOUND),
+        ({"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 0.3}, Cause.HEALTHY),
+        ({"step_tokens": 3000.0, "prefill_ratio": 1.0}, Cause.HEALTHY),
+        ({"step_tokens": 80.0, "prefill_ratio": 0.9, "prefilling": 2.8}, Cause.HEALTHY),
+        ({"step_tokens": 3000.0, "prefill_ratio": 0.4, "prefilling": 2.8}, Cause.HEALTHY),
+    ],
+)
+def test_a_pod_that_prefills_without_a_pause_is_at_its_limit_though_no_poll_sees_a_request(told, expected):
+    assert cause(inputs(demand=0.0, **told)) is expected
+
+
+def test_an_estimate_of_the_work_is_told_and_judges_nothing():
+    work = {"estimated_flops_per_second": 4.2e13, "estimated_memory_bytes_per_second": 1.9e12}
+    told, plain = (judge_all(inputs(derived, **QUEUE)) for derived in (work, {}))
+    assert "42 TFLOP/s and moves 1,900 GB/s" in told["gpu_compute_low"].text
+    assert {name: one.state for name, one in told.items()} == {name: one.state for name, one in plain.items()}
+    assert cause(inputs(work, **QUEUE)) is cause(inputs({}, **QUEUE))
