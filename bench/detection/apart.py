@@ -36,6 +36,8 @@ ACTS_ON: Final = {"decode_replica": "decode", "transfer": "transfer"}
 """What an action changes, where it is not the engine that it is advised of."""
 SIDE_OF: Final = {"decode_kv": "decode", "prefill_kv": "prefill", "prefill": "prefill", "transfer": "transfer"}
 HEADING: Final = "## Prefill and decode apart"
+MARK: Final = "<!-- figures -->"
+"""Before it the section is written by hand."""
 
 
 @dataclass(slots=True)
@@ -134,55 +136,53 @@ def main() -> int:
     """Judge, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, default=sorted((LAB / "apart").glob("*")))
-    parser.add_argument("--no-flags", action="store_true", help="nobody has read how the engines were started")
     parser.add_argument("--write-docs", action="store_true", help="write the section of docs/detection.md")
     options = parser.parse_args()
-    found: list[tuple[Path, Found]] = []
+    found: dict[tuple[str, str], list[Found]] = {}
     for folder in options.folders:
         for line in (folder / "truth.jsonl").read_text().splitlines():
-            one = judged(folder, json.loads(line), flags=not options.no_flags)
-            found.append((folder, one))
-            print(f"{one.name}: limits {one.limits}; named {dict(one.named.most_common(4))}; roles {dict(one.roles)}")
-            print(f"  {one.wrong} of {one.clear} wrong {dict(one.cells.most_common(3))}")
-            print(f"  advised {one.advised} {dict(one.advice)}", flush=True)
+            for roles in ("flags", "metrics"):
+                one = judged(folder, json.loads(line), flags=roles == "flags")
+                found.setdefault((folder.name, roles), []).append(one)
+                print(f"{one.name} ({roles}): limits {one.limits}; named {dict(one.named.most_common(4))}")
+                print(f"  roles {dict(one.roles)}; {one.wrong} of {one.clear} wrong {dict(one.cells.most_common(3))}")
+                print(f"  advised {one.advised} {dict(one.advice)}", flush=True)
     text = tables(found)
     print(text)
     if options.write_docs:
-        written = DOCUMENT.read_text()
-        before, _, after = written.partition(f"{HEADING}\n")
-        head, _, _ = after.partition("<!-- figures -->")
-        _, follows, rest = after.partition("\n## ")
-        DOCUMENT.write_text(f"{before}{HEADING}\n{head}<!-- figures -->\n\n{text}{follows}{rest}")
+        before, _, after = DOCUMENT.read_text().partition(f"{HEADING}\n")
+        head, (_, follows, rest) = after.partition(MARK)[0], after.partition("\n## ")
+        DOCUMENT.write_text(f"{before}{HEADING}\n{head}{MARK}\n\n{text}{follows}{rest}")
     return 0
 
 
-def tables(found: Sequence[tuple[Path, Found]]) -> str:
-    """Return the figures by folder, what is named by what limits, and the wrong cells."""
+def tables(found: Mapping[tuple[str, str], Sequence[Found]]) -> str:
+    """Return the figures by vLLM's version and what roles are known by; what is named by what limits; wrong cells."""
     rows = [
-        "| recordings | pairs | engine seconds, clear | wrong | named right | role known | role wrong | advice wrong |"
+        "| vLLM | roles by | pairs (seeds) | clear s | wrong | named right | role known | role wrong | advice wrong |",
+        "| --- | --- | --: | --: | --: | --: | --: | --: | --: |",
     ]
-    rows.append("| --- | --: | --: | --: | --: | --: | --: | --: |")
-    for folder in dict.fromkeys(one for one, _ in found):
-        some = [one for where, one in found if where == folder]
+    for (version, by), some in found.items():
         named_ = sum((one.named for one in some), Counter[str]())
         roles, advice = (sum((getattr(one, key) for one in some), Counter[str]()) for key in ("roles", "advice"))
         right = sum(one.named[one.limits] for one in some)
         clear, wrong = sum(one.clear for one in some), sum(one.wrong for one in some)
-        all_advice = advice.total()
+        seeds = ", ".join(sorted({one.name.partition("@")[2] or "as written" for one in some}))
         rows.append(
-            f"| {folder.name} | {len(some)} | {clear} | {wrong} ({wrong / max(1, clear):.1%}) "
+            f"| {version} | {by} | {len(some)} ({seeds}) | {clear} | {wrong} ({wrong / max(1, clear):.1%}) "
             f"| {right / max(1, named_.total()):.1%} | {1 - roles['not known'] / max(1, roles.total()):.1%} "
-            f"| {roles['wrong']} | {all_advice - advice['right']} of {all_advice} |"
+            f"| {roles['wrong']} | {advice.total() - advice['right']} of {advice.total()} |"
         )
+    every = [one for some in found.values() for one in some]
     cells: dict[str, Counter[str]] = {}
-    for _, one in found:
+    for one in every:
         cells.setdefault(one.limits, Counter()).update(one.named)
-    rows += ["", "| limits \\ named together | seconds |", "| --- | --- |"]
+    rows += ["", "| what limits | named together, seconds |", "| --- | --- |"]
     for limits, counts in sorted(cells.items()):
         rows.append(f"| {limits} | {', '.join(f'{word} {seconds}' for word, seconds in counts.most_common(5))} |")
-    wrong_cells = sum((one.cells for _, one in found), Counter[tuple[str, str]]())
-    wrong_advice = sum((one.advice for _, one in found), Counter[str]())
-    rows += ["", "| wrong cell: truth of one engine | verdict | seconds |", "| --- | --- | --: |"]
+    wrong_cells = sum((one.cells for one in every), Counter[tuple[str, str]]())
+    wrong_advice = sum((one.advice for one in every), Counter[str]())
+    rows += ["", "| wrong: truth of one engine | verdict | seconds |", "| --- | --- | --: |"]
     rows += [f"| {truth} | {verdict} | {seconds} |" for (truth, verdict), seconds in wrong_cells.most_common()]
     rows += [f"| advice at the end | {word} | {count} |" for word, count in wrong_advice.items() if word != "right"]
     return "\n".join(rows) + "\n"
