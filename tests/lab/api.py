@@ -39,6 +39,7 @@ class Api:
         self.free_at = world.begin
         self.rejecting = self.silent = False
         self.late: list[Outputs] | None = None
+        self.registry = prometheus_client.REGISTRY
         self.boot()
 
     def boot(self) -> None:
@@ -136,7 +137,7 @@ class Api:
         if life != self._events.life:
             self.poll()
             return
-        text = prometheus_client.generate_latest(prometheus_client.REGISTRY).decode()
+        text = prometheus_client.generate_latest(self.registry).decode()
         if self._world.regime.sglang is None:
             text += self.web.page()
         passed = self._clock.now - self._world.begin

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections import deque
 from typing import Any, Final
 
 from tests.lab.clock import Clock
+from tests.lab.link import Link
 from tests.lab.regime import Transfer
 
 LOOKED_UP: Final = "looked up"
@@ -15,7 +17,8 @@ LOOKED_UP: Final = "looked up"
 class FakeConnector:
     """The scheduler's side of a connector and, in `poll`, the worker's. Loads begin in the order in which they came.
 
-    `held_blocks` counts blocks of finished requests that nobody has fetched. `stalled` stops every transfer.
+    `held_blocks` counts blocks of finished requests that nobody has fetched. `stalled` stops every transfer. With a
+    `link`, KV goes over that from one engine to another, and blocks are held until they have arrived there.
     """
 
     requires_kv_delivery = False
@@ -30,6 +33,7 @@ class FakeConnector:
         self._held: dict[str, tuple[float, int]] = {}
         self._since = clock.now
         self.remote: set[str] = set()
+        self.link: Link | None = None
         self.stalled = False
         self.moving = False
         """Whether anything was on its way, or came, in the last step."""
@@ -37,12 +41,24 @@ class FakeConnector:
     @property
     def detail(self) -> str:
         """What a request waits for."""
+        if self.link is not None:
+            return "transfer"
         return "offload" if self._transfer.role == "offload" else "remote_kv"
 
     @property
     def held_blocks(self) -> int:
         """Blocks of finished requests that wait to be fetched."""
         return sum(blocks for _, blocks in self._held.values())
+
+    @property
+    def held_detail(self) -> str:
+        """What it is called when these fill the pool."""
+        return "stranded" if self.link is None else "held_for_transfer"
+
+    def release(self, request_id: str) -> None:
+        """The other engine has read the request's blocks."""
+        _, blocks = self._held[request_id]
+        self._held[request_id] = (self._clock.now, blocks)
 
     def looking_up(self, request_id: str) -> bool:
         """Whether it is not known yet what of the request's KV there is."""
@@ -56,6 +72,9 @@ class FakeConnector:
         done = {name for name, left in self._loading.items() if left <= 0}
         for name in done:
             del self._loading[name]
+        if self.link is not None and self._transfer.role == "consumer":
+            self.moving = self.moving or self.link.busy
+            done |= self.link.take()
         now = self._clock.now
         fetched = set() if self.stalled else {name for name, (due, _) in self._held.items() if due <= now}
         for name in fetched:
@@ -94,7 +113,9 @@ class FakeConnector:
         del blocks
         self._loaded.add(request.request_id)
         self._asked.pop(request.request_id, None)
-        if num_external_tokens > 0:
+        if num_external_tokens > 0 and self.link is not None:
+            self.link.begin(request.request_id, num_external_tokens)
+        elif num_external_tokens > 0:
             seconds = self._transfer.latency_seconds + num_external_tokens / self._transfer.tokens_per_second
             self._queue.append((request.request_id, seconds))
 
@@ -104,7 +125,8 @@ class FakeConnector:
         self._asked.pop(request.request_id, None)
         if self._transfer.role != "producer" or not request.num_output_tokens:
             return False, None
-        self._held[request.request_id] = (self._clock.now + self._transfer.fetch_seconds, len(block_ids))
+        due = math.inf if self.link is not None else self._clock.now + self._transfer.fetch_seconds
+        self._held[request.request_id] = (due, len(block_ids))
         return True, None
 
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:

@@ -61,6 +61,13 @@ SGLANG_CUTS: Final = tuple(
     )
 )
 
+APART: Final = "apart"
+APART_CUTS: Final = (
+    Cut("decode-kv-backs-up-prefill", 60, 130),
+    Cut("decode-kv-backs-up-decode", 60, 130),
+    Cut("transfer-decode", 60, 130),
+)
+
 WORKING_SET: Final = ("joins", "busy-040", "calm-130", "cold", "reset", "uncached", "scattered", "trace-light")
 WORKING_SET_SECONDS: Final = 480
 WORKING_SET_BYTES: Final = 150_000
@@ -71,7 +78,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--working-set", action="store_true", help="only those about the working set")
     parser.add_argument("--sglang", type=Path, metavar="FOLDER", help="only SGLang's, of recordings in that folder")
+    parser.add_argument("--apart", action="store_true", help="only those of prefill and decode apart")
     options = parser.parse_args()
+    if options.apart:
+        return int(_write(CACHE / APART, FOLDER / APART, APART_CUTS, MAX_BYTES) > 0)
     if options.sglang is not None:
         return int(_write(options.sglang, FOLDER / SGLANG.package, SGLANG_CUTS, MAX_BYTES) > 0)
     if options.working_set:

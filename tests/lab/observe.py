@@ -149,7 +149,7 @@ class Observer:
             return ""
         used = self._pool.num_gpu_blocks - 1 - self._pool.get_num_free_blocks()
         if connector.held_blocks >= HOLDING_SHARE * used:
-            return "kv/stranded"
+            return f"kv/{connector.held_detail}"
         blocks = self._scheduler.kv_cache_manager.get_block_ids
         loading = sum(
             len(blocks(request.request_id)[0])

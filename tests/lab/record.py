@@ -11,7 +11,7 @@ import json
 import lzma
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,12 +35,19 @@ class Played:
 
 
 def write(
-    regime: Regime, version: str, book: Book, result: Result, folder: Path, without_limit: Played | None = None
+    regime: Regime,
+    version: str,
+    book: Book,
+    result: Result,
+    folder: Path,
+    without_limit: Played | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the recording; the summary that came out."""
+    """Write the recording, with `more` about it in its first line; the summary that came out."""
     told = truths(book.seconds[: regime.seconds])
     folder.mkdir(parents=True, exist_ok=True)
     about: dict[str, Any] = {"name": regime.name, "version": version, "family": regime.family, "rows": regime.rows}
+    about |= more or {}
     if regime.declared:
         about["declared"] = {"kv_watermark_ratio": regime.flags.watermark}
     if without_limit is not None:

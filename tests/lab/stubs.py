@@ -178,9 +178,9 @@ class PoolingParams(Blank):
         super().__init__(skip_reading_prefix_cache=False)
 
 
-def install(package: Path) -> None:
-    """From now on `import vllm` means the wheel unpacked at `package`. Once per process."""
-    sys.meta_path.insert(0, Finder(package, STOOD_IN, REAL, REAL_PACKAGES))
+def install(package: Path, more: Set[str] = frozenset()) -> None:
+    """From now on `import vllm` means the wheel unpacked at `package`, `more` modules of it too. Once per process."""
+    sys.meta_path.insert(0, Finder(package, STOOD_IN, REAL | more, REAL_PACKAGES))
     _fill()
 
 

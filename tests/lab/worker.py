@@ -11,7 +11,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import prometheus_client
@@ -57,11 +57,11 @@ def _place(error: BaseException) -> str:
     return f"({Path(frames[-1].filename).name}:{frames[-1].lineno})"
 
 
-def prepare(unpacked: Path) -> Clock:
-    """Stand-ins and the clock, once per process."""
+def prepare(unpacked: Path, more: Set[str] = frozenset()) -> Clock:
+    """Stand-ins for all but the scheduler and `more` modules, and the clock, once per process."""
     for collector in list(prometheus_client.REGISTRY._collector_to_names):
         prometheus_client.REGISTRY.unregister(collector)
-    stubs.install(unpacked)
+    stubs.install(unpacked, more)
     clock = Clock()
     clock.install()
     return clock

@@ -25,7 +25,7 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-_FETCHING: Final = ("deferred.remote_kv", "deferred.offload", "deferred.external_kv")
+_FETCHING: Final = ("deferred.transfer", "deferred.remote_kv", "deferred.offload", "deferred.external_kv")
 _PUT_OFF: Final = ("deferred.lora_slots", "deferred.several_kinds", "deferred.grammar")
 _FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.reservations", "unknown.cold_start")
 _CAPS: Final = ("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap")
@@ -58,6 +58,11 @@ OVERLAPS: Final = (
         "Nothing moves: what looks like a queue or a full cache is what was there when it stopped.",
     ),
     Overlap(
+        ("kv.held_for_transfer",),
+        ("stuck.*", "kv.*", "compute.*", *_PUT_OFF, *_FIT_UNKNOWN, *_CAPS, "host.*", *_LATE),
+        "What fills the cache is not read by the decode side: the cure is there, whatever else shows here.",
+    ),
+    Overlap(
         ("kv.stranded",),
         ("stuck.*", "kv.*", "compute.*", *_LATE),
         "Nothing runs because nothing fits: no other limit is reached, and what is stranded has a cure of its own.",
@@ -73,7 +78,8 @@ OVERLAPS: Final = (
         "Those whose KV is on its way have their place in the cache, so they do not wait for the cache; and the "
         "stages say of them what the reasons for waiting say of nobody.",
     ),
-    Overlap(_FETCHING[:2], _FETCHING[2:], "The connector that shows is named."),
+    Overlap(_FETCHING[:1], _FETCHING[1:], "It is known that the transfer is slow, and not what computes their KV."),
+    Overlap(_FETCHING[1:3], _FETCHING[3:], "The connector that shows is named."),
     Overlap(
         ("kv.nothing_runs",),
         _SHORT,

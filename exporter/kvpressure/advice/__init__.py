@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import others, pressure
+from kvpressure.advice import others, pressure, transfer
 from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.rollout import VERIFY, with_open_check
@@ -34,7 +34,11 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]]
     Cause.IDLE: lambda _: ([], ""),
 }
 """Each returns its actions, and why nothing could be predicted of them, "" where that is not special to the case."""
-_BY_DETAIL: Final = {"eviction": pressure.evicted}
+_BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] = {
+    "eviction": pressure.evicted,
+    "held_for_transfer": transfer.held_for_transfer,
+    "transfer": transfer.slow_transfer,
+}
 """Details whose cure is another than that of their cause."""
 
 _CHANGE_NOTHING: Final = frozenset(
@@ -44,6 +48,7 @@ _CHANGE_NOTHING: Final = frozenset(
         "look_longer",
         "measure",
         "save_evidence",
+        "see_decode_side",
         "see_what_is_waited_for",
         "see_whether_it_runs",
         VERIFY,
@@ -58,10 +63,12 @@ _NOW: Final = frozenset(
         "cap_output",
         "cap_prompt",
         "cap_tokens",
+        "decode_replica",
         "fewer_sessions",
         "look_longer",
         "route",
         "save_evidence",
+        "see_decode_side",
         "see_what_is_waited_for",
         "see_whether_it_runs",
     }

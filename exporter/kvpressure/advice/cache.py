@@ -44,13 +44,14 @@ def small_kv_for_contexts(case: Case, check: str) -> Action | None:
 
 
 def _small_kv(case: Case, pool: float, does: str) -> Action:
+    both = " Prefill and decode engines need the same." if case.role else ""
     return Action(
         key=KV_DTYPE,
         title="Keep the KV cache in 8 bits",
         current="not visible (as the model's weights unless set)",
         new=case.own.small_kv,
         why=f"The same memory {does} twice as much: about {number(round(2 * pool))} tokens instead of "
-        f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.",
+        f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.{both}",
         checks=("After the restart:", expected(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
     )
 

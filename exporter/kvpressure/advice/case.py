@@ -13,7 +13,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, at, number, quantile
 from kvpressure.model.verdict import Diagnosis, Stage
-from kvpressure.model.view import Observed, Peer
+from kvpressure.model.view import DecodeEngine, Observed, Peer, role_of
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Advice
 from kvpressure.simulation.config_changes import KV_DTYPE, SMALL_KV_BITS
@@ -128,6 +128,8 @@ class Case:
     peers: Sequence[Peer] = ()
     standing: tuple[str, float | None] = ("", None)
     """Key and value of the change that stands as the first step; ("", None) where none does."""
+    decode_side: Sequence[DecodeEngine] = ()
+    """The engines that read what this one computes, where it is a prefill engine and they are known."""
 
     def symptom(self, name: str) -> bool | None:
         """Return the state of a symptom, None when it could not be judged."""
@@ -138,6 +140,11 @@ class Case:
     def own(self) -> Advice:
         """The words and flags of the engine's runtime."""
         return self.place.advice
+
+    @property
+    def role(self) -> str:
+        """What it does where prefill and decode are apart, "" where that is not known."""
+        return role_of(self.derived)
 
     @property
     def at_gateway(self) -> bool:

@@ -13,7 +13,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.family import engine_family
-from kvpressure.model.limits import DECLARED, LEARNED, PAGE, Limit, Limits
+from kvpressure.model.limits import LEARNED, PAGE, Limit, Limits
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Diagnosis
@@ -50,8 +50,7 @@ def known_limits(
         "gpu_memory_utilization": _limit(page.gpu_memory_utilization, PAGE),
         "kv_capacity_tokens": _limit(at(derived, "kv_capacity_tokens"), PAGE),
     }
-    found.update((name, Limit(value, DECLARED)) for name, value in (declared or {}).items())
-    return Limits(**found)
+    return Limits(**found).with_declared(declared or {})
 
 
 def _limit(value: float | None, source: str) -> Limit | None:

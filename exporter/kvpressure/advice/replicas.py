@@ -24,11 +24,11 @@ NO_POOL: Final = "What is asked for needs more pool than there is, and a new ser
 
 def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
     """Return the action that adds a replica, or as many that there are `total` for each one now."""
-    more = total is not None and total > 2
+    more, role = total is not None and total > 2, f"{case.role} " if case.role else ""
     left = 0.0 if expected is None else expected.waiting.after / expected.servers
     return Action(
         key="add_replica",
-        title="Add replicas" if more else "Add a replica",
+        title=f"Add {role}replicas" if more else f"Add a {role}replica",
         new="" if total is None else f"{total} for each one that serves this traffic now",
         why=why,
         cost="Another GPU (or set of GPUs) for as long as it runs." if not more else "As many GPUs (or sets of them).",

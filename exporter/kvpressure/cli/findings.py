@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvpressure.advice import Action, Place, advise
+from kvpressure.advice import Action, Case, Place, advise_on
 from kvpressure.cli.access import namespace_option
 from kvpressure.cli.options import together
 from kvpressure.cli.say import CANNOT_TELL
@@ -20,7 +20,7 @@ from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.model.view import CALM, EngineView, GpuView, badness, peers_of
+from kvpressure.model.view import CALM, EngineView, GpuView, badness, decode_side_of, peers_of
 
 if TYPE_CHECKING:
     from kvpressure.config.target import Target  # which takes the settings along
@@ -173,8 +173,8 @@ class EngineFacts:
         limits, silent = view.limits.with_declared(self.limits), view.silence is not None
         shown, peers = view.shown.model_name, peers_of(view, beside)
         place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
-        about = view.diagnosis, view.derived, limits, place, thresholds
-        actions = advise(*about, silent=silent, observed=view.observed, peers=peers)
+        about = view.diagnosis, view.derived, limits, place, thresholds, view.observed, peers
+        actions = advise_on(Case(*about, decode_side=decode_side_of(view, beside)), silent=silent)
         return Finding(view.key.target, replace(view, limits=limits), actions=actions)
 
     def findings(self, seen: Seen, thresholds: Thresholds, beside: Sequence[EngineView] = ()) -> list[Finding]:

@@ -117,6 +117,7 @@ def _target(pod: ForwardedPod, url: str, access: Access) -> Target:
         pod=id_.pod,
         container=id_.container,
         limits=pod.engine.limits,
+        role=pod.engine.role,
         # A certificate is for the pod's own names; that this is the pod the API server vouches for.
         tls=replace(access, insecure=True).tls() if pod.engine.scheme == "https" else None,
         bearer_token_file=access.bearer_token_file,

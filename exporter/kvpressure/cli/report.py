@@ -24,7 +24,7 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Diagnosis, Stage
-from kvpressure.model.view import CALM, EngineView, GpuView
+from kvpressure.model.view import CALM, EngineView, GpuView, role_of
 from kvpressure.printable import clean, clean_lines
 
 WIDTH = 100
@@ -187,10 +187,12 @@ def problem(finding: Finding) -> list[RenderableType]:
 
 
 def name_of(finding: Finding) -> str:
-    """Return the target, its model and its rank."""
+    """Return the target, its model, its rank, and its role where prefill and decode are apart."""
     if (view := finding.view) is None:
         return clean(finding.target)
-    return clean(f"{finding.target}  {view.key.model_name}" + (f"  engine {view.key.rank}" if view.key.rank else ""))
+    rank, role = view.key.rank, role_of(view.derived)
+    more = (f"engine {rank}" if rank else "", role)
+    return clean(f"{finding.target}  {view.key.model_name}" + "".join(f"  {part}" for part in more if part))
 
 
 def _sentence(diagnosis: Diagnosis, now: float) -> str:

@@ -25,7 +25,7 @@ from kvpressure.exposition.wording import duration
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod
-from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport
+from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, role_of_code
 from kvpressure.model.view import EngineView
 from kvpressure.net.waiting import cancel
 from kvpressure.printable import clean
@@ -221,7 +221,11 @@ def _limits(pod: ForwardedPod) -> list[str]:
         elsewhere = "they may stand in a start script, a mounted file or a variable from elsewhere"
         return [f"not known: {pod.unread or elsewhere}"]
     declared = {one.name: one for one in pod.engine.limits}
-    shown = [f"{name} {one.value:g}  ({one.where})" for name in LIMIT_NAMES if (one := declared.get(name))]
+    shown = [
+        f"{name} {role_of_code(one.value) if name == 'kv_role' else f'{one.value:g}'}  ({one.where})"
+        for name in LIMIT_NAMES
+        if (one := declared.get(name))
+    ]
     missing = [name for name in LIMIT_NAMES if name not in declared and not name.startswith("kv_")]
     if pod.unread:
         return [*shown, f"others are not known: {pod.unread}"]

@@ -21,8 +21,8 @@ class Target:
     """One page to poll: `url` is the base `scheme://host:port`, `path` follows it, `name` is the `target` label.
 
     `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file. `container` and
-    `limits` (None: nobody could read how the engine was started) are those of discovery. Without `kv_events`, none are
-    read.
+    `limits` (None: nobody could read how the engine was started) are those of discovery, as is `role`, what its pod's
+    labels say that it does (`PREFILL`, `DECODE`, else ""). Without `kv_events`, none are read.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Target:
     container: str = ""
     limits: tuple[DeclaredLimit, ...] | None = None
     kv_events: KvEventsSettings | None = None
+    role: str = ""
 
 
 def container_of(target: Target) -> ContainerId:

@@ -29,7 +29,7 @@ from kvpressure.exposition import Snapshot
 from kvpressure.exposition.profile import Profile
 from kvpressure.model.environment import Environment
 from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, SourceHealth
-from kvpressure.model.view import EngineKey, EngineView, Price, peers_of
+from kvpressure.model.view import EngineKey, EngineView, Price, decode_side_of, peers_of
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.signals.history import Histories
@@ -115,7 +115,10 @@ class Daemon:
             runtime=view.runtime,
         )
         peers, thresholds = peers_of(view, self._snapshot.engines), self._loaded.thresholds
-        case = Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed, peers, standing)
+        decode_side = decode_side_of(view, self._snapshot.engines)
+        case = Case(
+            view.diagnosis, view.derived, view.limits, place, thresholds, view.observed, peers, standing, decode_side
+        )
         return advise_on(case, silent=view.silence is not None)
 
     def not_ready(self) -> list[str]:

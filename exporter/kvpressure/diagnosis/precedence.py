@@ -19,6 +19,7 @@ PRECEDENCE: Final = (
     "unknown.last_step",
     "stuck.looping",
     "stuck.frozen",
+    "kv.held_for_transfer",
     "kv.stranded",
     "stuck.nothing_runs",
     "stuck.unanswered",
@@ -28,6 +29,7 @@ PRECEDENCE: Final = (
     "idle.streams",
     "unknown.no_queue",
     # Those whose KV is on its way have their place in the cache already: they are not what the cache stops.
+    "deferred.transfer",
     "deferred.remote_kv",
     "deferred.offload",
     "deferred.external_kv",

@@ -12,7 +12,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
-from kvpressure.model.environment import DeclaredLimit, Environment
+from kvpressure.model.environment import DeclaredLimit, Environment, role_of_code
 from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
@@ -195,6 +195,7 @@ def _context(environment: EngineEnvironment, thresholds: Thresholds) -> Context:
         environment.target.kv_bytes_per_token,
         max_num_seqs=declared.get("max_num_seqs"),
         max_num_batched_tokens=declared.get("max_num_batched_tokens"),
+        role=environment.target.role or role_of_code(declared.get("kv_role")),
     )
 
 

@@ -32,6 +32,7 @@ from kvpressure.signals import (
     saturation,
     throughput,
     traffic,
+    transfer,
 )
 from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
@@ -156,6 +157,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *queue_wait.FAMILIES,
     *unconstrained.FAMILIES,
     *traffic.FAMILIES,
+    *transfer.FAMILIES,
     *gpu.FAMILIES,
     *VERDICTS,
     *canary.FAMILIES,

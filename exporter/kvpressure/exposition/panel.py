@@ -27,7 +27,7 @@ from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
-from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of
+from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of, role_of
 from kvpressure.signals.history import History
 
 SHOWN_CHANGES = 8
@@ -81,6 +81,7 @@ def engine_panel(
     return {
         "id": key,
         "key": view.key,
+        "role": role_of(view.derived),
         "cause": cause.value,
         "label": CATALOGUE[cause].label,
         "meaning": meaning(diagnosis) if diagnosis else "No diagnosis has been made yet.",

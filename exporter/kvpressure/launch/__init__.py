@@ -210,6 +210,9 @@ def _read(server: Server) -> Reading:
     if flags.capacity is not None and (found := flags.capacity(options)) is not None:
         tokens, where = found
         limits["kv_capacity_tokens"] = DeclaredLimit("kv_capacity_tokens", tokens, where[:200])
+    if flags.role is not None and (role := flags.role(options)) is not None:
+        code, where = role
+        limits["kv_role"] = DeclaredLimit("kv_role", code, where[:200])
     for cap in server.options.new_tokens:
         _note("max_output_tokens", cap, human(cap.text), limits, unclear, title)
     if flags.output_cap in unsettled and limits.pop("max_output_tokens", None) is not None:

@@ -117,6 +117,9 @@ _ROWS: Final = (
         of_cache=True,
         details={
             "stranded": "nothing runs: the cache is full of blocks of requests that have finished, or have not started",
+            "held_for_transfer": (
+                "a prefill engine's cache is full of finished prompts that the decode side has not read yet"
+            ),
             "preemption": "running requests are preempted, and their KV is recomputed later",
             "watermark": "waiting requests would fit if the watermark did not keep part of the cache free",
             "admission": "waiting requests do not fit into the free KV cache",
@@ -192,6 +195,7 @@ _ROWS: Final = (
         for_room=True,
         predictable=True,
         details={
+            "transfer": "the transfer of their KV from a prefill engine is slow",
             "remote_kv": "waiting for KV from another engine",
             "offload": "waiting for KV from an offload tier",
             "external_kv": "waiting for KV from outside; the metrics do not say from where",

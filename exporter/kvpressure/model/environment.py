@@ -25,8 +25,19 @@ LIMIT_NAMES: Final = (
     "gpu_memory_utilization",
     "kv_capacity_tokens",
     "kv_watermark_ratio",
+    "kv_role",
 )
 """Values of the label `limit`, in the order they are shown."""
+
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
+ROLE_CODES: Final[Mapping[str, float]] = {PREFILL: 1.0, DECODE: 2.0}
+"""Values of the limit `kv_role`: of an engine that computes prompts for others, of one that others compute them for."""
+
+
+def role_of_code(code: float | None) -> str:
+    """Return the role of a value of `kv_role`, "" for None and any other."""
+    return next((role for role, one in ROLE_CODES.items() if one == code), "")
 
 
 @dataclass(frozen=True, slots=True, order=True)

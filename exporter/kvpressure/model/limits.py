@@ -44,5 +44,6 @@ class Limits:
     kv_watermark_ratio: Limit | None = None
 
     def with_declared(self, declared: Mapping[str, float]) -> Limits:
-        """Return these limits with later declarations, by field name."""
-        return replace(self, **{name: Limit(value) for name, value in declared.items()})
+        """Return these limits with later declarations, by field name; other names, such as `kv_role`, are no limits."""
+        known = self.__dataclass_fields__
+        return replace(self, **{name: Limit(value) for name, value in declared.items() if name in known})

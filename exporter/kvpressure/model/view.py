@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN, those
+from kvpressure.model.environment import DECODE, PREFILL
 from kvpressure.model.limits import Limits
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, GpuSample, HistogramSample
@@ -253,12 +254,46 @@ class Peer:
     waiting: float
 
 
+@record
+class DecodeEngine:
+    """An engine that reads what prefill engines computed, and what limits it now, with which kind of it."""
+
+    target: str
+    cause: Cause
+    detail: str = ""
+
+
+def role_of(derived: Derived) -> str:
+    """Return what an engine does where prefill and decode are apart: `PREFILL`, `DECODE` or ""."""
+    found = derived.get("role")
+    return next(iter(found), "") if isinstance(found, Mapping) else ""
+
+
+def decode_side_of(view: EngineView, others: Iterable[EngineView]) -> tuple[DecodeEngine, ...]:
+    """Return the answering decode engines of a prefill engine: those of its model and namespace."""
+    if role_of(view.derived) != PREFILL:
+        return ()
+    return tuple(
+        DecodeEngine(other.key.target, cause_of(other), other.diagnosis.detail if other.diagnosis else "")
+        for other in others
+        if _serves_the_same(view, other) and role_of(other.derived) == DECODE
+    )
+
+
+def _serves_the_same(view: EngineView, other: EngineView) -> bool:
+    """Return whether the other answers, and serves the same model in the same namespace under another address."""
+    same = (other.key.model_name, other.namespace) == (view.key.model_name, view.namespace)
+    return same and other.key.target != view.key.target and other.silence is None
+
+
 def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]:
-    """Return the healthy, answering `others` that serve the same model in the same namespace under another address."""
+    """Return the healthy, answering `others` that serve the same model in the same namespace under another address.
+
+    Where prefill and decode are apart, they do the same of the two.
+    """
     found = []
     for other in others:
-        same = (other.key.model_name, other.namespace) == (view.key.model_name, view.namespace)
-        if not same or other.key.target == view.key.target or other.silence is not None:
+        if not _serves_the_same(view, other) or role_of(view.derived) != role_of(other.derived):
             continue
         numbers = [at(other.derived, name) for name in ("kv_cache_usage_ratio", "requests_running", "requests_waiting")]
         usage, running, waiting = numbers

@@ -50,16 +50,17 @@ class Flags:
     """The options of a runtime's command line.
 
     `limits` are those that are one option, by the name of the limit (`environment.LIMIT_NAMES`), and how its value is
-    read. `capacity` computes the pool's tokens and where they are given from several options. `sizes_pool` is an
-    option that sizes the pool by itself, so that the share of the memory says nothing, "" where there is none;
-    `output_cap` one that bounds every request's output. `ranks` are the options whose product is how many GPUs a
-    server takes on its machine, every spelling of each, with their dashes. `tls` makes it serve https. `sizing` are
-    those that a plan needs.
+    read. `capacity` computes the pool's tokens and where they are given from several options, `role` likewise the limit
+    `kv_role`. `sizes_pool` is an option that sizes the pool by itself, so that the share of the memory says
+    nothing, "" where there is none; `output_cap` one that bounds every request's output. `ranks` are the options
+    whose product is how many GPUs a server takes on its machine, every spelling of each, with their dashes. `tls`
+    makes it serve https. `sizing` are those that a plan needs.
     """
 
     dialect: Dialect
     limits: Mapping[str, tuple[str, Read]]
     capacity: Callable[[Mapping[str, Given]], tuple[float, str] | None] | None = None
+    role: Callable[[Mapping[str, Given]], tuple[float, str] | None] | None = None
     sizes_pool: str = ""
     output_cap: str = ""
     model: str = "model"

@@ -13,6 +13,7 @@ from kvpressure.signals import (
     saturation,
     throughput,
     traffic,
+    transfer,
 )
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu import derive_gpu
@@ -50,4 +51,6 @@ def compute(window: EngineWindow, context: Context) -> tuple[Derived, VerdictWin
         "preempted_request_ratio": newest.preemption.request_ratio,
         "refused_request_ratio": newest.refused_ratio,
     }
-    return derived | known(judged) | saturation.derive(window, context, newest), newest
+    return derived | known(judged) | transfer.derive(newest.transfer) | saturation.derive(
+        window, context, newest
+    ), newest

@@ -18,9 +18,9 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.kv import kept_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import (
-    computed_share,
     long_prompt_tokens,
     longest_of_histogram,
+    placed_share,
     reserved_tokens,
     typical_prompt_tokens,
 )
@@ -81,7 +81,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
     not fit: it may be a preempted request that brings its answer along.
     Where layers differ, a request counts with what those before it took while they came in.
     """
-    typical, share = typical_prompt_tokens(window), computed_share(window)
+    typical, share = typical_prompt_tokens(window), placed_share(window)
     long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share

@@ -13,14 +13,26 @@ RECENT_STARTS = 4.0
 
 
 def computed_share(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that no cache held: a prefix that others hold already costs the next one nothing.
+    """Share of the prompt tokens that had to be computed; None where the page does not tell.
 
-    None where the page does not tell. Preempted requests find their own blocks again: without preemptions only.
+    Preempted requests find their own blocks again: without preemptions only.
     """
-    computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
-    if computed is None or not prompts or window.delta("preemptions"):
+    return _share(window, "computed_prompt_tokens")
+
+
+def placed_share(window: EngineWindow) -> float | None:
+    """Share of the prompt tokens that take room of their own: a prefix that others hold costs the next one nothing.
+
+    What comes from another engine or an offload tier takes as much as what is computed. None as above.
+    """
+    return _share(window, "computed_prompt_tokens", "brought_prompt_tokens")
+
+
+def _share(window: EngineWindow, counter: str, *more: str) -> float | None:
+    some, prompts = window.delta(counter), window.delta("prompt_tokens")
+    if some is None or not prompts or window.delta("preemptions"):
         return None
-    return min(1.0, computed / prompts)
+    return min(1.0, (some + sum(window.delta(name) or 0.0 for name in more)) / prompts)
 
 
 def reserved_tokens(window: EngineWindow) -> float:

@@ -22,7 +22,8 @@ CHANGED_FACTOR = 1.3
 def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
     """Return what the window and the engine's healthy state tell."""
     newest = window.points[-1].counters if window.points else {}
-    computed = ratio(window.delta("computed_prompt_tokens"), window.delta("prompt_tokens"))
+    computed, brought = window.delta("computed_prompt_tokens"), window.delta("brought_prompt_tokens")
+    placed = None if computed is None else ratio(computed + (brought or 0.0), window.delta("prompt_tokens"))
     return Observed(
         intervals=tuple(window.each_interval(_interval)),
         cache=window.cache,
@@ -31,7 +32,7 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
         unfinished=window.of_histograms(_unfinished),
         prefill_seconds=ratio(window.newest("prefill_seconds"), window.newest("prefilled")),
         prefill_tokens=ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts")),
-        cached_ratio=None if computed is None else max(0.0, 1.0 - computed),
+        cached_ratio=None if placed is None else max(0.0, 1.0 - placed),
         healthy_seconds=baseline.get("e2e"),
         healthy_step_seconds=baseline.get("inter_token"),
         healthy_batch=baseline.get(BATCH),

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.kv import free_tokens
-from kvpressure.signals.lengths import answer_mean_tokens, computed_share, typical_prompt_tokens
+from kvpressure.signals.lengths import answer_mean_tokens, placed_share, typical_prompt_tokens
 from kvpressure.signals.points import Point, values
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow
@@ -88,7 +88,7 @@ def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int |
     smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything
     is in use. Stores drop what tells the size: it comes with more labels than some of them take.
     """
-    prompt, share = typical_prompt_tokens(window), computed_share(window)
+    prompt, share = typical_prompt_tokens(window), placed_share(window)
     polls = [(point.gauges.get("kv_usage", 0.0), point.gauges.get("running", 0.0)) for point in points]
     in_use = [(usage, running) for usage, running in polls if usage and running]
     used = sum(usage for usage, _ in in_use)

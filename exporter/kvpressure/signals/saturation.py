@@ -16,7 +16,13 @@ from kvpressure.model.record import record
 from kvpressure.model.values import Derived, Value, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
-from kvpressure.signals.lengths import RECENT_STARTS, answer_mean_tokens, computed_share, typical_prompt_tokens
+from kvpressure.signals.lengths import (
+    RECENT_STARTS,
+    answer_mean_tokens,
+    computed_share,
+    placed_share,
+    typical_prompt_tokens,
+)
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.waiting import Queue
 from kvpressure.signals.windows import EngineWindow
@@ -122,7 +128,7 @@ def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | N
     capacity, prompt = window.cache.capacity_tokens, typical_prompt_tokens(window)
     if capacity is None or prompt is None or window.cache.layers_differ:
         return usage / running if running >= 1 and usage > 0 else None
-    share = computed_share(window)
+    share = placed_share(window)
     return (prompt * (1.0 if share is None else share) + window.of_histograms(answer_mean_tokens) / 2) / capacity
 
 

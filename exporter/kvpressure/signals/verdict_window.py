@@ -18,6 +18,7 @@ from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.progress import Progress, progress_of
 from kvpressure.signals.traffic import refused_ratio
+from kvpressure.signals.transfer import Transfer, transfer_of
 from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
 from kvpressure.signals.windows import EngineWindow
 
@@ -83,6 +84,7 @@ class VerdictWindow:
     progress: Progress = field(default_factory=Progress)
     deferral: Deferral = field(default_factory=Deferral)
     eviction: Eviction = field(default_factory=Eviction)
+    transfer: Transfer = field(default_factory=Transfer)
     optional: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -120,6 +122,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         outside=time_outside_engine(points, window, thresholds.verdict_window_seconds),
         progress=progress_of(window),
         deferral=deferral,
+        transfer=transfer_of(points, window, context, deferral),
         optional=groups_of(points),
     )
 
@@ -144,6 +147,8 @@ def _preempted_ratio(points: Sequence[Point]) -> float | None:
 
 def _throughput(points: Sequence[Point], window: EngineWindow, context: Context) -> Throughput:
     prompt, output, steps = (growth(points, name) for name in ("prompt_tokens", "generation_tokens", "steps"))
+    if prompt is not None:
+        prompt = max(0.0, prompt - (growth(points, "brought_prompt_tokens") or 0.0))
     computed = None if prompt is None or output is None else prompt + output
     between = window.histogram("inter_token", context.thresholds.verdict_window_seconds)
     latency = p95(between)

@@ -52,7 +52,6 @@ WINS_NOWHERE = {
     "concurrency.prefill_budget": _FLAGS,
     "concurrency.head_of_line": _FLAGS,
     "host.cpu": "a recording has nothing of its host",
-    "deferred.remote_kv": _CONNECTOR,
     "deferred.offload": _CONNECTOR,
     "deferred.must_be_remote_kv": _CONNECTOR,
     "deferred.must_be_offload": _CONNECTOR,

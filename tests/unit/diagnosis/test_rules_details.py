@@ -15,14 +15,15 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.engines.recordings import TraceError
-from kvpressure.model.environment import DeclaredLimit
+from kvpressure.model.environment import PREFILL, DeclaredLimit
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis
+from kvpressure.signals.transfer import Transfer
 from kvpressure.signals.waiting import Deferral
 from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 
 pytestmark = pytest.mark.recorded
 
-EVERY = sorted(LAB.glob("*.xz"))
+EVERY = sorted((*LAB.glob("*.xz"), *(LAB / "apart").glob("*.xz")))
 TOLD = {
     "deferred-lora-0.33.0": (Cause.DEFERRED, "lora_slots"),
     "deferred-remote-0.33.0": (Cause.DEFERRED, "external_kv"),
@@ -33,6 +34,9 @@ TOLD = {
     "idle-stream-0.33.0": (Cause.IDLE, "streams"),
     "cap-prefix-0.33.0": (Cause.CONCURRENCY_BOUND, "sequence_cap"),
     "healthy-pooling-0.33.0": (Cause.HEALTHY, ""),
+    "apart/decode-kv-backs-up-prefill-0.33.0": (Cause.KV_CACHE_PRESSURE, "held_for_transfer"),
+    "apart/decode-kv-backs-up-decode-0.33.0": (Cause.KV_CACHE_PRESSURE, "admission"),
+    "apart/transfer-decode-0.33.0": (Cause.DEFERRED, "transfer"),
 }
 """The verdict at the end of each; the lab's fixtures say the same of the scheduler's own reasons."""
 
@@ -318,3 +322,15 @@ def test_a_detail_is_held_as_long_as_a_cause_is_and_empty_gives_way_at_once():
         told.append(engine.diagnose(float(t), preempting if odd else blocked).detail)
     assert set(told[:30]) == {"admission"}
     assert told[33:] == ["admission"] * 1 + ["preemption"] * 6
+
+
+@pytest.mark.parametrize(
+    ("ratio", "seconds", "detail"), [(0.8, 9.0, "held_for_transfer"), (0.8, 1.0, "admission"), (0.3, 9.0, "admission")]
+)
+def test_a_prefill_engine_whose_prompts_are_read_at_once_lacks_cache_of_its_own(
+    ratio: float, seconds: float, detail: str
+):
+    polls = inputs({"kv_capacity_tokens": 10_000.0}, blocked_ratio=0.9, reasons_known=True)
+    held = Transfer(PREFILL, held_tokens=4000.0, held_ratio=ratio, held_seconds=seconds)
+    assert rule(replace(polls, window=replace(polls.window, transfer=held))).detail == detail
+    assert rule(polls).detail == "admission"

@@ -34,7 +34,7 @@ from kvpressure.model.family import Scope
 from kvpressure.model.samples import CanaryResult, SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
-from kvpressure.signals import gateway, kv_events
+from kvpressure.signals import gateway, kv_events, transfer
 from kvpressure.signals.batch import BATCH_BOUNDS
 from kvpressure.signals.eviction import MAX_SHOWN
 from kvpressure.signals.optional import optional_groups
@@ -105,6 +105,7 @@ def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
 
 
 OF_EVENTS = tuple(family.key for family in kv_events.FAMILIES)
+APART = tuple(family.key for family in transfer.FAMILIES)
 OF_OPTIONAL_SOURCES = tuple(family.key for group in optional_groups() for family in group.families)
 ESTIMATED = ("estimated_flops_per_second", "estimated_memory_bytes_per_second")
 SHED = ("requests_refused_total", "requests_refused_per_second", "refused_request_ratio")
@@ -133,7 +134,7 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     buckets = {"effective_batch_size": BATCH_BOUNDS, "request_prompt_tokens": PROMPT_BOUNDS}
     total = 0
     for family in FAMILIES:
-        if family.key in ("canary_requests_total", *SHED, *ESTIMATED, *OF_EVENTS, *OF_OPTIONAL_SOURCES):
+        if family.key in ("canary_requests_total", *SHED, *ESTIMATED, *APART, *OF_EVENTS, *OF_OPTIONAL_SOURCES):
             continue
         if family.type == "histogram":
             total += len(buckets.get(family.key, OUTPUT_BOUNDS)) + 3  # +Inf, sum, count
@@ -154,6 +155,8 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     assert len(optional_symptoms) + len(CanaryResult) + len(SHED) + len(ESTIMATED) == 6 + 4 + 2
     # And where KV events are read (decision 0420): three numbers, the pools, the kinds, and what became of batches.
     assert 3 + len(kv_events.POOLS) + len(kv_events.EVENTS) + len(kv_events.BATCHES) == 19
+    # And where prefill and decode are apart (decision 0780).
+    assert len(APART) == 2
     # And behind a gateway that reports its queue (decision 0520): these, and a symptom.
     assert len(gateway.FAMILIES) == 2
 

@@ -30,6 +30,7 @@ from kvpressure.signals import (
     saturation,
     throughput,
     traffic,
+    transfer,
 )
 from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
@@ -51,6 +52,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     saturation: saturation.FAMILIES,
     unconstrained: unconstrained.FAMILIES,
     traffic: (*traffic.FAMILIES, *traffic.REFUSALS),
+    transfer: transfer.FAMILIES,
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
     families: (*families.VERDICTS, *families.SOURCES, *families.CONTAINERS),
     canary: canary.FAMILIES,

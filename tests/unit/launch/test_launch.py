@@ -426,3 +426,23 @@ def test_a_file_loses_to_an_unknown_word_wherever_that_stands() -> None:
     script = CONDITIONAL.format("$EXTRA --config /c.yaml")
     reading = read_limits(["sh", "-c"], [script], {}, {}, {"/c.yaml": "max-num-seqs: 8"})
     assert (dict(reading.limits), list(reading.unclear)) == ({}, ["max_num_seqs"])
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (['--kv-transfer-config={"kv_connector": "NixlConnector", "kv_role": "kv_producer"}'], 1.0),
+        (["--kv-transfer-config", '{"kv_connector": "P2pNcclConnector", "kv_role": "kv_consumer"}'], 2.0),
+        (["--kv-transfer-config.kv_connector=NixlConnector", "--kv-transfer-config.kv_role=kv_consumer"], 2.0),
+        (['--kv-transfer-config={"kv_connector": "NixlConnector", "kv_role": "kv_both"}'], None),
+        (['--kv-transfer-config={"kv_role": "kv_producer"}'], None),
+        (["--kv-transfer-config=[1]"], None),
+        (["--kv-transfer-config={"], None),
+        (["--kv-transfer-config", "[" * 200], None),
+        (["--kv-transfer-config", '{"kv_connector": "x", "kv_role": "kv_producer", "a": "' + "x" * 9000 + '"}'], None),
+    ],
+)
+def test_the_role_of_a_connector_is_read_and_whatever_is_none_costs_nothing_else(
+    given: list[str], code: float | None
+) -> None:
+    assert limits(*given, "--max-num-seqs=8") == {"max_num_seqs": 8.0} | ({} if code is None else {"kv_role": code})

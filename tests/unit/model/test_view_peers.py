@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineKey, EngineView, Peer, Unreachable, peers_of
+from kvpressure.model.view import DecodeEngine, EngineKey, EngineView, Peer, Unreachable, decode_side_of, peers_of
 from tests.support.advice_cases import diagnosis
 
 
@@ -33,3 +33,24 @@ def test_nobody_elses_and_none_that_is_silent_or_tells_too_little():
 def test_ranks_behind_one_address_are_shared_out_by_the_server_itself():
     rank = view("chat-0")
     assert peers_of(PRESSED, [replace(rank, key=EngineKey("chat-0", "m", "1"))]) == ()
+
+
+def with_role(name: str, role: str, cause: Cause = Cause.HEALTHY) -> EngineView:
+    found = view(name, cause)
+    return replace(found, derived={**found.derived, "role": {role: 1.0}})
+
+
+def test_where_prefill_and_decode_are_apart_nobody_of_the_other_role_takes_its_requests():
+    prefill, decode = with_role("p-0", "prefill", Cause.KV_CACHE_PRESSURE), with_role("d-0", "decode")
+    others = [prefill, decode, with_role("p-1", "prefill"), view("both")]
+    assert [peer.target for peer in peers_of(prefill, others)] == ["p-1"]
+    assert [peer.target for peer in peers_of(view("whole"), others)] == ["both"]
+
+
+def test_the_decode_side_of_a_prefill_engine_are_those_of_its_model_that_answer():
+    prefill, pressed = with_role("p-0", "prefill"), with_role("d-0", "decode", Cause.KV_CACHE_PRESSURE)
+    silent = replace(with_role("d-1", "decode"), silence=Unreachable(20.0))
+    other = replace(with_role("d-2", "decode"), namespace="b")
+    others = [prefill, pressed, silent, other, view("both")]
+    assert decode_side_of(prefill, others) == (DecodeEngine("d-0", Cause.KV_CACHE_PRESSURE),)
+    assert decode_side_of(pressed, others) == decode_side_of(view("both"), others) == ()

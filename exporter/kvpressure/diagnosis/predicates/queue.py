@@ -7,6 +7,7 @@ from typing import Final
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Shared, fact
 from kvpressure.diagnosis.predicates.symptoms import REASONS
+from kvpressure.model.environment import DECODE, PREFILL
 
 MIN_POLLS: Final = 4
 """Fewer make no verdict, however far apart."""
@@ -104,6 +105,26 @@ def mostly_fetching(facts: Facts) -> bool | None:
         place = queue.deferred_ratio is not None and queue.deferred_ratio < least
         return False if facts.window.deferral.connector is False or place else None
     return queue.fetching_ratio >= least and (queue.deferred_ratio is None or queue.deferred_ratio >= least)
+
+
+@fact("transfer_seconds")
+def mostly_in_transfer(facts: Facts) -> bool:
+    """Return whether most of those that a decode engine has put off are transfers under way, by Little's law."""
+    found, queue = facts.window.transfer, facts.window.queue
+    if found.role != DECODE or found.in_flight is None or not queue.waiting:
+        return False
+    kinds = (queue.deferred_ratio, queue.fetching_ratio)
+    put_off = min((one for one in kinds if one is not None), default=0.0) * queue.waiting
+    least = facts.thresholds.deferred_min_ratio
+    return put_off >= least * queue.waiting and found.in_flight >= least * put_off
+
+
+@fact()
+def finished_prompts_fill_the_cache(facts: Facts) -> bool:
+    """Return whether most of what a prefill engine's cache holds are finished prompts that wait to be read."""
+    found, thresholds = facts.window.transfer, facts.thresholds
+    most = (found.held_ratio or 0.0) >= thresholds.held_for_transfer_min_ratio
+    return found.role == PREFILL and most and (found.held_seconds or 0.0) >= thresholds.held_for_transfer_min_seconds
 
 
 @fact("external_queries")

@@ -11,6 +11,7 @@ from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
 _fetching = queue.queued & queue.mostly_fetching & ~symptoms.preempting.known_true()
+_in_transfer = queue.queued & queue.mostly_in_transfer & ~symptoms.preempting.known_true()
 _deferred = queue.queued & ~batch.at_cap & queue.mostly_deferred
 _must_be = queue.queued & ~queue.reasons_known & queue.must_be_deferred
 """No page tells what they wait for, and nothing else is left."""
@@ -43,6 +44,15 @@ def _brought(facts: Facts) -> str:
     return f"{facts.window.deferral.brought_ratio or 0.0:.0%} of the prompts' tokens come from elsewhere"
 
 
+def _transferred(facts: Facts) -> str:
+    found = facts.window.transfer
+    rate = (
+        "" if found.bytes_per_second is None else f", and all bring {number(round(found.bytes_per_second / 1e6))} MB/s"
+    )
+    seconds = f"each takes {found.seconds or 0.0:.1f} s{rate}"
+    return f"{number(round(found.in_flight or 0.0))} transfers of KV from prefill engines are under way: {seconds}."
+
+
 def _slots(facts: Facts) -> str:
     slots = number(facts.window.deferral.slots or 0.0)
     return f"All {slots} slots for adapters are taken, and more adapters are asked for."
@@ -69,6 +79,7 @@ RULES: Final = rules_of(
     Cause.DEFERRED,
     "deferred",
     {"admission_blocked": False, "kv_saturated": False, "preempting": False},
+    ("transfer", "transfer", _in_transfer, _transferred),
     *_from_elsewhere("", _fetching, _fetched),
     ("lora_slots", "lora_slots", _deferred & queue.adapters_lack_slots, _slots),
     ("several_kinds", "", _deferred & queue.several_kinds_possible, _several),

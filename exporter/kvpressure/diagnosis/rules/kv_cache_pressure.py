@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kvpressure.diagnosis.facts import Facts
+from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
 from kvpressure.diagnosis.rules import Rule, cache_in_use, nothing_to_say, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
@@ -74,6 +74,12 @@ def _stranded(facts: Facts) -> str:
     return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache_in_use(facts)}."
 
 
+def _held_for_transfer(facts: Facts) -> str:
+    found = facts.window.transfer
+    held = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_ratio or 0.0:.0%} of the cache in use"
+    return f"{capital(waiting(facts))}; {held}, are finished prompts that the decode side has not read yet."
+
+
 def _watermark(facts: Facts) -> str:
     share, most = facts.inputs.declared.get("kv_watermark_ratio", 0.0), facts.window.fit.by_watermark_ratio or 0.0
     free = facts.inputs.value("kv_free_tokens")
@@ -119,7 +125,16 @@ def _evicted_by_events(found: Eviction) -> str:
     return "".join(parts)
 
 
+_unread = queue.finished_prompts_fill_the_cache
+
 RULES: Final = (
+    # The decode side's trouble: whatever makes requests wait here, they would not if that read what is ready.
+    _kv(
+        "held_for_transfer",
+        "held_for_transfer",
+        _unread & ((progress.still_long & room.cache_is_held) | _limits),
+        _held_for_transfer,
+    ),
     # Finished requests whose blocks nobody fetches fill the cache and stop everything, as a hang does.
     _kv("stranded", "stranded", progress.still_long & room.cache_is_held, _stranded),
     _kv("nothing_runs", "stranded", _limits & progress.nothing_runs, _stranded),

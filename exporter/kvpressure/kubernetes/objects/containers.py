@@ -23,7 +23,7 @@ from kvpressure.launch import (
     runtime_of,
     serving_port,
 )
-from kvpressure.model.environment import DeclaredLimit
+from kvpressure.model.environment import ROLE_CODES, DeclaredLimit
 from kvpressure.runtimes.runtime import Runtime
 
 MAX_CONTAINERS: Final = 32
@@ -174,6 +174,20 @@ def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, po
             own = container.serving_port or container.ports.get(port_name) or only
             found.setdefault(own, container)
     return [(container, number) for number, container in found.items()]
+
+
+_ROLE_LABELS: Final = (
+    "llm-d.ai/role",
+    "nvidia.com/dynamo-sub-component-type",
+    "nvidia.com/dynamo-component-type",
+)
+"""What llm-d's and Dynamo's pods are labelled with where prefill and decode are apart; other values mean neither."""
+
+
+def role_of(pod: Object) -> str:
+    """Return what the pod's engine does by its labels, `PREFILL` or `DECODE`; "" where none says."""
+    labels = mapping(pod, "metadata", "labels")
+    return next((role for label in _ROLE_LABELS if (role := text(labels, label)) in ROLE_CODES), "")
 
 
 def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:

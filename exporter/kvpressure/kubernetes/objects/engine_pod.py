@@ -12,7 +12,7 @@ from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.objects import Object, mapping, objects, text, truth, uid
 from kvpressure.kubernetes.objects.annotations import own_annotations, read_wishes
 from kvpressure.kubernetes.objects.config_maps import needed_maps
-from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers
+from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers, role_of
 from kvpressure.kubernetes.objects.references import Found
 from kvpressure.kubernetes.objects.states import container_state
 from kvpressure.model.environment import ContainerId, ContainerState, DeclaredLimit
@@ -29,7 +29,8 @@ class EnginePod:
 
     `workload` is what kubectl takes for whatever made it, such as `deploy/llama`, "" for a bare pod. `trouble` says why
     its page cannot be polled, "" while the container runs. `limits` are those declared on the container, None where
-    none is seen and some may be hidden. `needs` are the ConfigMaps that its configuration file may be in.
+    none is seen and some may be hidden. `needs` are the ConfigMaps that its configuration file may be in, `role` is
+    what its labels say that it does where prefill and decode are apart.
     """
 
     state: ContainerState
@@ -42,6 +43,7 @@ class EnginePod:
     trouble: str = ""
     limits: tuple[DeclaredLimit, ...] | None = None
     needs: tuple[str, ...] = ()
+    role: str = ""
 
     @property
     def name(self) -> str:
@@ -76,6 +78,7 @@ def engine_pod(
         trouble=_trouble(pod, state),
         limits=limits_of(chosen, annotations),
         needs=needed_maps(pod, chosen.name, chosen.start),
+        role=role_of(pod),
     )
 
 

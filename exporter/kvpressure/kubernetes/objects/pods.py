@@ -15,7 +15,14 @@ from kvpressure.kubernetes.objects import Object, address, at, dns_name, mapping
 from kvpressure.kubernetes.objects.address import AddressError
 from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
 from kvpressure.kubernetes.objects.config_maps import MapVersion, StartedAt, in_force, needed_maps
-from kvpressure.kubernetes.objects.containers import Container, engine_containers, limits_of, ports_of, read_containers
+from kvpressure.kubernetes.objects.containers import (
+    Container,
+    engine_containers,
+    limits_of,
+    ports_of,
+    read_containers,
+    role_of,
+)
 from kvpressure.kubernetes.objects.states import ENDED, container_state
 from kvpressure.model.environment import ContainerId, ContainerState
 
@@ -153,7 +160,7 @@ class PodReader:
             finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
             targets=tuple(
-                replace(target, kv_events=kv_events_at(port, self._settings.kv_events))
+                replace(target, kv_events=kv_events_at(port, self._settings.kv_events), role=role_of(pod))
                 for target, port in zip(targets, published or (None,) * len(pairs), strict=True)
             )[:MAX_TARGETS],
             problems=_about(bare.namespace, bare.name, problems),

@@ -47,6 +47,15 @@ _REMEDIES: Final = {
         "--structured-outputs-config.backend=guidance does less of it before the first token.",
         cost="The node must have the cores to spare. Another backend may answer a schema differently.",
     ),
+    "transfer": Remedy(
+        title="make transfers from the prefill side faster",
+        current="not visible",
+        new="a faster way for NIXL in the environment of both sides (UCX_TLS, UCX_NET_DEVICES: RDMA and not TCP), or "
+        "fewer bytes: --kv-cache-dtype=fp8 on both",
+        why="The KV of these prompts is computed and on its way: vllm:nixl_xfer_time_seconds and "
+        "vllm:nixl_bytes_transferred show how fast.",
+        cost="A restart of both sides, or network hardware. fp8 costs some accuracy.",
+    ),
     "remote_kv": Remedy(
         title="see to the engines that send KV, and to the way from them",
         why="The KV of these prompts is computed by other engines and is not here yet: either they are late, or the "

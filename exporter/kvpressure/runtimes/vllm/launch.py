@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.budget import Budget, BudgetExceededError
 from kvpressure.commandline.numbers import fraction, human, share, whole
 from kvpressure.commandline.options import Dialect, Given, Options, parse_json
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words, unresolved
+from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
 from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting, image_name, start_script
 
 NAMES: Final[Mapping[str, str]] = {
@@ -28,6 +29,7 @@ NAMES: Final[Mapping[str, str]] = {
     "http-port": "http-port",
     "kv-cache-dtype": "kv-cache-dtype",
     "kv-cache-memory-bytes": "kv-cache-mem",
+    "kv-transfer-config": "kv-tr",
     "max-model-len": "max-mo",
     "max-num-batched-tokens": "max-num-ba",
     "max-num-seqs": "max-num-se",
@@ -79,6 +81,28 @@ def _capacity(options: Mapping[str, Given]) -> tuple[float, str] | None:
     return (count - 1) * tokens, f"{blocks.written} {size.written}"
 
 
+_CONFIG_WORK: Final = 1 << 16
+"""Of one that is longer nothing is read; the longest in vLLM's documentation takes a tenth."""
+_ROLES: Final = {"kv_producer": ROLE_CODES[PREFILL], "kv_consumer": ROLE_CODES[DECODE]}
+
+
+def transfer_config(options: Mapping[str, Given]) -> Mapping[str, Any] | None:
+    """Return what `--kv-transfer-config` says; None where it is not given or no JSON object."""
+    given = options.get("kv-transfer-config")
+    try:
+        found = None if given is None else parse_json(given.text, Budget(_CONFIG_WORK))
+    except BudgetExceededError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
+    """Return the role of the KV connector; None without one, and for `kv_both`, which engines of either role have."""
+    config = transfer_config(options) or {}
+    code = _ROLES.get(str(config.get("kv_role"))) if config.get("kv_connector") else None
+    return None if code is None else (code, options["kv-transfer-config"].written)
+
+
 FLAGS: Final = Flags(
     dialect=Dialect(
         NAMES,
@@ -100,6 +124,7 @@ FLAGS: Final = Flags(
         "kv_watermark_ratio": ("watermark", fraction),
     },
     capacity=_capacity,
+    role=_role,
     # vLLM then sizes the pool by that alone, whatever the utilization says.
     sizes_pool="kv-cache-memory-bytes",
     output_cap="override-generation-config",

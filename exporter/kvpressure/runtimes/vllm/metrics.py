@@ -55,12 +55,15 @@ COUNTERS: Final = (
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
     Row("finished_output_tokens", ("vllm:request_generation_tokens_sum",)),
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
+    Row("brought_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "external_kv_transfer"),)),
     # There with --kv-cache-metrics, of one block in a hundred.
     Row("timed_evictions", ("vllm:kv_block_idle_before_evict_seconds_count",), slow=True),
     # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
     Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
     Row("external_hits", ("vllm:external_prefix_cache_hits_total",), slow=True),
     Row("remote_transfers", ("vllm:nixl_xfer_time_seconds_count", "vllm:mooncake_xfer_time_seconds_count"), slow=True),
+    Row("transfer_seconds", ("vllm:nixl_xfer_time_seconds_sum", "vllm:mooncake_xfer_time_seconds_sum"), slow=True),
+    Row("transfer_bytes", ("vllm:nixl_bytes_transferred_sum", "vllm:mooncake_bytes_transferred_sum"), slow=True),
     Row(
         "offload_loads",
         (

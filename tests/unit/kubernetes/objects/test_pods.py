@@ -286,3 +286,18 @@ def test_a_service_mesh_that_puts_its_sidecar_first_is_not_taken_for_the_engine(
         {"name": "main", "image": "own", "command": ["/start.sh"], "resources": limits},
     ]
     assert [state.id.container for state in read(pod).states] == ["main"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "role"),
+    [
+        ({"llm-d.ai/role": "prefill"}, "prefill"),
+        ({"nvidia.com/dynamo-component-type": "worker", "nvidia.com/dynamo-sub-component-type": "decode"}, "decode"),
+        ({"llm-d.ai/role": "both"}, ""),
+        ({"llm-d.ai/role": ["prefill"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_label_says_what_a_pod_does_where_prefill_and_decode_are_apart(labels: dict[str, Any], role: str) -> None:
+    pod = fixture("vllm-openai", labels=labels)
+    assert [target.role for target in read(pod).targets] == [role]

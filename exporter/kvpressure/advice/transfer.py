@@ -1,0 +1,80 @@
+"""Prefill and decode apart: the cure is on the side that limits, which need not be the one where requests wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.advice.case import Case
+from kvpressure.advice.rollout import no_longer
+from kvpressure.advice.shell import look_again
+from kvpressure.model.action import Action
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import DecodeEngine
+from kvpressure.runtimes.runtime import Remedy
+
+MAX_NAMED: Final = 3
+_NOT_SIMULATED: Final = "what the other side would do is not simulated"
+_NOT_HERE: Final = "More KV cache or replicas on the prefill side would only keep more of them."
+_SLOW: Final = "transfer"
+_OF_TRANSFERS: Final = frozenset({_SLOW, "remote_kv", "external_kv"})
+"""Details of `deferred` that wait for what prefill engines computed."""
+
+
+def held_for_transfer(case: Case) -> tuple[list[Action | None], str]:
+    """Return what to do on the decode side, by what its engines' verdicts say; where to look while none is known."""
+    short = _named(one for one in case.decode_side if one.cause is Cause.KV_CACHE_PRESSURE)
+    slow = _named(one for one in case.decode_side if one.cause is Cause.DEFERRED and one.detail in _OF_TRANSFERS)
+    if short:
+        action = Action(
+            key="decode_replica",
+            title="Add decode replicas, or KV cache on the decode side",
+            why=f"{short} out of KV cache: prompts that are finished here are not read. {_NOT_HERE}",
+            cost="Another GPU (or set of GPUs) for as long as it runs; what the decode engines' own advice changes may "
+            "cost less.",
+            checks=no_longer(case, "kv_cache_pressure", "5 minutes after the decode side has room"),
+            commands=look_again(case.place),
+        )
+    elif slow and (remedy := case.own.remedies.get(_SLOW)) is not None:
+        action = _network(case, remedy, "kv_cache_pressure")
+        action = replace(action, why=f"{slow} waiting for transfers. {action.why} {_NOT_HERE}")
+    else:
+        action = Action(
+            key="see_decode_side",
+            title="See why the decode side does not read finished prompts",
+            why="Most of the KV cache in use here are prompts that are finished. kv_cache_pressure of the decode "
+            "engines: add decode replicas, or KV cache there. deferred: the network between the two is slow. Neither: "
+            f"the router lost their requests, or the connector failed (its log). {_NOT_HERE}",
+            cost="A minute.",
+            checks=no_longer(case, "kv_cache_pressure", "5 minutes after the change"),
+            commands=look_again(case.place),
+        )
+    return [action], _NOT_SIMULATED
+
+
+def slow_transfer(case: Case) -> tuple[list[Action | None], str]:
+    """Return what makes transfers faster; no change of this engine's batch or cache does."""
+    remedy = case.own.remedies.get(_SLOW)
+    return ([] if remedy is None else [_network(case, remedy, "deferred")]), _NOT_SIMULATED
+
+
+def _network(case: Case, remedy: Remedy, cause: str) -> Action:
+    return Action(
+        key=_SLOW,
+        title=remedy.title[:1].upper() + remedy.title[1:],
+        current=remedy.current,
+        new=remedy.new,
+        why=remedy.why,
+        cost=remedy.cost,
+        checks=no_longer(case, cause, "5 minutes after the change"),
+        commands=look_again(case.place),
+    )
+
+
+def _named(engines: Iterable[DecodeEngine]) -> str:
+    """Return the decode engines as the beginning of a sentence; "" where there is none."""
+    found = [one.target for one in engines]
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    named = f"{', '.join(found[:MAX_NAMED])}{more}"
+    return f"Decode engine{'s' if len(found) > 1 else ''} {named} {'are' if len(found) > 1 else 'is'}" if found else ""

@@ -1,0 +1,106 @@
+"""Prefill and decode apart: which of them an engine does, KV that it keeps for others, and transfers under way.
+
+A prefill engine keeps the blocks of a finished prompt until the decode engine has read them: they are in use, and no
+request of its own has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.environment import DECODE, PREFILL
+from kvpressure.model.family import engine_family
+from kvpressure.model.record import record
+from kvpressure.model.values import Derived, known
+from kvpressure.signals.context import Context
+from kvpressure.signals.lengths import long_prompt_tokens, typical_prompt_tokens
+from kvpressure.signals.points import Point, mean, values
+from kvpressure.signals.waiting import Deferral
+from kvpressure.signals.windows import EngineWindow
+
+FAMILIES: Final = (
+    engine_family(
+        "role",
+        "1 for what an engine does where prefill and decode are apart: prefill or decode. By its pod's label, its "
+        "flags or its requests; absent where it does both, or that is not known.",
+        "role",
+    ),
+    engine_family(
+        "held_for_transfer_tokens",
+        "KV cache tokens of a prefill engine that belong to no request running there: finished prompts that the decode "
+        "side has not read yet, mean over the polls of the verdict.",
+    ),
+)
+
+
+@record
+class Transfer:
+    """What an engine is to others, over some polls; every field is empty where it is not known that it is anything.
+
+    `role` is `PREFILL` or `DECODE`. `held_tokens` are those of finished prompts, at least, and `held_ratio` is their
+    share of the tokens in use; each prompt is there for `held_seconds`, by Little's law. `in_flight` is how many
+    transfers were under way on average, by Little's law; each took `seconds` on average, and all together brought
+    `bytes_per_second`.
+    """
+
+    role: str = ""
+    held_tokens: float | None = None
+    held_ratio: float | None = None
+    held_seconds: float | None = None
+    in_flight: float | None = None
+    seconds: float | None = None
+    bytes_per_second: float | None = None
+
+
+def transfer_of(points: Sequence[Point], window: EngineWindow, context: Context, deferral: Deferral) -> Transfer:
+    """Return what the polls `points`, the newest of `window`, show."""
+    role = context.role or _role_of_page(window, deferral, context.thresholds)
+    if role == PREFILL:
+        return _held(points, window, context.thresholds)
+    if role != DECODE:
+        return Transfer()
+    count, seconds = window.delta("remote_transfers"), window.delta("transfer_seconds")
+    return Transfer(
+        role,
+        in_flight=window.rate("transfer_seconds"),
+        seconds=seconds / count if seconds is not None and count else None,
+        bytes_per_second=window.rate("transfer_bytes"),
+    )
+
+
+def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Thresholds) -> str:
+    """Return what its requests tell: hardly any prompt is computed there, or none has more than one token of answer."""
+    if not deferral.remote or deferral.brought_ratio is None:
+        return ""
+    ended, output = window.newest("finished_prompts") or 0.0, window.newest("finished_output_tokens")
+    if ended < thresholds.role_min_request_count or output is None:
+        return ""
+    if deferral.brought_ratio >= thresholds.role_brought_min_ratio:
+        return DECODE
+    return PREFILL if not deferral.brought_ratio and output / ended <= thresholds.role_prefill_max_output_tokens else ""
+
+
+def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> Transfer:
+    """Count as held what more is in use than as many long prompts take as run."""
+    capacity, usage = window.cache.capacity_tokens, values(points, "kv_usage")
+    prompt = long_prompt_tokens(window, typical_prompt_tokens(window), thresholds.last_bucket_middle_factor)
+    if capacity is None or prompt is None or not usage:
+        return Transfer(PREFILL)
+    held = mean(
+        [
+            max(0.0, point.gauges["kv_usage"] * capacity - point.gauges.get("running", 0.0) * prompt)
+            for point in points
+            if "kv_usage" in point.gauges
+        ]
+    )
+    used, ended = mean(usage) * capacity, window.rate("finished_prompt_tokens")
+    seconds = None if ended is None else held / ended if ended else math.inf if held else 0.0
+    return Transfer(PREFILL, held, held / used if used else 0.0, seconds)
+
+
+def derive(found: Transfer) -> Derived:
+    """`role` and `held_for_transfer_tokens`."""
+    return known({"role": {found.role: 1.0} if found.role else None, "held_for_transfer_tokens": found.held_tokens})
