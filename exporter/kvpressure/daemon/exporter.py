@@ -15,7 +15,6 @@ from kvpressure.advice import Action, Case, Place, advise_on
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
-from kvpressure.config.settings.types import typed_address
 from kvpressure.config.target import Target
 from kvpressure.daemon.advised import Advised
 from kvpressure.daemon.baseline_file import BaselineFile
@@ -32,6 +31,7 @@ from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, Source
 from kvpressure.model.view import EngineKey, EngineView, Price, peers_of
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.net.urls import typed_address
 from kvpressure.signals.history import Histories
 from kvpressure.sources.gpu.source import GpuFactory, registration
 

@@ -12,9 +12,9 @@ from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, prune, require_mapping, suggestion, validate
 from kvpressure.config.settings.model import Settings
-from kvpressure.config.settings.types import default_name, split_url
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.net.urls import default_name, split_url
 
 CONFIG_FLAG: Final = "config.file"
 CONFIG_ENV: Final = ENV_PREFIX + "CONFIG_FILE"
