@@ -22,6 +22,7 @@ from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.otlp import OtlpPush
 from kvpressure.daemon.pollers import EngineFleet
+from kvpressure.daemon.recommended import Recommender
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
 from kvpressure.exposition import Snapshot
@@ -67,6 +68,7 @@ class Daemon:
         self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
         self._histories = Histories()
         self._advised = Advised()
+        self._recommender = Recommender(self.advice, self._advised.steps)
         registered = SOURCES if gpus is None else (registration(gpus), *(one for one in SOURCES if not one.gives_gpus))
         self._node_sources = NodeSources(loaded.settings, self._clock, self._on_gpus, registered)
         self._otlp = OtlpPush(loaded.settings.otlp, self.snapshot, self._clock)
@@ -177,6 +179,7 @@ class Daemon:
         self._pipeline.set_environment(now, environment)
         self._gpu_health = self._node_sources.gpu_health()
         self._snapshot = self._make_snapshot(now, environment)
+        self._recommender.look(self._clock.monotonic(), self._snapshot.engines, self._loaded.thresholds)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
         sources = (*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health())
         self._tell_changes(sources)
@@ -248,7 +251,7 @@ class Daemon:
         sources = (*read, *self._otlp.health())
         return Snapshot(
             t=now,
-            engines=self._pipeline.engine_views(now),
+            engines=self._recommender.marked(self._pipeline.engine_views(now)),
             silent=self._pipeline.silent_views(now),
             gpus=self._pipeline.gpu_views(now),
             sources=sources,

@@ -49,6 +49,11 @@ VERDICTS: Final = (
         "detail",
     ),
     engine_family("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
+    engine_family(
+        "recommended_action",
+        "1 for the first step that stands for the engine's incident, as its page has it; absent where none does.",
+        "action",
+    ),
     engine_family("engine_up", "1 where the engine answers, 0 where it did and is still to be polled."),
     engine_family("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
     engine_family(
