@@ -54,14 +54,9 @@ class Recommender:
         self._pending.add_done_callback(lambda done: self._done(now, done))
 
     def marked(self, engines: Iterable[EngineView]) -> tuple[EngineView, ...]:
-        """Return the views; those of engines for which a step stands have it among their values."""
+        """Return the views, each with the step that stands for its engine."""
         steps = self._steps()
-        return tuple(
-            replace(view, derived={**view.derived, "recommended_action": {steps[view.key]: 1.0}})
-            if view.key in steps
-            else view
-            for view in engines
-        )
+        return tuple(replace(view, step=steps[view.key]) if view.key in steps else view for view in engines)
 
     def _is_due(self, now: float, view: EngineView, thresholds: Thresholds, *, stands: bool) -> bool:
         diagnosis = view.diagnosis

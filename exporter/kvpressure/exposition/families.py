@@ -180,7 +180,8 @@ def engine_values(view: EngineView) -> Derived:
         cause = None if diagnosis is None else {diagnosis.cause.value: 1.0}
         demand = {"engine_last_bottleneck": cause, "engine_last_demand_requests": silence.demand_requests}
         return known({"engine_up": 0.0, "engine_silent_seconds": silence.seconds, **demand})
-    return {"engine_up": 1.0, **view.derived, **({} if diagnosis is None else diagnosis_families(diagnosis))}
+    step = {"recommended_action": {view.step: 1.0}} if view.step else {}
+    return {"engine_up": 1.0, **view.derived, **({} if diagnosis is None else diagnosis_families(diagnosis)), **step}
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:

@@ -238,8 +238,9 @@ def _first(selector: str, same: Sequence[str], *given: str) -> str:
 
 
 _LONGEST_STEP: Final = 45
-_STEPS: Final = FIRST_STEPS | {
-    detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items() if len(remedy.title) <= _LONGEST_STEP
+_STEPS: Final = {
+    **FIRST_STEPS,
+    **{key: one.title for key, one in ASSUMED.advice.remedies.items() if len(one.title) <= _LONGEST_STEP},
 }
 
 
