@@ -54,9 +54,14 @@ class Recommender:
         self._pending.add_done_callback(lambda done: self._done(now, done))
 
     def marked(self, engines: Iterable[EngineView]) -> tuple[EngineView, ...]:
-        """Return the views, each with the step that stands for its engine."""
+        """Return the views, each with the step that stands for its engine; none where nothing is wrong any more."""
         steps = self._steps()
-        return tuple(replace(view, step=steps[view.key]) if view.key in steps else view for view in engines)
+        return tuple(
+            replace(view, step=steps[view.key])
+            if view.key in steps and view.diagnosis is not None and view.diagnosis.cause not in CALM
+            else view
+            for view in engines
+        )
 
     def _is_due(self, now: float, view: EngineView, thresholds: Thresholds, *, stands: bool) -> bool:
         diagnosis = view.diagnosis
