@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from kvpressure.advice import _NOW
+from kvpressure.advice.recommendation import LOOK
 from kvpressure.daemon.advised import Advised
 from kvpressure.daemon.recommended import AGAIN_SECONDS, Recommender
 from kvpressure.exposition.families import engine_values
-from kvpressure.model.action import NOW, Action
+from kvpressure.model.action import FIRST_STEPS, NOW, Action
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineKey, EngineView
 from tests.support.advice_cases import NOW as VERDICT_AT
@@ -132,3 +134,8 @@ def later(view: EngineView, seconds: float, cause: Cause) -> EngineView:
     t = view.t + seconds
     told: Diagnosis = replace(diagnosis(cause), t=t, since=t - 1.0)
     return replace(view, t=t, diagnosis=told)
+
+
+def test_alerts_have_words_of_forty_characters_for_every_step_that_needs_no_restart() -> None:
+    assert _NOW - {LOOK} <= FIRST_STEPS.keys()
+    assert {key: words for key, words in FIRST_STEPS.items() if len(words) > 40 or words[-1] == "."} == {}
