@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -179,7 +180,7 @@ class Daemon:
         self._pipeline.set_environment(now, environment)
         self._gpu_health = self._node_sources.gpu_health()
         self._snapshot = self._make_snapshot(now, environment)
-        self._recommender.look(self._clock.monotonic(), self._snapshot.engines, self._loaded.thresholds)
+        self._recommender.look(time.monotonic(), self._snapshot.engines, self._loaded.thresholds)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
         sources = (*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health())
         self._tell_changes(sources)

@@ -35,7 +35,10 @@ class Recommender:
         self._rests_until = 0.0
 
     def look(self, now: float, engines: Iterable[EngineView], thresholds: Thresholds) -> None:
-        """Start a look at the engine that is due, where one is and none is under way; at `now`, a monotonic time."""
+        """Start a look at the engine that is due, where one is and none is under way.
+
+        `now` is a monotonic time of this machine, as CPU is, also where the daemon's clock goes faster.
+        """
         if self._pending is not None or now < self._rests_until:
             return
         views, steps = {view.key: view for view in engines}, self._steps()
