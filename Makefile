@@ -90,13 +90,16 @@ pictures: $(VENV)/.dev tools ## the page in its four stages, light, dark and on 
 e2e-wheel: $(VENV)/.dev $(RELEASE)/.done ## pip install of the built wheel into a bare environment; prints time and size (internet, 2 minutes)
 	$(BIN)/python -m pytest -m slow tests/deploy/test_wheel.py
 
-# Rule files as the parsers of a current Prometheus and of MetricsQL read them, and the operator's objects by its own types, in
-# two small programs: promtool takes ten minutes to build.
+# Rule files as the parsers of a current Prometheus and of MetricsQL read them, the operator's objects by its own types, and the
+# receivers with the card for Teams as a current Alertmanager has them, in three small programs: promtool takes ten minutes to build.
 # mimirtool, cortextool and vmalert look too where they are on PATH; none of them can be built through every module proxy.
 .PHONY: e2e-rules
-e2e-rules: dashboards ## rules at three scrape intervals, as promtool, Prometheus 3, MetricsQL, prometheus-operator and what else is installed read them
+e2e-rules: dashboards ## rules at three scrape intervals, as promtool, Prometheus 3, MetricsQL, prometheus-operator, Alertmanager 0.35 and what else is installed read them
 	@mkdir -p .tools && GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/prometheus3 -trimpath -buildvcs=false -o "$(CURDIR)/.tools/prometheus3-rules" .
 	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/operator -trimpath -buildvcs=false -o "$(CURDIR)/.tools/operator-objects" .
+	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/alertmanager -trimpath -buildvcs=false -o "$(CURDIR)/.tools/alertmanager-receivers" .
+	@$(BIN)/python -m kvpressure generate --out build/e2e-rules --no-runbooks >/dev/null && cd build/e2e-rules/alertmanager && \
+	  { cat receivers.yaml; echo 'route: {receiver: kvpressure-page}'; } > all.yaml && "$(CURDIR)/.tools/alertmanager-receivers" all.yaml | grep 'kvpressure triage'
 	@for every in 15s 30s 60s; do for names in --no-runbooks --flavour=vllm-only; do \
 	  $(BIN)/python -m kvpressure generate --out build/e2e-rules --all-alerts --scrape-interval $$every $$names >/dev/null && \
 	  files=$$(ls build/e2e-rules/prometheus/*/*.yaml) && echo "scraped every $$every, $$names" && \

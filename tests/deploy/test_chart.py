@@ -191,7 +191,7 @@ def test_without_an_image_it_says_that_none_is_published() -> None:
         ({"logs": {"hostPath": "var/log"}}, "at '/logs/hostPath'"),
         ({"nvidia": {"visibleDevices": "all"}}, "at '/nvidia/visibleDevices': value must be one of"),
         ({"amd": {"groups": ["video"]}}, "at '/amd/groups/0': got string, want integer"),
-        ({"thresholds": {"kv_saturated_min_ratio": "high"}}, "want number"),
+        ({"thresholds": {"kv_saturated_min_ratio": "high"}}, "does not match pattern"),
         ({"podSecurity": {"user": 0}}, "at '/podSecurity/user': minimum"),
         ({"podSecurity": {"privileged": True}}, "additional properties 'privileged' not allowed"),
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "at '/commonLabels/app.kubernetes.io~1name'"),

@@ -103,7 +103,8 @@ def receivers() -> dict[str, Any]:
 async def chats(directory: Path, bodies: dict[str, Any]) -> AsyncIterator[tuple[Process, str]]:
     """Debian's Alertmanager with the generated receivers; what it posts lands in `bodies` by receiver.
 
-    It is older than `msteamsv2_configs`: texts for Teams come through a receiver for Slack.
+    It is older than `msteamsv2_configs`: texts for Teams come through a receiver for Slack. `make e2e-rules` posts the
+    card with a current Alertmanager's own packages.
     """
 
     async def receive(request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure.advice import Place, advise
-from kvpressure.cli import triage
+from kvpressure.cli import sampling
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
@@ -142,7 +142,7 @@ async def test_a_target_with_a_long_name_is_triaged(capsys: pytest.CaptureFixtur
     body = next(line.page for line in lines("idle"))
     async with FaultServer(page(body)) as server:
         url = f"{server.url}/{'x' * 132}"
-        await triage.prepare((url,), {**ACCESS, "duration": 1.5, "as_json": True}).once()
+        await sampling.prepare((url,), {**ACCESS, "duration": 1.5, "as_json": True}).once()
     (engine,) = json.loads(capsys.readouterr().out)["engines"]
     assert len(engine["target"]) > 132
     assert engine["model_name"] == "tiny"

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure import logs
-from kvpressure.cli import main, triage
+from kvpressure.cli import main, sampling
 from kvpressure.cli.report import CleanConsole
 from kvpressure.cli.say import say
 from kvpressure.model.samples import SourceHealth
@@ -131,7 +131,7 @@ def test_errors_of_the_command_line_are_printed_clean() -> None:
 async def test_triage_prints_names_clean(capsys: pytest.CaptureFixture[str]) -> None:
     async with FaultServer(page(PAGE)) as server:
         for as_json in (False, True):
-            made = triage.prepare((server.url,), {**ACCESS, "duration": 1.5, "as_json": as_json})
+            made = sampling.prepare((server.url,), {**ACCESS, "duration": 1.5, "as_json": as_json})
             await made.once()
     printed = capsys.readouterr()
     assert "evil" in printed.out
@@ -141,7 +141,7 @@ async def test_triage_prints_names_clean(capsys: pytest.CaptureFixture[str]) -> 
 async def test_triage_prints_the_words_of_a_server_clean(capsys: pytest.CaptureFixture[str]) -> None:
     broken = f"500 {HOSTILE.encode().decode('latin-1')}".replace("\x85", "")
     async with FaultServer(always_status(broken)) as server:
-        await triage.prepare((server.url,), {**ACCESS, "duration": 1.0, "as_json": False}).once()
+        await sampling.prepare((server.url,), {**ACCESS, "duration": 1.0, "as_json": False}).once()
     assert not hidden(capsys.readouterr().out)
 
 

@@ -54,7 +54,7 @@ CASES: dict[str, Object] = {
     "defaults": {},
     "operator": OPERATOR,
     "everything": EVERYTHING,
-    "thresholds": {"thresholds": {"kv_saturated_min_ratio": 0.95}},
+    "thresholds": {"thresholds": {"kv_saturated_min_ratio": "0.95"}},
     "another release name": {"fullnameOverride": "gpu-watch", "nameOverride": "watch"},
     "no kubernetes": {"kubernetes": {"enabled": False}},
     "namespaces": {"kubernetes": {"namespaces": ["llm", "chat"]}},

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import click
 
 from kvpressure.cli.options import EXISTING_FILE, refuse, together
+from kvpressure.net.addresses import refusal
+from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
 _OURS: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
+
+REFUSED_SECONDS: Final = 0.5
+"""For so long an engine may refuse connections before that is told: it may just start."""
 
 access_options = together(
     click.option("--bearer-token-file", type=EXISTING_FILE, help="File that holds the bearer token to send."),
@@ -63,13 +72,38 @@ prometheus_options = together(
 """`server_of` gathers what was given."""
 
 
+LIMIT_FLAGS = {
+    "max_num_seqs": ("--max-num-seqs", click.IntRange(1), "Sequences that run at once, per rank."),
+    "max_num_batched_tokens": ("--max-num-batched-tokens", click.IntRange(1), "Tokens of one step."),
+    "gpu_memory_utilization": ("--gpu-memory-utilization", click.FloatRange(0.01, 1.0), "If the page does not say."),
+    "max_input_tokens": ("--max-input-tokens", click.IntRange(1), "Longest prompt that the gateway lets through."),
+    "max_output_tokens": ("--max-output-tokens", click.IntRange(1), "Largest max_tokens that the gateway allows."),
+}
+
+limit_options = together(
+    *(
+        click.option(flag, name, type=kind, default=None, help=f"In force now: {text}")
+        for name, (flag, kind, text) in LIMIT_FLAGS.items()
+    )
+)
+"""Limits that cannot be seen from outside."""
+
+facts_options = together(
+    limit_options,
+    namespace_option,
+    click.option("--deployment", default="", metavar="NAME", help="Its Deployment, or another workload as KIND/NAME."),
+    click.option("--pod", default="", help="Its pod."),
+    click.option("--container", default="", help="Its container."),
+    click.option("--unit", default="", help="Its systemd unit, where it runs without Kubernetes."),
+)
+"""Limits and place: `EngineFacts` sorts what was given."""
+
+
 def split_engine_url(text: str) -> tuple[str, str]:
     """Return what people type for an engine as its base and path: `host:port` and `:port` will do. Raises ValueError.
 
     The only reader of addresses: every command takes the same ones.
     """
-    from kvpressure.config.settings.types import split_url  # noqa: PLC0415 - `plan` seldom asks an engine
-
     return split_url(text if "://" in text else f"http://localhost{text}" if text[:1] == ":" else f"http://{text}")
 
 
@@ -77,6 +111,44 @@ def page_url(text: str) -> str:
     """Return the full address of the page of the engine at `text`. Raises ValueError."""
     base, path = split_engine_url(text)
     return f"{base}{path or '/metrics'}"
+
+
+def refusals(engines: Sequence[str]) -> dict[str, str]:
+    """Return by target why its page cannot be read, where each address refuses the connection, twice; else nothing.
+
+    What reads pages takes a second of CPU to load, for which nobody who mistyped a port has to wait.
+    """
+    try:
+        pages = [split_engine_url(text) for text in engines]
+    except ValueError:
+        return {}
+    refused = list[bool]()
+    ask = [threading.Thread(target=lambda at=base: refused.append(_refuses(at)), daemon=True) for base, _ in pages]
+    for thread in ask:
+        thread.start()
+    for thread in ask:
+        thread.join(3 * REFUSED_SECONDS)
+    if refused.count(True) < len(pages):
+        return {}
+    return {target_name(base, path): refused_text(f"{base}{path or '/metrics'}") for base, path in pages}
+
+
+def _refuses(base: str) -> bool:
+    parts = urlsplit(base)
+    where = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    for pause in (0.0, REFUSED_SECONDS):
+        time.sleep(pause)
+        try:
+            found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
+            if any(refusal(str(address[0]), link_local=True) for *_, address in found):
+                return False
+            socket.create_connection(where, REFUSED_SECONDS).close()
+        except ConnectionRefusedError:
+            continue
+        except (OSError, UnicodeError):
+            pass
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +163,7 @@ class Access:
 
     def tls(self) -> TlsSettings:
         """Return what a target says of TLS."""
-        from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - as above
+        from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - `plan` seldom asks an engine
 
         skip = self.insecure
         return TlsSettings(

@@ -9,11 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from kvpressure.advice import Action, Case, Place, advise_on
-from kvpressure.cli.access import namespace_option
-from kvpressure.cli.options import together
+from kvpressure.cli.access import LIMIT_FLAGS
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
@@ -27,32 +24,6 @@ if TYPE_CHECKING:
 
 HEALTHY, LIMITED = 0, 1
 """Exit codes beside CANNOT_TELL: nothing limits the engine; a bottleneck was named."""
-
-_LIMITS = {
-    "max_num_seqs": ("--max-num-seqs", click.IntRange(1), "Sequences that run at once, per rank."),
-    "max_num_batched_tokens": ("--max-num-batched-tokens", click.IntRange(1), "Tokens of one step."),
-    "gpu_memory_utilization": ("--gpu-memory-utilization", click.FloatRange(0.01, 1.0), "If the page does not say."),
-    "max_input_tokens": ("--max-input-tokens", click.IntRange(1), "Longest prompt that the gateway lets through."),
-    "max_output_tokens": ("--max-output-tokens", click.IntRange(1), "Largest max_tokens that the gateway allows."),
-}
-
-limit_options = together(
-    *(
-        click.option(flag, name, type=kind, default=None, help=f"In force now: {text}")
-        for name, (flag, kind, text) in _LIMITS.items()
-    )
-)
-"""Limits that cannot be seen from outside."""
-
-facts_options = together(
-    limit_options,
-    namespace_option,
-    click.option("--deployment", default="", metavar="NAME", help="Its Deployment, or another workload as KIND/NAME."),
-    click.option("--pod", default="", help="Its pod."),
-    click.option("--container", default="", help="Its container."),
-    click.option("--unit", default="", help="Its systemd unit, where it runs without Kubernetes."),
-)
-"""Limits and place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +128,7 @@ class EngineFacts:
     @classmethod
     def of(cls, options: dict[str, Any]) -> EngineFacts:
         """Sort what `facts_options` gave."""
-        limits = {name: float(options[name]) for name in _LIMITS if options.get(name) is not None}
+        limits = {name: float(options[name]) for name in LIMIT_FLAGS if options.get(name) is not None}
         kind, slash, workload = str(options.get("deployment") or "").partition("/")
         place = {name: options[name] for name in ("namespace", "pod", "container", "unit") if options.get(name)}
         if kind:

@@ -113,8 +113,9 @@ def command(
             _end_unwritten(output, error)
         except (KeyboardInterrupt, asyncio.CancelledError):
             say("", err=True)  # what was recorded until now is kept
-        say(f"{writer.written} polls written to {output}" if writer.written else "nothing was recorded")
-        sys.exit(0 if writer.written else 1)
+        count = writer.written
+        say(f"{count} {'poll' if count == 1 else 'polls'} written to {output}" if count else "nothing was recorded")
+        sys.exit(0 if count else 1)
 
 
 def _end_unwritten(output: Path, error: OSError) -> NoReturn:

@@ -14,13 +14,12 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from kvpressure import logs
-from kvpressure.cli.access import Access, access_of, gateways_of, split_engine_url
+from kvpressure.cli.access import REFUSED_SECONDS, Access, access_of, gateways_of, split_engine_url
 from kvpressure.cli.brief import brief_report
 from kvpressure.cli.findings import EngineFacts, Finding, Seen, advice_json, as_json, engines_of, exit_code
 from kvpressure.cli.report import advice_report, console, gpu_table, progress, show, triage_report, verdict_line
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.settings import Settings
-from kvpressure.config.settings.types import default_name
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.daemon.node_sources import NodeSources, settings_model
@@ -32,6 +31,7 @@ from kvpressure.model.environment import Environment
 from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.view import GpuView
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.net.urls import target_name
 from kvpressure.printable import clean
 from kvpressure.sources.gateway import SOURCE as GATEWAYS
 from kvpressure.sources.gateway import GatewaySettings
@@ -39,8 +39,8 @@ from kvpressure.sources.gpu.source import SOURCE as GPUS
 from kvpressure.sources.port_owner import find_owners, port_here
 from kvpressure.sources.source import merged
 
-GIVE_UP_SECONDS, REFUSED_SECONDS = 5.0, 0.5
-"""Sampling ends early when by then no engine has answered once; or when all that are named refuse the connection."""
+GIVE_UP_SECONDS = 5.0
+"""Sampling ends early when by then no engine has answered once; within REFUSED_SECONDS where all refuse connections."""
 
 SLOW_SECONDS = 1.0
 """An engine whose answers usually take longer is not read once a second."""
@@ -62,7 +62,7 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
     owners = find_owners({port for base, _ in pages if (port := port_here(base)) is not None})
     return tuple(
         Target(
-            name=default_name(base) + (path if path and path != "/metrics" else ""),
+            name=target_name(base, path),
             url=base,
             path=path or "/metrics",
             gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,

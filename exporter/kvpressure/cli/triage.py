@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvpressure.cli.access import access_options, gateway_options, pod_options
-from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code, facts_options
-from kvpressure.cli.findings import as_json as findings_json
+from kvpressure.cli.access import access_of, access_options, facts_options, gateway_options, pod_options, refusals
 from kvpressure.cli.options import EXISTING_FILE
-from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.report import console, show
-from kvpressure.cli.sampling import Shows, prepare
-from kvpressure.cli.say import CANNOT_TELL, say, say_json
-from kvpressure.config.thresholds import load_thresholds
-from kvpressure.engines.recordings import TraceError, stem
+from kvpressure.cli.say import CANNOT_TELL, say
 from kvpressure.kubernetes.objects.references import is_reference
-from kvpressure.model.view import EngineView
+
+_LIVE = ("selector", "watch", "gpus", "gateways", "config")
+_MORE_TO_SAY = (*_LIVE, "as_json", "kubeconfig", "context", "port")
+"""With any of these a refused connection is not all that there is to print, or pods are meant."""
 
 
 @click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")
@@ -55,47 +50,15 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         raise click.UsageError("give --full or --advice, not both")
     if advice and options["watch"]:
         raise click.UsageError("--advice is printed once: give it without --watch")
+    if trace is not None and (engines or any(options[name] for name in _LIVE)):
+        raise click.UsageError("--trace is of a recording: give it without engines, gateways, --watch and --gpus")
+    access_of(options)
+    plain = not (trace or any(options[name] for name in _MORE_TO_SAY) or any(map(is_reference, engines)))
+    if plain and (found := refusals(engines)):
+        say(*(line for name, why in found.items() for line in (name, f"cannot tell: {why}", "")))
+        sys.exit(CANNOT_TELL)
+    from kvpressure.cli import triage_run  # noqa: PLC0415 - a second of CPU on a busy machine: not for --help
+    from kvpressure.cli.sampling import Shows  # noqa: PLC0415
+
     shows = Shows.FULL if full else Shows.ADVICE if advice else Shows.BRIEF
-    if trace is not None:
-        if engines or any(options[name] for name in ("selector", "watch", "gpus", "gateways", "config")):
-            raise click.UsageError("--trace is of a recording: give it without engines, gateways, --watch and --gpus")
-        sys.exit(_print(of_trace(trace, EngineFacts.of(options)), shows, as_json=options["as_json"]))
-    if options["selector"] or any(map(is_reference, engines)):
-        from kvpressure.cli import triage_pod  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
-
-        sys.exit(triage_pod.run(engines, options, shows))
-    given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]
-    if given or not engines:
-        others = "" if given else ", give the address of an engine, or --trace FILE"
-        raise click.UsageError(f"name a pod as KIND/NAME or -l SELECTOR{others}")
-    triage = prepare(engines, options, gpus=options["gpus"], shows=shows)
-    try:
-        if options["watch"]:
-            asyncio.run(triage.watch())
-        sys.exit(asyncio.run(triage.once()))
-    except KeyboardInterrupt:
-        found = triage.findings()
-        sys.exit(exit_code(found) if options["watch"] else CANNOT_TELL)
-
-
-def _print(found: list[Finding], shows: Shows, *, as_json: bool) -> int:
-    """Print the findings at the end of a recording, and return the exit code."""
-    if as_json:
-        say_json(advice_json(found) if shows is Shows.ADVICE else findings_json(found))
-    else:
-        show(console(), shows.report(found, max((one.view.t for one in found if one.view is not None), default=0.0)))
-    return exit_code(found)
-
-
-def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:
-    """Return the findings at the end of a recording; lines that cannot be used are named on standard error."""
-    thresholds, newest = load_thresholds(), list[EngineView]()
-    try:
-        for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
-            if isinstance(item, TraceError):
-                say(item, err=True)
-            else:
-                newest = item[1]
-    except TraceError as error:
-        return [Finding(stem(path), problem=str(error))]
-    return [facts.finding(view, thresholds) for view in newest]
+    sys.exit(triage_run.run(engines, trace, shows, options))

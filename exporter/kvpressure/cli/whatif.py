@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from kvpressure.capacity.cards import CARDS
-from kvpressure.cli.access import access_options, pod_options
-from kvpressure.cli.findings import limit_options
+from kvpressure.cli.access import access_options, limit_options, pod_options
 from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
 from kvpressure.cli.report import console, progress, show
 from kvpressure.cli.say import CANNOT_TELL, fail, say_json

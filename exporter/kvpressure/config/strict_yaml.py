@@ -100,18 +100,22 @@ def load(
     max_chars: int = MAX_CHARS,
     max_values: int = MAX_VALUES,
     charge: Callable[[int], None] = lambda _: None,
+    problems: list[Problem] | None = None,
 ) -> Document:
     """Parse `text`; `name` is the file's name in messages.
 
     `charge` gets the characters of each value before it is built, aliases expanded; what it raises ends the reading.
-    Raises ConfigError with every duplicate key, or with the first error of syntax or size.
+    Raises ConfigError with every duplicate key, or with the first error of syntax or size. Where `problems` is given,
+    duplicate keys are added to it instead, and the first value of each counts: so the rest can be checked too.
     """
     _check(text, name, max_chars, max_values, charge)
     with _translated_errors(name):
         node = yaml.compose(text, Loader=_LOADER)
     builder = _Builder(name, charge)
     data = None if node is None else builder.build(node, ())
-    if builder.problems:
+    if problems is not None:
+        problems += builder.problems
+    elif builder.problems:
         raise ConfigError(builder.problems)
     return Document(name, data, builder.lines)
 

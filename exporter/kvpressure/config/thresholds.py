@@ -230,7 +230,7 @@ def load_thresholds(
     document = strict_yaml.load(packaged_text() if base is None else base, _PACKAGED)
     reading = _Reading(document, overriding=False)
     if override is not None:
-        over = _Reading(strict_yaml.load(override, override_name), overriding=True)
+        over = _Reading(strict_yaml.load(override, override_name, problems=reading.problems), overriding=True)
         reading.values |= over.values
         reading.where |= over.where
         reading.problems += over.problems

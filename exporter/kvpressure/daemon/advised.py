@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -23,9 +24,11 @@ Make = Callable[[EngineView, Change], Actions]
 
 
 class Advised:
-    """What was advised on each engine, as of the time of its view. For one thread."""
+    """What was advised on each engine, as of the time of its view. For any thread, one at a time."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps: dict[EngineKey, tuple[float, str]] = {}
         self._kept: dict[EngineKey, tuple[EngineView, Actions]] = {}
         self._recommended: dict[EngineKey, tuple[float, Recommendation]] = {}
 
@@ -36,6 +39,19 @@ class Advised:
         """
         if view.diagnosis is None or view.silence is not None:
             return make(view, NOTHING)
+        with self._lock:
+            actions = self._advice(view, thresholds, replicas, make)
+            stands = bool(actions) and actions[0].since is not None
+            steps = {key: one for key, one in self._steps.items() if abs(view.t - one[0]) < FORGOTTEN_SECONDS}
+            steps.pop(view.key, None)
+            self._steps = {**steps, view.key: (view.t, actions[0].key)} if stands else steps
+        return actions
+
+    def steps(self) -> dict[EngineKey, str]:
+        """Return the key of the step that stands for each engine, where one does, as of its newest advice."""
+        return {key: step for key, (_, step) in self._steps.items()}
+
+    def _advice(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
         self._kept = {key: kept for key, kept in self._kept.items() if abs(view.t - kept[0].t) < KEPT_SECONDS}
         kept = self._kept.get(view.key)
         if kept is not None and _state(kept[0]) == _state(view):

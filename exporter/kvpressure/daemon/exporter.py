@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -15,7 +16,6 @@ from kvpressure.advice import Action, Case, Place, advise_on
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
-from kvpressure.config.settings.types import typed_address
 from kvpressure.config.target import Target
 from kvpressure.daemon.advised import Advised
 from kvpressure.daemon.baseline_file import BaselineFile
@@ -23,6 +23,7 @@ from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.otlp import OtlpPush
 from kvpressure.daemon.pollers import EngineFleet
+from kvpressure.daemon.recommended import Recommender
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
 from kvpressure.exposition import Snapshot
@@ -32,6 +33,7 @@ from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, Source
 from kvpressure.model.view import EngineKey, EngineView, Price, decode_side_of, peers_of
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.net.urls import typed_address
 from kvpressure.signals.history import Histories
 from kvpressure.sources.gpu.source import GpuFactory, registration
 
@@ -67,6 +69,7 @@ class Daemon:
         self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
         self._histories = Histories()
         self._advised = Advised()
+        self._recommender = Recommender(self.advice, self._advised.steps)
         registered = SOURCES if gpus is None else (registration(gpus), *(one for one in SOURCES if not one.gives_gpus))
         self._node_sources = NodeSources(loaded.settings, self._clock, self._on_gpus, registered)
         self._otlp = OtlpPush(loaded.settings.otlp, self.snapshot, self._clock)
@@ -180,6 +183,7 @@ class Daemon:
         self._pipeline.set_environment(now, environment)
         self._gpu_health = self._node_sources.gpu_health()
         self._snapshot = self._make_snapshot(now, environment)
+        self._recommender.look(time.monotonic(), self._snapshot.engines, self._loaded.thresholds)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
         sources = (*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health())
         self._tell_changes(sources)
@@ -251,7 +255,7 @@ class Daemon:
         sources = (*read, *self._otlp.health())
         return Snapshot(
             t=now,
-            engines=self._pipeline.engine_views(now),
+            engines=self._recommender.marked(self._pipeline.engine_views(now)),
             silent=self._pipeline.silent_views(now),
             gpus=self._pipeline.gpu_views(now),
             sources=sources,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -163,12 +164,20 @@ def _evicting(inputs: Inputs) -> Evidence:
 
 
 def _latency_inflated(inputs: Inputs) -> Evidence:
-    """Judge the larger inflation of end-to-end and inter-token p95; what longer answers explain is none."""
+    """Judge the larger inflation of end-to-end and inter-token p95; what longer answers explain is none.
+
+    That those who finished were not late says nothing while a queue is not served: who waits in it has not finished.
+    """
     value, kind = inputs.inflation()
     growth = inputs.window.answers.growth_factor
     longer = f", allowing for answers {growth:.1f}x as long" if kind == "e2e" and growth > 1.05 else ""
     text = f"{kind.replace('_', '-')} p95 over this engine's healthy one{longer}"
-    return at_least("latency_inflated", value, inputs.thresholds.latency_inflated_min_factor, "factor", text)
+    found = at_least("latency_inflated", value, inputs.thresholds.latency_inflated_min_factor, "factor", text)
+    if found.state is False and inputs.value("queue_unserved_seconds"):
+        return replace(
+            found, state=None, text=f"not known while a queue is not served; of those who finished, {found.text}"
+        )
+    return found
 
 
 def _throughput_plateau(inputs: Inputs) -> Evidence:

@@ -16,12 +16,8 @@ from kvpressure.config.settings import ConfigError, FileSdSettings, read_text
 from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.settings.types import (
     Runtime,
-    default_name,
     gpu_list,
-    http_path,
     label,
-    matching,
-    split_url,
     target_name,
 )
 from kvpressure.config.strict_yaml import Document, Problem
@@ -29,6 +25,7 @@ from kvpressure.config.target import Target
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.addresses import refusal
 from kvpressure.net.files import FileWatch, stamp
+from kvpressure.net.urls import default_name, http_path, matching, split_url
 
 _RUNTIMES: Final = typing.get_args(Runtime)
 

@@ -50,6 +50,11 @@ VERDICTS: Final = (
         "detail",
     ),
     engine_family("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
+    engine_family(
+        "recommended_action",
+        "1 for the first step that stands for the engine's incident, as its page has it; absent where none does.",
+        "action",
+    ),
     engine_family("engine_up", "1 where the engine answers, 0 where it did and is still to be polled."),
     engine_family("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
     engine_family(
@@ -177,7 +182,8 @@ def engine_values(view: EngineView) -> Derived:
         cause = None if diagnosis is None else {diagnosis.cause.value: 1.0}
         demand = {"engine_last_bottleneck": cause, "engine_last_demand_requests": silence.demand_requests}
         return known({"engine_up": 0.0, "engine_silent_seconds": silence.seconds, **demand})
-    return {"engine_up": 1.0, **view.derived, **({} if diagnosis is None else diagnosis_families(diagnosis))}
+    step = {"recommended_action": {view.step: 1.0}} if view.step else {}
+    return {"engine_up": 1.0, **view.derived, **({} if diagnosis is None else diagnosis_families(diagnosis)), **step}
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:

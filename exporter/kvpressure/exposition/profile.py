@@ -40,6 +40,7 @@ _FLEET: Final = frozenset(
         "bottleneck_confidence",
         "score",
         "symptom",
+        "recommended_action",
         # How much room is left, and for how long.
         "saturation_ratio",
         "demand_replicas",

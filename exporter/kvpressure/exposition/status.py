@@ -214,5 +214,6 @@ def _source_row(health: SourceHealth, snapshot: Snapshot) -> dict[str, object]:
     takes = "" if usual is None else seconds(usual)
     if usual is not None and longest is not None and longest >= max(1.0, 2 * usual):
         takes += f", up to {seconds(longest)}"
-    name = snapshot.source_names.get(health.source) or _NAMES.get(health.source, health.source)
+    named = snapshot.source_names.get(health.source) or _NAMES.get(health.source)
+    name = named or health.source[:1].upper() + health.source[1:].replace("_", " ")
     return {**_source_json(health, snapshot.t), "takes": takes, "name": name}

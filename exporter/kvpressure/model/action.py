@@ -131,6 +131,39 @@ def _requests(value: float) -> str:
     return "<0.1" if 0 < value < 0.1 else _round(value)
 
 
+FIRST_STEPS: Final[Mapping[str, str]] = {
+    "add_replica": "add replicas",
+    "another_limit": "see which limit holds requests back",
+    "api_servers": "more API server processes",
+    "cap_output": "cap answers at the router",
+    "cap_prompt": "cap prompts at the router",
+    "cap_tokens": "cap prompts and answers at the router",
+    "cpu": "more CPU for the server",
+    "decode_replica": "add decode replicas or KV cache there",
+    "fewer_sessions": "send fewer sessions here",
+    "host_memory": "raise the container's memory limit",
+    "kept_free": "keep a share of the pool free",
+    "kv_cache_dtype": "KV cache in 8 bits",
+    "kv_offloading": "an offload tier",
+    "less_work": "less work per request",
+    "max_num_batched_tokens": "change the tokens of a step",
+    "max_num_seqs": "change max-num-seqs",
+    "measure": "measure evictions",
+    "memory_headroom": "change the memory share",
+    "prefix_caching": "turn prefix caching on",
+    "queue_limit": "raise the limit of the queue",
+    "restart": "restart it",
+    "route": "send requests to calm replicas",
+    "save_evidence": "save the log, then restart",
+    "see_decode_side": "look at the decode engines",
+    "see_what_is_waited_for": "see what requests wait for",
+    "see_whether_it_runs": "see whether its server runs",
+    "short_first": "schedule short prompts first",
+    "tokenizer_workers": "more tokenizer processes",
+}
+"""What an alert, which has room for forty characters, says of an action that stands first; by its key."""
+
+
 @record
 class Action:
     """One thing to do. `commands` are shell lines (comments begin with #); `placeholders` in them are to be replaced.

@@ -206,7 +206,7 @@ class EngineView:
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
     batch tell. `runtime` is the name of what serves, "" when not known. `observed` is what
     consequences of a change are predicted from, None where nothing is to be changed. `incident` is the present time of
-    trouble, or the last.
+    trouble, or the last. `step` is the key of the action that stands first, "" where none does.
     """
 
     key: EngineKey
@@ -221,6 +221,7 @@ class EngineView:
     runtime: str = ""
     observed: Observed | None = None
     incident: Incident | None = None
+    step: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:

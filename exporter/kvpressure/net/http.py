@@ -22,6 +22,7 @@ from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 from kvpressure.net.schedule import Clock
+from kvpressure.net.urls import refused_text
 from kvpressure.net.waiting import StallTolerantTimeout
 from kvpressure.printable import brief
 
@@ -274,5 +275,5 @@ def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceErr
     # The text names each of several addresses, of which ::1 may have no route.
     text = str(system).lower()
     if isinstance(system, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text:
-        return SourceError("refused", f"connection refused by {where}; is the server running and the port right?")
+        return SourceError("refused", refused_text(where))
     return SourceError("unreachable", f"cannot connect to {where}: {brief(system.strerror or system, 100)}")

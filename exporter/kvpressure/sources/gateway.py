@@ -12,7 +12,7 @@ from pydantic import Field
 from yarl import URL
 
 from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
-from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName, default_name
+from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.record import SourceError
@@ -21,6 +21,7 @@ from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
 from kvpressure.net.http import HttpClient, shown
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.net.urls import default_name
 from kvpressure.promtext.lines import PageError, Series
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.gateways import (

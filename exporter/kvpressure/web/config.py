@@ -98,7 +98,8 @@ class WebConfig(Section):
 
 def read_web_config(path: Path) -> tuple[WebConfig, Document]:
     """Read and check the file at `path`. Raises ConfigError with all problems; certificates are not opened."""
-    document = strict_yaml.load(read_text(path), str(path))
+    problems: list[Problem] = []
+    document = strict_yaml.load(read_text(path), str(path), problems=problems)
     data = dict(require_mapping(document))
     data["tls_server_config"] = resolve_paths(prune(data.get("tls_server_config")), path.absolute().parent)
 
@@ -107,7 +108,8 @@ def read_web_config(path: Path) -> tuple[WebConfig, Document]:
             where, "is not supported by kvpressure: remove it" if where in _UNSUPPORTED else message
         )
 
-    return validate(WebConfig, {key: value for key, value in data.items() if value is not None}, locate), document
+    given = {key: value for key, value in data.items() if value is not None}
+    return validate(WebConfig, given, locate, problems), document
 
 
 def tls_context(config: WebConfig, document: Document) -> ssl.SSLContext | None:

@@ -8,9 +8,10 @@ import unicodedata
 from random import Random
 from urllib.parse import urlsplit
 
-from kvpressure.config.settings.types import default_name, gpu_list, parse_listen_address, split_url
+from kvpressure.config.settings.types import gpu_list, parse_listen_address
 from kvpressure.kubernetes.objects import address
 from kvpressure.net.addresses import parsed, refusal
+from kvpressure.net.urls import default_name, split_url
 from kvpressure.printable import clean, clean_lines
 from tests.fuzz.target import Target, expect
 from tests.fuzz.targets.file_sd import _ADDRESSES

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import main
-from kvpressure.cli.access import Access, page_url
+from kvpressure.cli.access import Access, page_url, refusals
 from kvpressure.cli.plan_engine import read_engine
 from kvpressure.cli.record import Recorder
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
@@ -98,3 +99,25 @@ def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path) -> None:
     answer = CliRunner().invoke(main, [command, *named, *lengths, "--kubeconfig", str(tmp_path / "none")])
     assert answer.exit_code == 2
     assert str(tmp_path / "none") in "".join(answer.output.split())
+
+
+def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvpressure.cli.access.REFUSED_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        closed, opened = (f"127.0.0.1:{one.getsockname()[1]}" for one in (bound, listening))
+        said = f"connection refused by http://{closed}/metrics; is the server running and the port right?"
+        assert refusals([closed, f"http://{closed}/metrics"]) == {closed: said}
+        assert refusals([closed, opened]) == refusals([]) == refusals(["no port at all:x"]) == {}
+        answer = CliRunner().invoke(main, ["triage", closed])
+    assert (answer.exit_code, answer.output) == (2, f"{closed}\ncannot tell: {said}\n\n")
+
+
+def test_a_metadata_service_is_not_even_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connected(*_: object) -> None:
+        raise AssertionError("connected")
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "create_connection", connected)
+    assert refusals(["inside.example.com:80"]) == {}

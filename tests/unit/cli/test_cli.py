@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -73,3 +74,17 @@ def test_a_settings_file_is_given_by_either_name(flag: str, tmp_path: Path) -> N
     for command in ("check-config", "run"):
         answer = run(command, flag, str(path))
         assert (answer.exit_code, f"{path}:1: log.level" in answer.stderr) == (2, True), answer.output
+
+
+@pytest.mark.parametrize("named", [(), ("--config",)])
+def test_everything_wrong_with_settings_and_the_files_they_name_is_said_at_once(
+    named: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("thresholds_file: t.yaml\nweb: {config_file: w.yaml}\nlog: {level: lod}\npoll: {}\npoll: {}\n")
+    (tmp_path / "t.yaml").write_text("kv_saturated_min_ratio: 3\nkv_saturated_min_ratio: 3\n")
+    (tmp_path / "w.yaml").write_text("none: 1\nnone: 2\n")
+    answer = run("check-config", *named, str(path))
+    said = re.findall(r"(\w+\.yaml):(\d)", answer.stderr.replace(str(tmp_path), ""))
+    wrong = [("mine.yaml", "3"), ("mine.yaml", "5"), ("t.yaml", "1"), ("t.yaml", "2"), ("w.yaml", "1"), ("w.yaml", "2")]
+    assert (answer.exit_code, said) == (2, wrong), answer.output

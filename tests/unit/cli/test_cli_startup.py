@@ -47,7 +47,7 @@ USED = {
     "": set(),
     "run": _SERVER,
     "demo": {*_SERVER, "rich"},
-    "triage": _SAMPLER,
+    "triage": {"yaml"},  # a refused connection needs no more
     "record": _SAMPLER,
     "incidents": {*_HTTP, "httpx2", "jinja2", "pydantic", "yaml"},  # names are resolved as polls resolve them
     "whatif": _SAMPLER,
@@ -62,8 +62,8 @@ ROOMS = {
     "kvpressure.tools.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),
     "kvpressure.daemon.exporter": {"run", "demo"},
-    "kvpressure.daemon.pollers": {"run", "demo", "triage", "whatif"},
-    "kvpressure.diagnosis.symptoms": {"run", "demo", "triage", "incidents", "whatif", "replay"},
+    "kvpressure.daemon.pollers": {"run", "demo", "whatif"},
+    "kvpressure.diagnosis.symptoms": {"run", "demo", "incidents", "whatif", "replay"},
 }
 """Rooms of our own, and the commands that enter them."""
 

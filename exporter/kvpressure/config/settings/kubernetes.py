@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from kvpressure.config.settings.polling import ClientSettings, KvEventsSettings
-from kvpressure.config.settings.types import Boolean, HttpPath, Integer, Switch, matching, split_list
+from kvpressure.config.settings.types import Boolean, HttpPath, Integer, Switch, split_list
+from kvpressure.net.urls import matching
 
 _LABEL_KEY: Final = r"(?:[A-Za-z0-9][-A-Za-z0-9.]{0,252}/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)

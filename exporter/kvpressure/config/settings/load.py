@@ -12,9 +12,9 @@ from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, prune, require_mapping, suggestion, validate
 from kvpressure.config.settings.model import Settings
-from kvpressure.config.settings.types import default_name, split_url
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 from kvpressure.config.thresholds import Thresholds, load_thresholds
+from kvpressure.net.urls import default_name, split_url
 
 CONFIG_FLAG: Final = "config.file"
 CONFIG_ENV: Final = ENV_PREFIX + "CONFIG_FILE"
@@ -79,7 +79,7 @@ def _read_layers(flags: Mapping[str, str], environ: Mapping[str, str], model: ty
     data: dict[str, Any] = {}
     if file is not None:
         try:
-            document = strict_yaml.load(read_text(file), str(file))
+            document = strict_yaml.load(read_text(file), str(file), problems=problems)
             data = resolve_paths(prune(require_mapping(document)), file.absolute().parent)
         except ConfigError as error:
             problems += error.problems
@@ -175,6 +175,17 @@ def _between_targets(data: Mapping[str, Any]) -> list[tuple[strict_yaml.Path, st
         names.setdefault(name, strict_yaml.dotted(where))
         pages.setdefault(page, strict_yaml.dotted(where))
     return problems
+
+
+def files_named(
+    flags: Mapping[str, str], environ: Mapping[str, str], model: type[Settings]
+) -> tuple[Path | None, Path | None]:
+    """Return the files of thresholds and of the web configuration that settings name which need not be valid."""
+    data = _read_layers(flags, environ, model).data
+    web = data.get("web")
+    named = data.get("thresholds_file"), web.get("config_file") if isinstance(web, dict) else None
+    thresholds, guard = (Path(one) if isinstance(one, str) and one else None for one in named)
+    return thresholds, guard
 
 
 @dataclass(frozen=True, slots=True)

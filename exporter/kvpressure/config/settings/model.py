@@ -35,9 +35,9 @@ from kvpressure.config.settings.types import (
     TargetName,
     TelemetryPath,
     Vendors,
-    matching,
     split_list,
 )
+from kvpressure.net.urls import matching
 
 DEFAULT_RESOURCE_NAMES: Final = (
     "nvidia.com/gpu",

@@ -18,10 +18,9 @@ from kvpressure.config.settings.types import (
     Runtime,
     SdPatterns,
     TargetName,
-    default_name,
-    split_url,
 )
 from kvpressure.config.target import BY_ITS_PAGE
+from kvpressure.net.urls import default_name, split_url
 
 DERIVED: Final = "derived"
 """Key under which a field whose default depends on another one says how."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from kvpressure.config.target import BY_ITS_PAGE
-from kvpressure.net.addresses import refusal
+from kvpressure.net.urls import HOST, http_path, matching, split_url
 
 Vendor = Literal["auto", "nvidia", "amd"]
 
@@ -26,7 +24,6 @@ else:
     Runtime = Literal[(BY_ITS_PAGE, *sorted(module.name for module in iter_modules(_FOLDER) if module.ispkg))]
 _TELEMETRY_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?|/")
 _TAKEN_PATHS: Final = ("/-", "/api", "/runbooks", "/targets")
-_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]")
 
 
 class ListenAddress(NamedTuple):
@@ -48,7 +45,7 @@ def parse_listen_address(text: str) -> ListenAddress:
         raise ValueError(f"must be host:port, :port or [ipv6]:port, got {text!r}")
     if not port.isdecimal() or not port.isascii() or int(port) > 65535:
         raise ValueError(f"must end in a port from 0 to 65535, got {text!r}")
-    if host and not (_is_ipv6(plain) if bracketed else _HOST.fullmatch(host)):
+    if host and not (_is_ipv6(plain) if bracketed else HOST.fullmatch(host)):
         raise ValueError(f"must name a host before the port, got {text!r}")
     return ListenAddress(plain, int(port))
 
@@ -60,58 +57,6 @@ def _is_ipv6(text: str) -> bool:
         return False
 
 
-def split_url(text: str) -> tuple[str, str]:
-    """Split an engine's URL into its base `scheme://host:port` and its path ("" when it has none).
-
-    Raises ValueError; a URL with credentials is never part of the message.
-    """
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"is not a URL: {error}") from None
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must not contain credentials: put them into a file and name it in basic_auth.password_file")
-    if parts.scheme not in ("http", "https"):
-        raise ValueError(f"must start with http:// or https://, got {text!r}")
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else (parts.hostname or "")
-    if not _HOST.fullmatch(host) or port == 0:
-        raise ValueError(f"must name a host and a port, such as http://localhost:8000, got {text!r}")
-    if reason := refusal(host, link_local=True):
-        raise ValueError(f"must not be {reason}, got {text!r}")
-    if parts.query or parts.fragment or "?" in text or "#" in text:
-        raise ValueError("must not contain a query or a fragment")
-    base = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
-    return base, "" if parts.path == "/" else http_path(parts.path) if parts.path else ""
-
-
-def default_name(url: str) -> str:
-    """Name a target after its URL: `host:port`, with the scheme's port where the URL has none."""
-    scheme, _, rest = url.partition("://")
-    return rest if re.search(r":\d+$", rest) else f"{rest}:{443 if scheme == 'https' else 80}"
-
-
-def typed_address(url: str, path: str) -> str:
-    """Return what people type to reach a target: `host:port`, or the whole URL where that would lead elsewhere."""
-    whole = url if path == "/metrics" else url + path
-    return default_name(url) if whole == url and url.startswith("http://") else whole
-
-
-def matching(pattern: str, must: str) -> Callable[[str], str]:
-    """Return a check that a whole text matches, which raises ValueError with `must`: {text!r} in it is the text."""
-    known = re.compile(pattern)
-
-    def check(text: str) -> str:
-        if not known.fullmatch(text):
-            raise ValueError(must.format(text=text))
-        return text
-
-    return check
-
-
-http_path: Final = matching(
-    r"/[^\s?#\x00-\x1f\x7f]*", "must be a path that starts with / and has no spaces, query or fragment, got {text!r}"
-)
 label: Final = matching(r"[^\x00-\x1f\x7f]*", "must not contain control characters")
 """A label value that an operator chose: printable."""
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import jinja2
 
 from kvpressure.config.strict_yaml import ConfigError, Problem
+from kvpressure.model.action import FIRST_STEPS
 from kvpressure.model.verdict import DETAILS
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.tools.bundle.options import Options
@@ -71,6 +72,8 @@ _VLLM_TRIAGE: Final = (
 _SAME_VLLM: Final = ("cluster", "job", "namespace", "pod", "instance", "model_name", "engine")
 """What tells vLLM's series of one engine from those of another; a label that there is not is equal to none."""
 
+STEP_SERIES: Final = "kvpressure_recommended_action"
+
 _VLLM_SINCE: Final = "{{ with query (%s) }}Since {{ (. | first | value | toTime).UTC.Format `15:04` }} UTC: {{ end }}"
 
 
@@ -93,6 +96,8 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "now": now,
         "lately": Now(options.selector, look_back="10m"),
         "which": partial(_which, now),
+        "first": partial(_first, options.selector, _SAME_ENGINE),
+        "first_of_worst": partial(_first, options.selector, _SAME_MODEL, "kvpressure_score"),
         "vllm": partial(_series, options.selector),
         "vllm_engine": _VLLM_ENGINE,
         "vllm_triage": _VLLM_TRIAGE,
@@ -216,9 +221,34 @@ def _which(now: Now, cause: str, texts: Mapping[str, str], otherwise: str = "") 
     """
     told = now.query(f'kvpressure_bottleneck_info{{cause="{cause}"}}')
     most = told.replace("printf `", "printf `topk(1, count_over_time(", 1).replace("}`", "}[10m]))`", 1)
-    choices = "{{ else ".join(f"if eq $kind `{detail}` }}}}{text}" for detail, text in texts.items())
-    known = f"{{{{ $kind := . | first | label `detail` }}}}{{{{ {choices}{{{{ else }}}}{otherwise}{{{{ end }}}}"
-    return f"{{{{ with query ({most}) }}}}{known}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+    return _by_label(most, "first", "detail", texts, otherwise)
+
+
+def _first(selector: str, same: Sequence[str], *given: str) -> str:
+    """Return the first step that stands for the alert's engine, as its page has it; the last of `given` where none is.
+
+    With a series before that, the step of the engine of the alert's model for which it is highest; ties go by name.
+    """
+    *by, otherwise = given
+    step, labels = _selected(STEP_SERIES, selector, same), "".join(f" $labels.{name}" for name in same)
+    for series in by:
+        score = f"{step} * on ({', '.join(_SAME_ENGINE)}) group_left () {_selected(series, selector, same)}"
+        step, labels = f"({score}) == on () group_left () max({score})", 4 * labels
+    return _by_label(f"printf `{step}`{labels}", "sortByLabel `target` | first", "action", _STEPS, otherwise)
+
+
+_LONGEST_STEP: Final = 45
+_STEPS: Final = {
+    **FIRST_STEPS,
+    **{key: one.title for key, one in ASSUMED.advice.remedies.items() if len(one.title) <= _LONGEST_STEP},
+}
+
+
+def _by_label(query: str, one: str, label: str, texts: Mapping[str, str], otherwise: str) -> str:
+    """Return the text for the value of a label of the first series that a query gives."""
+    choices = "{{ else ".join(f"if eq $kind `{value}` }}}}{text}" for value, text in texts.items())
+    known = f"{{{{ $kind := . | {one} | label `{label}` }}}}{{{{ {choices}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+    return f"{{{{ with query ({query}) }}}}{known}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
 def plain(value: Any) -> Any:

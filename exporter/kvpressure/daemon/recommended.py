@@ -1,0 +1,91 @@
+"""Follows what is recommended for engines in trouble while nobody looks, so that it is a series which alerts read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.view import CALM, EngineKey, EngineView
+from kvpressure.net.threads import in_own_thread
+
+RESTS_FACTOR: Final = 50.0
+"""Rest after each look, in seconds a second of CPU that it took: all of them take a fiftieth of a core."""
+AGAIN_SECONDS: Final = 60.0
+"""An engine whose verdict stays is looked at again after so long: whether its step still holds."""
+
+log = structlog.get_logger("kvpressure.daemon.recommended")
+
+
+class Recommender:
+    """Looks at one engine at a time, in a thread: first at those without a look, then at the one looked at longest ago.
+
+    `follow` advises on a view, as the page does; `steps` gives the step that stands, by engine.
+    """
+
+    def __init__(self, follow: Callable[[EngineView], object], steps: Callable[[], Mapping[EngineKey, str]]) -> None:
+        self._follow, self._steps = follow, steps
+        self._looked: dict[EngineKey, tuple[float, tuple[object, ...]]] = {}
+        self._pending: asyncio.Future[float] | None = None
+        self._rests_until = 0.0
+
+    def look(self, now: float, engines: Iterable[EngineView], thresholds: Thresholds) -> None:
+        """Start a look at the engine that is due, where one is and none is under way.
+
+        `now` is a monotonic time of this machine, as CPU is, also where the daemon's clock goes faster.
+        """
+        if self._pending is not None or now < self._rests_until:
+            return
+        views, steps = {view.key: view for view in engines}, self._steps()
+        self._looked = {key: one for key, one in self._looked.items() if key in views}
+        due = [view for view in views.values() if self._is_due(now, view, thresholds, stands=view.key in steps)]
+        if not due:
+            return
+        view = min(due, key=lambda one: self._looked.get(one.key, (0.0,))[0])
+        self._looked[view.key] = now, _verdict(view)
+
+        def timed() -> float:
+            self._follow(view)
+            return time.thread_time()  # of a thread that does nothing else
+
+        self._pending = in_own_thread(timed, "recommended")
+        self._pending.add_done_callback(lambda done: self._done(now, done))
+
+    def marked(self, engines: Iterable[EngineView]) -> tuple[EngineView, ...]:
+        """Return the views, each with the step that stands for its engine; none where nothing is wrong any more."""
+        steps = self._steps()
+        return tuple(
+            replace(view, step=steps[view.key])
+            if view.key in steps and view.diagnosis is not None and view.diagnosis.cause not in CALM
+            else view
+            for view in engines
+        )
+
+    def _is_due(self, now: float, view: EngineView, thresholds: Thresholds, *, stands: bool) -> bool:
+        diagnosis = view.diagnosis
+        if diagnosis is None:
+            return False
+        settled = diagnosis.t - diagnosis.since >= thresholds.advice_settle_seconds
+        if not (stands or (diagnosis.cause not in CALM and settled)):
+            return False
+        last = self._looked.get(view.key)
+        return last is None or last[1] != _verdict(view) or now - last[0] >= AGAIN_SECONDS
+
+    def _done(self, began: float, done: asyncio.Future[float]) -> None:
+        self._pending = None
+        if done.cancelled():
+            return
+        if (error := done.exception()) is not None:
+            log.error("nothing is recommended", error=f"{type(error).__name__}: {error}; please report this")
+            self._rests_until = began + AGAIN_SECONDS
+        else:
+            self._rests_until = began + RESTS_FACTOR * done.result()
+
+
+def _verdict(view: EngineView) -> tuple[object, ...]:
+    return () if view.diagnosis is None else (view.diagnosis.cause, view.diagnosis.detail)

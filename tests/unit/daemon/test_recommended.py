@@ -1,0 +1,141 @@
+"""recommended: engines in trouble are followed while nobody looks, one at a time, and at little cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from kvpressure.advice import _NOW
+from kvpressure.advice.recommendation import LOOK
+from kvpressure.daemon.advised import Advised
+from kvpressure.daemon.recommended import AGAIN_SECONDS, Recommender
+from kvpressure.exposition.families import engine_values
+from kvpressure.model.action import FIRST_STEPS, NOW, Action
+from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.view import EngineKey, EngineView
+from tests.support.advice_cases import NOW as VERDICT_AT
+from tests.support.advice_cases import THRESHOLDS, diagnosis
+
+SETTLES = THRESHOLDS.advice_settle_seconds
+
+
+def seen(name: str, cause: Cause = Cause.KV_CACHE_PRESSURE, old: float = 2 * SETTLES) -> EngineView:
+    """An engine whose verdict is so old."""
+    key, told = EngineKey(name, "m", "0"), diagnosis(cause)
+    return EngineView(key, key, VERDICT_AT, {"score": 0.8}, replace(told, since=told.t - old))
+
+
+class Follows:
+    """Counts the looks, and takes as long as it is let."""
+
+    def __init__(self) -> None:
+        self.looks: list[str] = []
+        self.steps: dict[EngineKey, str] = {}
+        self.raises: Exception | None = None
+
+    def __call__(self, view: EngineView) -> None:
+        self.looks.append(view.key.target)
+        if self.raises is not None:
+            raise self.raises
+        self.steps = {**self.steps, view.key: "add_replica"}
+
+
+async def looks(recommender: Recommender, now: float, *views: EngineView) -> None:
+    recommender.look(now, views, THRESHOLDS)
+    if (pending := recommender._pending) is not None:
+        await asyncio.wait({pending})
+        await asyncio.sleep(0)  # what it calls when it is done
+
+
+@pytest.fixture
+def follows() -> Follows:
+    return Follows()
+
+
+@pytest.fixture
+def recommender(follows: Follows, monkeypatch: pytest.MonkeyPatch) -> Recommender:
+    monkeypatch.setattr("kvpressure.daemon.recommended.RESTS_FACTOR", 0.0)
+    return Recommender(follows, lambda: follows.steps)
+
+
+async def test_an_engine_is_looked_at_once_its_verdict_has_settled_and_again_after_a_minute_or_another_verdict(
+    recommender: Recommender, follows: Follows
+) -> None:
+    await looks(recommender, 10.0, seen("young", old=SETTLES - 1), seen("calm", Cause.HEALTHY))
+    assert follows.looks == []
+    for now, view in ((11.0, seen("a")), (12.0, seen("a")), (13.0, seen("a", Cause.STUCK)), (14.0, seen("a"))):
+        await looks(recommender, now, view)
+    assert follows.looks == ["a", "a", "a"]
+    await looks(recommender, 14.0 + AGAIN_SECONDS, seen("a"))
+    assert follows.looks == ["a"] * 4
+
+
+async def test_the_end_of_an_incident_is_looked_at_too(recommender: Recommender, follows: Follows) -> None:
+    await looks(recommender, 10.0, seen("a"))
+    await looks(recommender, 11.0, seen("a", Cause.HEALTHY, old=0.0))
+    assert follows.looks == ["a", "a"]
+
+
+async def test_those_without_a_look_come_first_one_at_a_time(recommender: Recommender, follows: Follows) -> None:
+    await looks(recommender, 10.0, seen("a"))
+    for now in (11.0 + AGAIN_SECONDS, 12.0 + AGAIN_SECONDS, 13.0 + AGAIN_SECONDS):
+        await looks(recommender, now, seen("a"), seen("b"), seen("c"))
+    assert follows.looks == ["a", "b", "c", "a"]
+
+
+async def test_it_rests_after_each_look_for_what_it_took(monkeypatch: pytest.MonkeyPatch, follows: Follows) -> None:
+    monkeypatch.setattr("time.thread_time", lambda: 0.5)
+    recommender = Recommender(follows, lambda: follows.steps)
+    for now in (10.0, 34.0, 36.0):
+        await looks(recommender, now, seen("a"), seen("b"), seen("c"))
+    assert follows.looks == ["a", "b"]
+
+
+async def test_a_defect_of_advice_is_logged_and_nothing_else(recommender: Recommender, follows: Follows) -> None:
+    follows.raises = ZeroDivisionError("division by zero")
+    with capture_logs() as logs:
+        await looks(recommender, 10.0, seen("a"), seen("b"))
+        await looks(recommender, 11.0, seen("a"), seen("b"))
+    assert [(one["event"], one["log_level"]) for one in logs] == [("nothing is recommended", "error")]
+    assert follows.looks == ["a"]
+
+
+def advise_of(step: str) -> Callable[..., tuple[Action, ...]]:
+    return lambda *_: (Action(step, "First", "", when=NOW),)
+
+
+def test_the_step_that_stands_is_a_series_until_the_incident_is_over() -> None:
+    advised, view = Advised(), seen("a")
+    recommender = Recommender(lambda _: None, advised.steps)
+
+    def series(view: EngineView) -> object:
+        (marked,) = recommender.marked([view])
+        return engine_values(marked).get("recommended_action")
+
+    assert series(view) is None
+    advised.advice(view, THRESHOLDS, 1, advise_of("add_replica"))
+    assert series(view) == {"add_replica": 1.0}
+    assert series(later(view, 10.0, Cause.HEALTHY)) is None  # before anybody looked
+    advised.advice(later(view, 20.0, Cause.HEALTHY), THRESHOLDS, 1, advise_of("add_replica"))
+    assert series(view) is None
+
+
+def test_advice_that_does_not_stand_is_no_series() -> None:
+    advised, view = Advised(), seen("a", old=SETTLES - 1)
+    advised.advice(view, THRESHOLDS, 1, advise_of("add_replica"))
+    assert advised.steps() == {}
+
+
+def later(view: EngineView, seconds: float, cause: Cause) -> EngineView:
+    t = view.t + seconds
+    told: Diagnosis = replace(diagnosis(cause), t=t, since=t - 1.0)
+    return replace(view, t=t, diagnosis=told)
+
+
+def test_alerts_have_words_of_forty_characters_for_every_step_that_needs_no_restart() -> None:
+    assert _NOW - {LOOK} <= FIRST_STEPS.keys()
+    assert {key: words for key, words in FIRST_STEPS.items() if len(words) > 40 or words[-1] == "."} == {}
