@@ -58,9 +58,8 @@ class _Stack:
 def main(names: Sequence[str]) -> int:
     """Make those that are not there yet."""
     clock, add = prepare(fetch(NEWEST)), engine.Engine.add
-    curves = json.loads(CURVES.read_text()) if CURVES.exists() else {}
     for name in names or REGIMES:
-        if name in curves:
+        if name in known():
             continue
         made = list[tuple[float, int, Any]]()
 
@@ -72,10 +71,16 @@ def main(names: Sequence[str]) -> int:
         since = since_seconds(regime)
         with mock.patch.object(engine.Engine, "add", remembering):
             played = play(replace(regime, seconds=since + COUNTED_SECONDS, expect=""), NEWEST, clock)
-        curves[name] = _curve(made, regime.flags.block_size, regime.flags.num_gpu_blocks, played.book.begin + since)
-        CURVES.write_text(json.dumps(curves, indent=1) + "\n")
-        print(name, curves[name], flush=True)
+        found = _curve(made, regime.flags.block_size, regime.flags.num_gpu_blocks, played.book.begin + since)
+        CURVES.write_text(json.dumps({**known(), name: found}, indent=1) + "\n")
+        print(name, found, flush=True)
     return 0
+
+
+def known() -> dict[str, dict[str, float]]:
+    """Return hits by factor of the pool, by regime, of those that were made."""
+    made: dict[str, dict[str, float]] = json.loads(CURVES.read_text()) if CURVES.exists() else {}
+    return made
 
 
 def _curve(made: Sequence[tuple[float, int, Any]], block_tokens: int, blocks: int, since: float) -> dict[str, float]:
