@@ -6,6 +6,7 @@ From recordings, through the pipeline and the templates that the exporter draws 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -67,14 +68,17 @@ def snapshots(recording: str, *, oom: bool) -> Iterator[Snapshot]:
 def page_of(name: str) -> str:
     """The last page of the recording that has the stage, or the detail."""
     recording, oom = PAGES[name]
-    found = ""
-    for snapshot in snapshots(recording, oom=oom):
-        diagnosis = snapshot.engines[0].diagnosis if snapshot.engines else None
-        if diagnosis is not None and name in (diagnosis.stage.value, diagnosis.detail):
-            found = status_html(snapshot, "/metrics", advised)
-    if not found:
+    last = max((number for number, one in enumerate(snapshots(recording, oom=oom)) if _shows(one, name)), default=None)
+    if last is None:
         raise RuntimeError(f"{recording} never shows {name}")
-    return found
+    # Once more: what is remembered for the charts goes on with every poll.
+    snapshot = next(itertools.islice(snapshots(recording, oom=oom), last, None))
+    return status_html(snapshot, "/metrics", advised)
+
+
+def _shows(snapshot: Snapshot, name: str) -> bool:
+    diagnosis = snapshot.engines[0].diagnosis if snapshot.engines else None
+    return diagnosis is not None and name in (diagnosis.stage.value, diagnosis.detail)
 
 
 async def draw(folder: Path) -> None:

@@ -92,9 +92,9 @@ def test_the_working_set_of_an_engine_that_computes_contexts_again():
             )
         )
     )
-    assert "computed again, of the prompt tokens computed 50% of the engine's time 31%" in shown
-    assert "prefix hits now 20% with a larger pool 40% at 1.5x, 83% at 2x, 93% at 8x" in shown
-    assert "turnover 9.0 s a context nobody uses is kept 4.0 s to 8.0 s" in shown
+    assert "computed again 50% of the prompt tokens computed, 31% of the engine's time" in shown
+    assert "prefix hits 20% now with a larger pool 40% at 1.5x, 83% at 2x, 93% at 8x" in shown
+    assert "turnover 9.0 s, unused blocks are kept 4.0 s to 8.0 s" in shown
     assert "slower turnover" not in shown
 
 
