@@ -52,7 +52,7 @@ def _ages(view: EngineView) -> Iterator[str]:
     )
     if turnover is not None:
         yield seconds(turnover)
-    if least is not None and most is not None:
-        yield f"unused blocks are kept {seconds(least)} to {seconds(most)}"
     if timed is not None:
-        yield f"{seconds(timed)} on average as the engine times it"
+        yield f"unused blocks are kept {seconds(timed)} on average, as the engine times them"
+    elif least is not None and most is not None:
+        yield f"unused blocks are kept {seconds(least)} to {seconds(most)}"
