@@ -31,7 +31,7 @@ STOPS = 20
 PUBLISHED_WITHIN_SECONDS = 1.5
 POLLED_SECONDS = 2.0
 """Until the exporter has read what came last."""
-SESSIONS_SEARCHED = 50
+SESSIONS_SEARCHED = 20
 """The newest, whose token ids are looked for: each is a search of all memory."""
 
 

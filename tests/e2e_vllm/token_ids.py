@@ -50,4 +50,5 @@ def _regions(pid: int) -> Iterator[bytes]:
             if modes.startswith("rw") and end - begin <= LARGEST_REGION_BYTES:
                 with suppress(OSError, OverflowError):  # what the kernel keeps, and what is unmapped meanwhile
                     memory.seek(begin)
-                    yield memory.read(end - begin)
+                    # Most of a thread's stack was never written.
+                    yield memory.read(end - begin).strip(b"\0")
