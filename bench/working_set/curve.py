@@ -13,11 +13,13 @@ from typing import Any, Final
 from unittest import mock
 
 from bench.working_set.lab import COUNTED_SECONDS, FOLDER, REGIMES, regime_of, since_seconds
+from kvpressure.signals.kv_events import POOLS
 from tests.lab import engine
 from tests.lab.fetch import NEWEST, fetch
 from tests.lab.worker import play, prepare
 
-FACTORS: Final = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+FACTORS: Final = POOLS
+"""Those that the exporter tells by."""
 CURVES: Final = FOLDER / "curves.json"
 
 

@@ -1,13 +1,13 @@
-"""Sessions that come back to a pool too small for them, and to one four times the size; KV events are read of both.
+"""Sessions that come back to a pool too small for them, and to one eight times the size; KV events are read of both.
 
-Twenty clients hold 32,000 tokens at a time, on average; the pools have 8,160 and 32,736.
+Twenty clients hold 31,000 tokens at a time, on average; the pools have 8,160 and 65,504.
 """
 
 from tests.e2e_vllm.load import Load
 from tests.e2e_vllm.scenario import GENERATES, HEALTHY, PRESSURE, Phase, Scenario
 
 LOAD = Load(20, 1000, 8, pause_seconds=2.0, turns=10, more_tokens=150)
-FOUR_TIMES = {"256": "1024"}
+EIGHT_TIMES = {"256": "2048"}
 
 SESSIONS = Scenario(
     "sessions",
@@ -17,6 +17,6 @@ SESSIONS = Scenario(
 ROOM = Scenario(
     "sessions-with-room",
     (Phase("with-room", LOAD, 120, HEALTHY | {"compute_bound"}),),
-    flags=tuple(FOUR_TIMES.get(flag, flag) for flag in GENERATES),
+    flags=tuple(EIGHT_TIMES.get(flag, flag) for flag in GENERATES),
     kv_events=True,
 )

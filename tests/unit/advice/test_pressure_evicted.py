@@ -16,7 +16,7 @@ from tests.support.observed import pressed_view
 pytestmark = pytest.mark.recorded
 
 JOINS = "lab/workingset/joins-0.33.0.jsonl.xz"
-MEASURED = ((0.5, 0.078), (1.0, 0.102), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912))
+MEASURED = ((1.25, 0.135), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912))
 
 
 def actions(hits_by_pool: tuple[PoolHits, ...]) -> dict[str, Action]:
