@@ -53,7 +53,8 @@ class KvEventsRead:
     """What the exporter has read of KV events: `counts` by kind and outcome, and the hit ratio by size of the pool.
 
     `missed_tokens` are the capacity misses it counts; `again_tokens` those of the prompts that vLLM had computed for
-    the turn before and did not find. `token_ids` are the prompts that it still has in its memory or writes.
+    the turn before and did not find. Of the newest `sessions`, `token_ids` are those whose ids it has in its memory, or
+    writes.
     """
 
     counts: dict[str, float]
@@ -285,7 +286,7 @@ async def _kv_events(story: Story, engine: Engine, exporter: str, process: Proce
         hit_ratio_by_pool=_labelled(page, "kvpressure_prefix_cache_hit_ratio_by_pool", "pool_ratio"),
         missed_tokens=sum(_values(page, "kvpressure_kv_capacity_miss_tokens_total")),
         again_tokens=repeated - sum(_values(own, "vllm:prefix_cache_hits_total")),
-        sessions=len(begins),
+        sessions=len(some),
         token_ids=in_memory + token_ids.in_text(written, some),
     )
 
