@@ -24,6 +24,7 @@ from kvpressure.simulation.calibrate import (
 )
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
+from kvpressure.simulation.measured_hits import MeasuredHits, measured_hits
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepSeconds
@@ -141,8 +142,18 @@ def known_sessions(
         raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")
     cache = page.observed.cache
     return Known(
-        best.server, best.demand, page.prompts, page.outputs, measured, cache.bytes_per_token, kv_bits=cache.kv_bits
+        *(best.server, best.demand, page.prompts, page.outputs, measured, cache.bytes_per_token),
+        kv_bits=cache.kv_bits,
+        measured_hits=_measured_hits(best, target),
     )
+
+
+def _measured_hits(fit: _Fit, target: _Target) -> MeasuredHits | None:
+    """Return the hits as measured beside those of a run as long as those that predict; None of one pool alone."""
+    outcome = simulate(fit.server, fit.demand, pools=target.pools) if len(target.pools) > 1 else None
+    if outcome is None or not outcome.hits_by_pool:
+        return None
+    return measured_hits(target.pools, target.hits, outcome.hits_by_pool, fit.demand.clients)
 
 
 def _over_minutes(page: Page) -> Page:
