@@ -13,18 +13,10 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed, PoolHits
-from kvpressure.simulation.calibrate import (
-    LEAST_INTERVALS,
-    Known,
-    Measured,
-    Page,
-    read,
-    requests,
-    sum_of,
-)
+from kvpressure.simulation.calibrate import LEAST_INTERVALS, Known, Measured, Page, read, requests, sum_of
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
-from kvpressure.simulation.measured_hits import MeasuredHits, measured_hits
+from kvpressure.simulation.measured_hits import measured_hits
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepSeconds
@@ -60,7 +52,7 @@ FIT_ANSWERS: Final = 600
 FITTED_RATIO: Final = 0.03
 MAX_SCALE: Final = 2.0
 PACE_WEIGHT: Final = 0.1
-"""Of a factor e in how fast requests are served, in hits: hits alone would choose an engine that stands in a queue."""
+"""Of a factor e in pace, in hits: by hits alone an engine that stands in a queue may be chosen."""
 HITS_ERROR: Final = 0.1
 """Of hits, beyond which the simulation is not the engine."""
 SQRT_3: Final = math.sqrt(3)
@@ -144,16 +136,8 @@ def known_sessions(
     return Known(
         *(best.server, best.demand, page.prompts, page.outputs, measured, cache.bytes_per_token),
         kv_bits=cache.kv_bits,
-        measured_hits=_measured_hits(best, target),
+        measured_hits=measured_hits(best.server, best.demand, target.pools, target.hits),
     )
-
-
-def _measured_hits(fit: _Fit, target: _Target) -> MeasuredHits | None:
-    """Return the hits as measured beside those of a run as long as those that predict; None of one pool alone."""
-    outcome = simulate(fit.server, fit.demand, pools=target.pools) if len(target.pools) > 1 else None
-    if outcome is None or not outcome.hits_by_pool:
-        return None
-    return measured_hits(target.pools, target.hits, outcome.hits_by_pool, fit.demand.clients)
 
 
 def _over_minutes(page: Page) -> Page:

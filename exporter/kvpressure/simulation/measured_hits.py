@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, Server
 
 
@@ -40,8 +41,14 @@ class MeasuredHits:
 
 
 def measured_hits(
-    pools: Sequence[float], measured: Sequence[float], simulated: Sequence[float], clients: int
-) -> MeasuredHits:
-    """Return the correction by pools in tokens, the least first."""
-    off = (ours - theirs for ours, theirs in zip(measured, simulated, strict=True))
-    return MeasuredHits(tuple(zip((pool / max(1, clients) for pool in pools), off, strict=True)), max(measured))
+    server: Server, demand: Demand, pools: Sequence[float], measured: Sequence[float]
+) -> MeasuredHits | None:
+    """Return the correction for an engine by pools in tokens, the least first; None of one pool: it tells of no other.
+
+    It is simulated for as long as what is predicted of it.
+    """
+    outcome = simulate(server, demand, pools=pools) if len(pools) > 1 else None
+    if outcome is None or not outcome.hits_by_pool:
+        return None
+    off = (ours - theirs for ours, theirs in zip(measured, outcome.hits_by_pool, strict=True))
+    return MeasuredHits(tuple(zip((pool / demand.clients for pool in pools), off, strict=True)), max(measured))

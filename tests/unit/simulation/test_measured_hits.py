@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.simulation.measured_hits import measured_hits
+from kvpressure.simulation.measured_hits import MeasuredHits, measured_hits
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
 from kvpressure.simulation.sessions import Sessions
 
 POOLS, MEASURED, SIMULATED = (40_000.0, 80_000.0, 160_000.0), (0.2, 0.5, 0.9), (0.3, 0.4, 0.9)
+OFF = MeasuredHits(((2_000.0, -0.1), (4_000.0, 0.1), (8_000.0, 0.0)), 0.9)
 SERVER = Server(40_000.0, StepSeconds(0.03, 0.0, 1 / 16_000))
 DEMAND = Demand(
     (RequestShape(4_000, 4_000, 50),),
@@ -21,7 +22,7 @@ DEMAND = Demand(
 def corrected(hits: float, *, pool: float = 40_000.0, tier: float = 0.0, clients: int = 20) -> float:
     outcome = simulate(SERVER, DEMAND, answers=50)
     assert outcome is not None
-    found = measured_hits(POOLS, MEASURED, SIMULATED, 20).corrected(
+    found = OFF.corrected(
         replace(outcome, hit_ratio=hits),
         replace(SERVER, pool_tokens=pool, tier_tokens=tier),
         replace(DEMAND, clients=clients),
@@ -52,4 +53,15 @@ def test_hits_stay_between_none_and_the_best_that_was_measured_or_simulated():
 def test_what_is_no_session_has_no_hits_to_correct():
     outcome = simulate(SERVER, replace(DEMAND, sessions=None), answers=50)
     assert outcome is not None
-    assert measured_hits(POOLS, MEASURED, SIMULATED, 20).corrected(outcome, SERVER, DEMAND) is outcome
+    assert OFF.corrected(outcome, SERVER, DEMAND) is outcome
+
+
+def test_an_engine_whose_hits_were_measured_is_predicted_to_have_them():
+    found, outcome = measured_hits(SERVER, DEMAND, POOLS, MEASURED), simulate(SERVER, DEMAND)
+    assert found is not None
+    assert outcome is not None
+    assert found.corrected(outcome, SERVER, DEMAND).hit_ratio == pytest.approx(0.2, abs=0.02)
+
+
+def test_one_pool_tells_of_no_other():
+    assert measured_hits(SERVER, DEMAND, POOLS[:1], MEASURED[:1]) is None
