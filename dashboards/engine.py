@@ -147,6 +147,7 @@ def _cause() -> Row:
 
 
 def _cache() -> Row:
+    twice = engine("prefix_cache_hit_ratio_by_pool", 'pool_ratio="2"')
     return Row(
         "The KV cache",
         [
@@ -199,9 +200,13 @@ def _cache() -> Row:
             graph(
                 "Is the cache large enough for those who come back",
                 "Share of the prefix tokens that the cache still held. Where it falls while the turnover to the right "
-                "gets shorter, contexts are evicted before they are asked for again.",
+                "gets shorter, contexts are evicted before they are asked for again. Computing them again counts as "
+                f"pressure from {shown('eviction_time_min_ratio', 'percent')} of the engine's time. KV events tell "
+                "what twice the pool would hold.",
                 "percentunit",
                 Query(engine("prefix_cache_hit_ratio"), f"prefix hits {ENGINE}", FIRST),
+                Query(twice, f"twice the pool {ENGINE}", REFERENCE, dashed=True),
+                Query(engine("recomputed_time_ratio"), f"time computing again {ENGINE}", BAD),
                 most=1.0,
                 none="nobody asked for a prefix in the window",
             ),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.working_set.curve import CURVES
+from bench.working_set import curve
 from bench.working_set.lab import UNSEEN, Ran, known, recording
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
@@ -76,7 +75,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="regimes; all that were run when none is given")
     parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args()
-    runs, curves = known(), json.loads(CURVES.read_text())
+    runs, curves = known(), curve.known()
     names = options.names or sorted({ran.name for ran in runs} & curves.keys())
     found: list[Predicted] = []
     for name in names:

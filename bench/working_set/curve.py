@@ -13,11 +13,13 @@ from typing import Any, Final
 from unittest import mock
 
 from bench.working_set.lab import COUNTED_SECONDS, FOLDER, REGIMES, regime_of, since_seconds
+from kvpressure.signals.kv_events import POOLS
 from tests.lab import engine
 from tests.lab.fetch import NEWEST, fetch
 from tests.lab.worker import play, prepare
 
-FACTORS: Final = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+FACTORS: Final = POOLS
+"""Those that the exporter tells by."""
 CURVES: Final = FOLDER / "curves.json"
 
 
@@ -58,9 +60,8 @@ class _Stack:
 def main(names: Sequence[str]) -> int:
     """Make those that are not there yet."""
     clock, add = prepare(fetch(NEWEST)), engine.Engine.add
-    curves = json.loads(CURVES.read_text()) if CURVES.exists() else {}
     for name in names or REGIMES:
-        if name in curves:
+        if name in known():
             continue
         made = list[tuple[float, int, Any]]()
 
@@ -72,10 +73,16 @@ def main(names: Sequence[str]) -> int:
         since = since_seconds(regime)
         with mock.patch.object(engine.Engine, "add", remembering):
             played = play(replace(regime, seconds=since + COUNTED_SECONDS, expect=""), NEWEST, clock)
-        curves[name] = _curve(made, regime.flags.block_size, regime.flags.num_gpu_blocks, played.book.begin + since)
-        CURVES.write_text(json.dumps(curves, indent=1) + "\n")
-        print(name, curves[name], flush=True)
+        found = _curve(made, regime.flags.block_size, regime.flags.num_gpu_blocks, played.book.begin + since)
+        CURVES.write_text(json.dumps({**known(), name: found}, indent=1) + "\n")
+        print(name, found, flush=True)
     return 0
+
+
+def known() -> dict[str, dict[str, float]]:
+    """Return hits by factor of the pool, by regime, of those that were made."""
+    made: dict[str, dict[str, float]] = json.loads(CURVES.read_text()) if CURVES.exists() else {}
+    return made
 
 
 def _curve(made: Sequence[tuple[float, int, Any]], block_tokens: int, blocks: int, since: float) -> dict[str, float]:

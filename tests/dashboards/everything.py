@@ -32,6 +32,7 @@ from kvpressure.model.environment import (
     LogReport,
     Termination,
 )
+from kvpressure.model.kv_events import BOUNDS, KvEvents
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from tests.support.snapshots import FakeTarget
 
@@ -45,6 +46,8 @@ FLEET: tuple[tuple[str, str, Label, str], ...] = (
     ("search", "vllm-1", "idle", "qwen2.5-7b"),
 )
 """Namespace, pod, what happens to the engine after 150 s, model."""
+EVICTS = ("batch/vllm-0:8000",)
+"""Whose KV events are read."""
 
 _LIMITS = (DeclaredLimit("max_num_seqs", 128.0, "args"), DeclaredLimit("max_model_len", 32768.0, "args"))
 _MOVES_EVERY_SECONDS = 15
@@ -105,6 +108,8 @@ class Everything:
         return render(snapshot, openmetrics=False, own=[_Process(self._began, steps)])
 
     def _poll(self, t: float) -> None:
+        events = {target: (_kv_events(self._began, t),) for target in EVICTS}
+        self._pipeline.set_environment(t, Environment(kv_events=events))
         cards = tuple(card for engine in self._engines for card in engine.cards(t))
         self._pipeline.on_gpus("nvml", GpuReport(t, cards))
         for engine in self._engines:
@@ -115,6 +120,19 @@ class Everything:
             yield SourceHealth("engine", engine.target.name, True, now, 0.0041, now)
         yield SourceHealth("nvml", "", True, now, 0.002, now)
         yield SourceHealth("kubernetes", "", False, now, 0.8, None, "no answer", "timeout", {"timeout": steps})
+
+
+def _kv_events(began: float, t: float) -> KvEvents:
+    """Eight blocks a second that are evicted and computed again, which a quarter more pool would have kept."""
+    seconds = t - began
+    missed = [0.0] * len(BOUNDS)
+    missed[0] = 128.0 * seconds
+    counts = {"batches": round(seconds), "stored": round(16 * seconds), "removed": round(8 * seconds)}
+    return KvEvents(
+        *(t, began, 0, round(8 * seconds), 128.0 * seconds, tuple(missed), round(8 * seconds)),
+        reach=1 << 24,
+        counts=counts,
+    )
 
 
 def _exporter(began: float, steps: int) -> dict[str, object]:

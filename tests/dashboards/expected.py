@@ -61,6 +61,10 @@ IN: Final[dict[str, tuple[str, ...]]] = {
             *("Kubernetes event", "KV memory per request", "Requests that fit, and requests allowed/A"),
             *("Safe over allowed concurrency", "Headroom by replica/E", "Limits declared"),
             "Which kind of it",  # pressure that a small pool explains has no kind
+            *(
+                "Is the cache large enough for those who come back/B",
+                "Is the cache large enough for those who come back/C",
+            ),
         ),
         (),
     ),

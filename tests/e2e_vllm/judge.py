@@ -12,6 +12,8 @@ from tests.e2e_vllm.run import Story, Visit
 from tests.e2e_vllm.scenario import ALL_OF_ONE, KV_ALERTS, PAGING, Bars
 
 ALARMING = frozenset({"kv_cache_pressure", "stuck"})
+MISSED_ERROR_RATIO = 0.1
+"""Turns under way at the end are counted by one side alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,23 @@ def judge(story: Story, bars: Bars) -> list[Row]:
 
 
 def _kv_events(story: Story) -> Iterator[Row]:
-    if (read := story.kv_events) is not None:
-        bad = {name: many for name in ("bad", "unknown", "oversized", "skipped") if (many := read.get(name))}
-        held = bool(read.get("stored") and read.get("removed")) and not bad
-        seen = ", ".join(f"{name} {many:.0f}" for name, many in read.items()) or "nothing"
-        yield Row(held, "KV events: blocks stored and removed are read, and none is bad or unknown", seen)
+    if (read := story.kv_events) is None:
+        return
+    counts = read.counts
+    bad = {name: many for name in ("bad", "unknown", "oversized", "skipped") if (many := counts.get(name))}
+    held = bool(counts.get("stored") and counts.get("removed")) and not bad
+    seen = ", ".join(f"{name} {many:.0f}" for name, many in counts.items()) or "nothing"
+    yield Row(held, "KV events: blocks stored and removed are read, and none is bad or unknown", seen)
+    if not read.sessions:
+        return
+    seen = f"{read.missed_tokens:,.0f} of {read.again_tokens:,.0f}"
+    held = abs(read.missed_tokens - read.again_tokens) <= MISSED_ERROR_RATIO * read.again_tokens
+    yield Row(held, "KV events: capacity misses are what turns had to compute again", seen)
+    pools = ", ".join(f"{ratio:.2f} at {pool}" for pool, ratio in read.hit_ratio_by_pool.items())
+    held = read.hit_ratio is not None and bool(pools)
+    yield Row(held, "KV events: the hit ratio by size of the pool", f"{read.hit_ratio}; {pools or 'none'}")
+    seen = f"of {read.token_ids} of {read.sessions} sessions"
+    yield Row(not read.token_ids, "KV events: the exporter neither keeps nor writes token ids", seen)
 
 
 def settled(story: Story, visit: Visit) -> list[Look]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e_vllm import servers
+from tests.e2e_vllm import servers, token_ids
 from tests.e2e_vllm.environment import Environment
 from tests.e2e_vllm.load import Tally, driving
 from tests.e2e_vllm.observe import AlertEpisode, Look, Observer, gauges_of
@@ -29,6 +29,10 @@ IDLE_WITHIN_SECONDS = 30
 COMMAND_WITHIN_SECONDS = 120.0
 STOPS = 20
 PUBLISHED_WITHIN_SECONDS = 1.5
+POLLED_SECONDS = 2.0
+"""Until the exporter has read what came last."""
+SESSIONS_SEARCHED = 20
+"""The newest, whose token ids are looked for: each is a search of all memory."""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,24 @@ class Visit:
 
 
 @dataclass(slots=True)
+class KvEventsRead:
+    """What the exporter has read of KV events: `counts` by kind and outcome, and the hit ratio by size of the pool.
+
+    `missed_tokens` are the capacity misses it counts; `again_tokens` those of the prompts that vLLM had computed for
+    the turn before and did not find. Of the newest `sessions`, `token_ids` are those whose ids it has in its memory, or
+    writes.
+    """
+
+    counts: dict[str, float]
+    hit_ratio: float | None
+    hit_ratio_by_pool: dict[str, float]
+    missed_tokens: float
+    again_tokens: float
+    sessions: int
+    token_ids: int
+
+
+@dataclass(slots=True)
 class Story:
     """Everything that a run showed."""
 
@@ -57,8 +79,8 @@ class Story:
     plan: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, Any] = field(default_factory=dict)
     down: tuple[float, float] = (0.0, 0.0)
-    kv_events: dict[str, float] | None = None
-    """What the exporter has read of them, by kind and outcome; None where none are published."""
+    kv_events: KvEventsRead | None = None
+    """None where none are published."""
 
 
 @dataclass
@@ -186,7 +208,8 @@ async def play(
         life = await stack.enter_async_context(contextlib.AsyncExitStack())
         await life.enter_async_context(engine.serving())
         say(f"vLLM serves after {story.boot_seconds[-1]:.0f} s")
-        exporter = await stack.enter_async_context(servers.exporter(engine.url, ours, folder, scenario.settings))
+        process = await stack.enter_async_context(servers.exporter(engine.url, ours, folder, scenario.settings))
+        exporter = f"http://127.0.0.1:{ours}"
         prometheus = await stack.enter_async_context(servers.prometheus(ours, free_port(), folder))
         observer = Observer(engine.url, exporter, prometheus, folder / "recording.jsonl.gz", on_look)
         observer.looks, observer.alerts, observer.failures = story.looks, story.alerts, story.failures
@@ -205,9 +228,9 @@ async def play(
                 visit.page_bytes_per_second = await _page_rate(prometheus, visit)
                 if watching.done():
                     watching.result()
-            story.full_page_bytes = len(await get(f"{engine.url}/metrics"))
             if scenario.kv_events:
-                story.kv_events = _kv_events(await get(f"{exporter}/metrics"))
+                story.kv_events = await _kv_events(story, engine, exporter, process)
+            story.full_page_bytes = len(await get(f"{engine.url}/metrics"))
             story.targets = json.loads(await get(f"{exporter}/targets"))
         finally:
             watching.cancel()
@@ -247,9 +270,34 @@ async def kvpressure(*arguments: str) -> tuple[int, str]:
     return process.returncode or 0, out.decode() or err.decode()
 
 
-def _kv_events(page: str) -> dict[str, float]:
-    found = re.findall(r'^kvpressure_kv_event[a-z_]*\{.*(?:kind|outcome)="(\w+)".*\} (\S+)$', page, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+async def _kv_events(story: Story, engine: Engine, exporter: str, process: Process) -> KvEventsRead:
+    await asyncio.sleep(POLLED_SECONDS)
+    page, own = await get(f"{exporter}/metrics"), await get(f"{engine.url}/metrics")
+    tallies = [visit.tally for visit in story.visits]
+    begins = [words for tally in tallies for words in tally.begins]
+    blocks = int(dict(zip(engine.scenario.flags, engine.scenario.flags[1:], strict=False))["--block-size"])
+    repeated = sum(before // blocks * blocks for tally in tallies for before in tally.repeated)
+    written = page + await get(f"{exporter}/api/v1/diagnosis") + process.output()
+    some = begins[-SESSIONS_SEARCHED:]
+    in_memory = await asyncio.to_thread(token_ids.in_memory, process.pid, some)
+    return KvEventsRead(
+        counts=_labelled(page, "kvpressure_kv_event[a-z_]*", "(?:kind|outcome)"),
+        hit_ratio=next(iter(_values(page, "kvpressure_prefix_cache_hit_ratio")), None),
+        hit_ratio_by_pool=_labelled(page, "kvpressure_prefix_cache_hit_ratio_by_pool", "pool_ratio"),
+        missed_tokens=sum(_values(page, "kvpressure_kv_capacity_miss_tokens_total")),
+        again_tokens=repeated - sum(_values(own, "vllm:prefix_cache_hits_total")),
+        sessions=len(some),
+        token_ids=in_memory + token_ids.in_text(written, some),
+    )
+
+
+def _labelled(page: str, name: str, label: str) -> dict[str, float]:
+    found = re.findall(rf'^{name}\{{.*\b{label}="([^"]+)".*\}} (\S+)$', page, re.MULTILINE)
+    return {value: float(number) for value, number in found}
+
+
+def _values(page: str, name: str) -> list[float]:
+    return [float(value) for value in re.findall(rf"^{name}\{{.*\}} (\S+)$", page, re.MULTILINE)]
 
 
 async def _page_rate(prometheus: str, visit: Visit) -> float | None:

@@ -88,13 +88,13 @@ def _name(pid: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def exporter(engine_url: str, port: int, folder: Path, settings: Mapping[str, Any]) -> AsyncIterator[str]:
-    """The exporter as its users run it, watching one engine; gives its address."""
+async def exporter(engine_url: str, port: int, folder: Path, settings: Mapping[str, Any]) -> AsyncIterator[Process]:
+    """The exporter as its users run it at `port`, watching one engine."""
     config = configure(engine_url, port, folder, settings)
     url = f"http://127.0.0.1:{port}"
     async with running([*KVPRESSURE, "run", "--config.file", str(config)], folder / "exporter.log") as process:
         await _answers(f"{url}/-/healthy", process, 30.0)
-        yield url
+        yield process
 
 
 def configure(engine_url: str, port: int, folder: Path, more: Mapping[str, Any]) -> Path:

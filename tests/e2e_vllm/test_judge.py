@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from subprocess import PIPE, Popen
 from typing import Any
 
+import pytest
+
+from tests.e2e_vllm import token_ids
 from tests.e2e_vllm.judge import judge
 from tests.e2e_vllm.load import NOTHING
 from tests.e2e_vllm.observe import AlertEpisode, Look
-from tests.e2e_vllm.run import Story, Visit
+from tests.e2e_vllm.run import KvEventsRead, Story, Visit
 from tests.e2e_vllm.scenario import Bars, Event, Phase
 
 BEGAN, DELAY = 1000.0, 34
@@ -105,3 +110,40 @@ def test_triage_that_was_not_to_run():
     found = story(replace(PHASE, triage_exit=None))
     found.visits[0].triage = None
     assert missed(found) == []
+
+
+def events(**other: Any) -> KvEventsRead:
+    read = KvEventsRead({"stored": 90.0, "removed": 80.0, "bad": 0.0}, 0.2, {"2": 0.4}, 1000.0, 1050.0, 12, 0)
+    return replace(read, **other)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "bar"),
+    [
+        ({"counts": {"stored": 90.0}}, "KV events: blocks stored and removed are read, and none is bad or unknown"),
+        ({"counts": {"stored": 9.0, "removed": 8.0, "bad": 1.0}}, "KV events: blocks stored and removed are read"),
+        ({"missed_tokens": 900.0}, "KV events: capacity misses are what turns had to compute again"),
+        ({"missed_tokens": 0.0}, "KV events: capacity misses are what turns had to compute again"),
+        ({"hit_ratio_by_pool": {}}, "KV events: the hit ratio by size of the pool"),
+        ({"token_ids": 1}, "KV events: the exporter neither keeps nor writes token ids"),
+    ],
+)
+def test_kv_events(spoilt, bar):
+    good, bad = story(), story()
+    good.kv_events, bad.kv_events = events(), events(**spoilt)
+    assert missed(good) == []
+    (found,) = missed(bad)
+    assert found.startswith(bar)
+
+
+def test_token_ids_are_found_in_memory_and_in_texts():
+    here, gone = (["t7", "t200", "t901", "t555", "t902", "t128"], ["t8", "t201", "t903", "t557", "t904", "t129"])
+    keeps = "import array; kept = array.array('I', [7, 200, 901, 555, 902, 128]); print(flush=True); input()"
+    with Popen((sys.executable, "-c", keeps), stdin=PIPE, stdout=PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert token_ids.in_memory(child.pid, [here, gone]) == 1
+        child.communicate(b"\n")
+    assert token_ids.in_text("ids: [7, 200, 901, 555, 902, 128]", [here, gone]) == 1
+    assert token_ids.in_text("said: t8 t201 t903 t557 t904 t129.", [here, gone]) == 1
+    assert token_ids.in_text("[17, 200, 901, 555, 902, 128] 7 200", [here, gone]) == 0

@@ -12,7 +12,7 @@ from tests.e2e_vllm.scenario import Event, Phase, Scenario
 from tests.e2e_vllm.scenarios import SCENARIOS
 from tests.support.rules import alerts
 
-WHOLE_RUN_SECONDS = 1800.0
+WHOLE_RUN_SECONDS = 2400.0
 BOOT_SECONDS = 60.0
 """With Prometheus and the exporter."""
 
@@ -44,7 +44,7 @@ def test_names_tell_scenarios_and_phases_apart():
     assert len(set(phases)) == len(phases)
 
 
-def test_a_whole_run_fits_half_an_hour():
+def test_a_whole_run_fits_forty_minutes():
     assert sum(seconds_of(scenario) for scenario in SCENARIOS) <= WHOLE_RUN_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.support.pictures FOLDER`: the page in its four stages, on a desk, in the dark and on a phone.
+"""`python -m tests.support.pictures FOLDER`: the page in its four stages and of eviction, in three looks.
 
 From recordings, through the pipeline and the templates that the exporter draws it with, by a real browser.
 """
@@ -6,6 +6,7 @@ From recordings, through the pipeline and the templates that the exporter draws 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,13 +31,14 @@ from tests.support.tools import FIXTURES
 THRESHOLDS = load_thresholds()
 TARGET = ReplayTarget("chat/vllm-0:8000", namespace="chat", pod="vllm-0", container="vllm")
 LOOKS = {"light": (DESKTOP, "light"), "dark": (DESKTOP, "dark"), "phone": (PHONE, "dark")}
-STAGES = {
-    Stage.NONE: ("light-load", False),
-    Stage.BUILDING: ("ramp-into-pressure", False),
-    Stage.COLLAPSED: ("long-context-collapse", False),
-    Stage.FAILING: ("preemption-thrash", True),
+PAGES = {
+    Stage.NONE.value: ("traces/light-load", False),
+    Stage.BUILDING.value: ("traces/ramp-into-pressure", False),
+    Stage.COLLAPSED.value: ("traces/long-context-collapse", False),
+    Stage.FAILING.value: ("traces/preemption-thrash", True),
+    "eviction": ("lab/workingset/joins-0.33.0", False),
 }
-"""The recording that shows each, and whether the engine's log tells of a device that ran out of memory."""
+"""By stage or detail: the recording that shows it, and whether the engine's log has a device that ran out of memory."""
 
 
 def advised(view: EngineView) -> tuple[Action, ...]:
@@ -50,7 +52,7 @@ def advised(view: EngineView) -> tuple[Action, ...]:
 def snapshots(recording: str, *, oom: bool) -> Iterator[Snapshot]:
     """One a poll."""
     pipeline, reader, past = Pipeline(PipelineSettings(), THRESHOLDS), PageReader(), Histories()
-    for line in read_trace(FIXTURES / "traces" / f"{recording}.jsonl.xz"):
+    for line in read_trace(FIXTURES / f"{recording}.jsonl.xz"):
         assert isinstance(line, TraceLine)
         if oom:
             log = LogReport(
@@ -63,32 +65,35 @@ def snapshots(recording: str, *, oom: bool) -> Iterator[Snapshot]:
         yield Snapshot(line.t, views, (), histories=past)
 
 
-def page_of(stage: Stage) -> str:
-    """The last page of the recording on which the stage holds."""
-    recording, oom = STAGES[stage]
-    found = ""
-    for snapshot in snapshots(recording, oom=oom):
-        diagnosis = snapshot.engines[0].diagnosis if snapshot.engines else None
-        if diagnosis is not None and diagnosis.stage is stage:
-            found = status_html(snapshot, "/metrics", advised)
-    if not found:
-        raise RuntimeError(f"{recording} never shows the stage {stage.value}")
-    return found
+def page_of(name: str) -> str:
+    """The last page of the recording that has the stage, or the detail."""
+    recording, oom = PAGES[name]
+    last = max((number for number, one in enumerate(snapshots(recording, oom=oom)) if _shows(one, name)), default=None)
+    if last is None:
+        raise RuntimeError(f"{recording} never shows {name}")
+    # Once more: what is remembered for the charts goes on with every poll.
+    snapshot = next(itertools.islice(snapshots(recording, oom=oom), last, None))
+    return status_html(snapshot, "/metrics", advised)
+
+
+def _shows(snapshot: Snapshot, name: str) -> bool:
+    diagnosis = snapshot.engines[0].diagnosis if snapshot.engines else None
+    return diagnosis is not None and name in (diagnosis.stage.value, diagnosis.detail)
 
 
 async def draw(folder: Path) -> None:
-    """A picture of each stage in each look."""
+    """A picture of each page in each look."""
     with tempfile.TemporaryDirectory() as pages:
         async with browser() as opened:
-            for stage in STAGES:
-                file = Path(pages) / f"{stage.value}.html"
-                file.write_text(page_of(stage))
+            for name in PAGES:
+                file = Path(pages) / f"{name}.html"
+                file.write_text(page_of(name))
                 for look, (viewport, scheme) in LOOKS.items():
                     watched = await opened.open(f"file://{file}", viewport, color_scheme=scheme)
                     width = await watched.page.evaluate("document.documentElement.scrollWidth")
                     if width > viewport["width"]:
-                        raise RuntimeError(f"{stage.value}, {look}: {width} px wide on {viewport['width']}")
-                    await watched.page.screenshot(path=folder / f"page-{stage.value}-{look}.png", full_page=True)
+                        raise RuntimeError(f"{name}, {look}: {width} px wide on {viewport['width']}")
+                    await watched.page.screenshot(path=folder / f"page-{name}-{look}.png", full_page=True)
 
 
 if __name__ == "__main__":

@@ -231,7 +231,7 @@ def _sequences_steps(case: Case, sequences: int) -> list[Step]:
 def _limit_steps(case: Case, longest: int, output: int, sequences: int) -> list[Step]:
     share = case.thresholds.advice_request_share_max_ratio
     most = "" if case.limit is None else f", at most {number(case.limit)}"
-    formula = f"{share:g} of the pool, at least a p95 request{most}"
+    formula = f"{share:.0%} of the pool, at least a p95 request{most}"
     if case.tokens < longest < case.pool.longest(share, case.limit or longest + case.pool.block_tokens):
         formula = f"with 1 in 20 as long, {number(sequences)} still run side by side (simulated)"
     return [

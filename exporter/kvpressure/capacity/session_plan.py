@@ -56,30 +56,45 @@ class SessionsAsked:
 class SessionPlan:
     """What serves them. Bytes are on one GPU of an engine, None where a token's are not known.
 
-    `hit_ratio` is the share of the prompt tokens that the pool finds, `best_hit_ratio` if nothing were evicted; below
-    `cliff_tokens` it is less than half of that. `pool_tokens_needed`, `replicas`, `sessions_per_replica` and
-    `offload_tokens` are the least (the most sessions) that find nine tenths of it; None where none does.
+    `best_hit_ratio` is the share of the prompt tokens that is found if nothing is evicted; below a pool of
+    `cliff_tokens` it is less than half of that, and `pool_tokens_needed` are the least that find nine tenths of it.
+    `on_pool` is what a given pool finds, None without one and where it holds no context to its end.
     """
 
     asked: SessionsAsked
     working_set_tokens: int
     working_set_bytes: float | None
-    pool_tokens: int
-    hit_ratio: float
     best_hit_ratio: float
     cliff_tokens: int
     pool_tokens_needed: int
+    on_pool: OnPool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnPool:
+    """What a pool finds of the prompt tokens, and what serves the sessions beside it.
+
+    `replicas`, `sessions_per_replica` and `offload_tokens` are the least (the most sessions) that find nine tenths of
+    what could be found, which is `enough_ratio`; None where none does.
+    """
+
+    pool_tokens: int
+    hit_ratio: float
+    enough_ratio: float
     hit_ratio_in_8_bits: float
     replicas: int | None
     sessions_per_replica: int | None
     offload_tokens: int
     offload_bytes: float | None
 
+    @property
+    def serves(self) -> bool:
+        """Whether the pool finds enough by itself."""
+        return self.hit_ratio >= self.enough_ratio
 
-def plan_sessions(asked: SessionsAsked, pool_tokens: int, bytes_per_token: float | None) -> SessionPlan | None:
-    """Return the plan for an engine with that pool; None where the pool holds no context to its end."""
-    if pool_tokens <= asked.longest_tokens + asked.answer_tokens:
-        return None
+
+def plan_sessions(asked: SessionsAsked, pool_tokens: int | None, bytes_per_token: float | None) -> SessionPlan:
+    """Return the plan, and what serves them beside a pool where one is given."""
     scale = max(1.0, asked.count / MAX_SIMULATED)
     demand = asked.demand(max(1, round(asked.count / scale)))
     whole = scale * working_set_tokens((Server(1.0, STEPS), demand))
@@ -89,27 +104,34 @@ def plan_sessions(asked: SessionsAsked, pool_tokens: int, bytes_per_token: float
         outcome = simulate(Server(pool / scale, STEPS, tier_tokens=tier / scale), some)
         return 0.0 if outcome is None else outcome.hit_ratio or 0.0
 
-    room = max(ROOM_FACTOR * whole, pool_tokens)
+    room = max(ROOM_FACTOR * whole, pool_tokens or 0)
     best = hits(room)
     enough = FOUND_RATIO * best
     cliff = cliff_tokens((Server(room / scale, STEPS), demand)) or 0.0
-    offload = _least(lambda tier: hits(pool_tokens, tier=tier) >= enough, whole / 50, ROOM_FACTOR * whole)
-    replicas = next((n for n in range(1, MAX_REPLICAS + 1) if hits(pool_tokens, share=1 / n) >= enough), None)
-    fewer = next((n for n in _counts(asked.count) if hits(pool_tokens, share=n / asked.count) >= enough), None)
+
+    def beside(pool: int) -> OnPool:
+        offload = _least(lambda tier: hits(pool, tier=tier) >= enough, whole / 50, ROOM_FACTOR * whole)
+        fewer = next((n for n in _counts(asked.count) if hits(pool, share=n / asked.count) >= enough), None)
+        return OnPool(
+            pool_tokens=pool,
+            hit_ratio=hits(pool),
+            enough_ratio=enough,
+            hit_ratio_in_8_bits=hits(KV_8_BIT_POOL_FACTOR * pool),
+            replicas=next((n for n in range(1, MAX_REPLICAS + 1) if hits(pool, share=1 / n) >= enough), None),
+            sessions_per_replica=fewer,
+            offload_tokens=round(offload),
+            offload_bytes=None if bytes_per_token is None else offload * bytes_per_token,
+        )
+
+    holds_one = pool_tokens is not None and pool_tokens > asked.longest_tokens + asked.answer_tokens
     return SessionPlan(
         asked=asked,
         working_set_tokens=round(whole),
         working_set_bytes=None if bytes_per_token is None else whole * bytes_per_token,
-        pool_tokens=pool_tokens,
-        hit_ratio=hits(pool_tokens),
         best_hit_ratio=best,
         cliff_tokens=round(cliff * scale),
         pool_tokens_needed=round(_least(lambda pool: hits(pool) >= enough, whole / 50, ROOM_FACTOR * whole)),
-        hit_ratio_in_8_bits=hits(KV_8_BIT_POOL_FACTOR * pool_tokens),
-        replicas=replicas,
-        sessions_per_replica=fewer,
-        offload_tokens=round(offload),
-        offload_bytes=None if bytes_per_token is None else offload * bytes_per_token,
+        on_pool=beside(pool_tokens) if pool_tokens is not None and holds_one else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,14 @@ from kvpressure.cli.cards import predicted, prediction_report
 from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
 from kvpressure.cli.options import UsualFirst
 from kvpressure.cli.plan_report import flags, report
-from kvpressure.cli.plan_sessions import asked_of, planned, session_options, session_report, with_lengths
+from kvpressure.cli.plan_sessions import (
+    asked_of,
+    planned,
+    session_options,
+    session_report,
+    sessions_alone,
+    with_lengths,
+)
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.record import SourceError
@@ -129,8 +137,8 @@ def command(**options: Any) -> None:
     For a model give --model-config or --model, --gpu or --gpu-memory, --prompt-p95 and --output-p95. For a running
     engine --url is enough; with --model-config as well its layers with sliding windows are counted right.
 
-    Chats and agents that come back with all that was said before are described by --sessions, --context and --think:
-    then it says what they keep in the pool, where hits collapse, and what serves them.
+    Chats and agents that come back with all that was said before are described by --sessions, --context and --think,
+    which are enough by themselves: it says what they keep in the pool, where hits collapse, and what serves them.
 
     The exit code is 1 when not even one request fits, and 2 when something is missing or the server would refuse
     it, with what to do.
@@ -138,13 +146,15 @@ def command(**options: Any) -> None:
     live = options["url"] is not None or options["kv_cache_tokens"] is not None
     if options["model_config"] is not None and options["model"] is not None:
         raise click.UsageError("give --model-config or --model, not both")
-    if not live and options["model_config"] is options["model"] is None:
-        raise click.UsageError(
-            "give --model-config or --model for a model, or --url or --kv-cache-tokens for an engine"
-        )
     if options["url"] is not None and options["kv_cache_tokens"] is not None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
     asked = asked_of(options)
+    if not live and options["model_config"] is options["model"] is None:
+        if asked is not None:
+            sessions_alone(asked, as_json=options["as_json"])
+        raise click.UsageError(
+            "give --model-config or --model for a model, or --url or --kv-cache-tokens for an engine"
+        )
     if asked is not None:
         options = with_lengths(options, asked)
     try:
@@ -153,19 +163,26 @@ def command(**options: Any) -> None:
         fail(*f"{error}".splitlines())
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
     sessions = None if asked is None else planned(asked, plan)
+    gpus = None if sessions is None or live else _gpus(options, plan.pool_tokens, sessions.pool_tokens_needed)
+    about = () if sessions is None else (*session_report(sessions, plan.pool_tokens, gpus),)
     told = None if live else predicted(plan, options, runtime)
     if options["as_json"]:
         also: dict[str, Any] = {} if told is None else {"predicted": asdict(told)}
-        also |= {} if asked is None else {"sessions": None if sessions is None else asdict(sessions)}
+        also |= {} if sessions is None else {"sessions": {**asdict(sessions), "tensor_parallel_size": gpus}}
         say_json({"title": title, "flags": given, **asdict(plan), **also})
     else:
-        also_said = prediction_report(told)
-        say(
-            *report(title, given, plan, runtime),
-            *also_said,
-            *(() if asked is None else session_report(asked, sessions)),
-        )
+        say(*report(title, given, plan, runtime, about), *prediction_report(told))
     sys.exit(0 if plan.max_num_seqs else 1)
+
+
+def _gpus(options: Mapping[str, Any], pool_tokens: int, needed: int) -> int | None:
+    """Return the GPUs that have to share each layer for a larger pool; None where none has to, or no number does."""
+    for factor in (2, 4, 8) if pool_tokens < needed else ():
+        tensor = factor * options["tensor_parallel"]
+        with suppress(RefusedError, click.UsageError):
+            if _from_model({**options, "tensor_parallel": tensor})[2].pool_tokens >= needed:
+                return int(tensor)
+    return None
 
 
 def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:

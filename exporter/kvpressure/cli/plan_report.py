@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvpressure.capacity.arithmetic import Step, number
 from kvpressure.capacity.capacity_plan import MemoryTarget, Plan
@@ -34,8 +34,10 @@ def flags(
     return {planning.flags[name]: value for name, value in given.items()}
 
 
-def report(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -> Iterator[str]:
-    """Return the lines of the whole answer."""
+def report(
+    title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime, sessions: Sequence[str] = ()
+) -> Iterator[str]:
+    """Return the lines of the whole answer, with those about sessions before the arithmetic."""
     yield from (title.rstrip(), "")
     if named:
         yield f"Flags of {runtime.planning.command}"
@@ -47,6 +49,8 @@ def report(title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime) -
         yield "No flags: with this traffic not even one request fits"
     for warning in plan.warnings:
         yield from ("", *_wrapped(warning, "warning: "))
+    if sessions:
+        yield from ("", *sessions)
     yield from ("", "Arithmetic", *_table(plan.steps), "", "Trade-offs")
     yield from _trade_offs(plan, runtime)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from dataclasses import asdict
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
 from kvpressure.capacity.arithmetic import number, size
 from kvpressure.capacity.capacity_plan import Plan
-from kvpressure.capacity.session_plan import TURNS, SessionPlan, SessionsAsked, plan_sessions
+from kvpressure.capacity.session_plan import TURNS, OnPool, SessionPlan, SessionsAsked, plan_sessions
+from kvpressure.cli.say import say, say_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,43 +71,64 @@ def with_lengths(options: Mapping[str, Any], asked: SessionsAsked) -> dict[str, 
     return {**options, **{name: options[name] or value for name, value in lengths.items()}}
 
 
-def planned(asked: SessionsAsked, plan: Plan) -> SessionPlan | None:
-    """Return the plan for the sessions on the pool of a plan."""
+def planned(asked: SessionsAsked, plan: Plan | None) -> SessionPlan:
+    """Return the plan for the sessions on the pool of a plan, or on none."""
+    if plan is None:
+        return plan_sessions(asked, None, None)
     each = plan.pool_bytes / plan.pool_tokens if plan.pool_bytes is not None and plan.pool_tokens else None
     return plan_sessions(asked, plan.pool_tokens, each)
 
 
-def session_report(asked: SessionsAsked, plan: SessionPlan | None) -> Iterator[str]:
-    """Return the lines about sessions."""
-    yield ""
-    yield "Sessions"
-    if plan is None:
-        yield f"  the pool does not hold one context of {number(round(asked.longest_tokens))} tokens to its end"
-        return
+def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None = None) -> Iterator[str]:
+    """Return the lines about sessions; `pool_tokens` is the size of a pool that is given.
+
+    With `gpus` that share each layer, the pool is large enough.
+    """
+    asked, found = plan.asked, plan.on_pool
     bytes_ = "" if plan.working_set_bytes is None else f", {size(plan.working_set_bytes)} on each GPU"
-    yield (
-        f"  working set: {number(plan.working_set_tokens)} tokens{bytes_}, of {number(asked.count)} sessions whose "
-        f"contexts grow to {number(round(asked.longest_tokens))}"
-    )
-    yield (
-        f"  this pool: {number(plan.pool_tokens)} tokens find {plan.hit_ratio:.0%} of the prompts' tokens, "
-        f"{plan.best_hit_ratio:.0%} if nothing were evicted"
-    )
-    yield f"  cliff: below {_rounded(plan.cliff_tokens)} tokens less than half of that is found"
+    best = f"{plan.best_hit_ratio:.0%} of their prompts' tokens"
+    yield f"{number(asked.count)} sessions that come back, with contexts that grow to {_rounded(asked.longest_tokens)}"
+    yield f"  working set     {_rounded(plan.working_set_tokens)} tokens{bytes_}"
+    yield f"  could be found  {best}, if nothing were evicted"
+    yield f"  cliff           {_rounded(plan.cliff_tokens)} tokens: a smaller pool finds less than half of that"
+    if found is not None:
+        serves = "enough" if found.serves else "too small"
+        yield f"  this pool       {number(found.pool_tokens)} tokens find {found.hit_ratio:.0%}: {serves}"
+    elif pool_tokens is not None:
+        yield f"  this pool       {number(pool_tokens)} tokens do not hold one context to its end: too small"
     yield ""
-    yield "The least that finds nine tenths of it, each by itself"
-    yield f"  a pool of {_rounded(plan.pool_tokens_needed)} tokens"
-    yield f"  (the KV cache in 8 bits, if it is in 16 now: finds {plan.hit_ratio_in_8_bits:.0%})"
-    if plan.replicas is not None:
-        yield f"  replicas: {number(plan.replicas)}, each session always to the same one"
-    if plan.sessions_per_replica is not None:
-        yield f"  sessions on one replica: at most {number(plan.sessions_per_replica)}"
-    tier = f"{_rounded(plan.offload_tokens)} tokens" if plan.offload_bytes is None else size(plan.offload_bytes)
-    of = "" if plan.offload_bytes is None else " for each GPU"
-    yield f"  a tier for evicted contexts in host memory: {tier}{of}"
-    yield ""
+    yield "What serves them, each by itself: it finds nine tenths of what could be found"
+    yield f"  pool            {_rounded(plan.pool_tokens_needed)} tokens"
+    if gpus is not None:
+        yield f"  more GPUs       --tensor-parallel-size {gpus}"
+    if found is not None and not found.serves:
+        yield from _beside(found)
+    elif pool_tokens is None:
+        yield "  replicas, host memory: give --model and --gpu, --kv-cache-tokens or --url"
     yield "  Simulated with steps of 30 ms, 16,000 prompt tokens a second, and think times up to five times the"
     yield "  shortest; `kvpressure whatif` starts from a running engine instead."
+
+
+def sessions_alone(asked: SessionsAsked, *, as_json: bool) -> NoReturn:
+    """Say what serves sessions whatever the engine, and end."""
+    plan = planned(asked, None)
+    if as_json:
+        say_json({"sessions": asdict(plan)})
+    else:
+        say(*session_report(plan, None))
+    sys.exit(0)
+
+
+def _beside(found: OnPool) -> Iterator[str]:
+    if found.replicas is not None:
+        yield f"  replicas        {number(found.replicas)}, each session always to the same one"
+    if found.sessions_per_replica is not None:
+        yield f"  fewer sessions  at most {number(found.sessions_per_replica)} on one replica"
+    each = found.offload_bytes
+    tier = f"{_rounded(found.offload_tokens)} tokens" if each is None else f"{size(each)} for each GPU"
+    yield f"  host memory     {tier}, for contexts that are evicted"
+    enough = "enough" if found.hit_ratio_in_8_bits >= found.enough_ratio else "not enough"
+    yield f"  KV in 8 bits    finds {found.hit_ratio_in_8_bits:.0%}, if it is in 16 now: {enough}"
 
 
 def _rounded(tokens: float) -> str:

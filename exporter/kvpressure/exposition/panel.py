@@ -23,6 +23,7 @@ from kvpressure.exposition.wording import (
     shown,
     standing_text,
 )
+from kvpressure.exposition.working_set import working_set
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import at
@@ -98,6 +99,7 @@ def engine_panel(
         "incident": incident_text(view.incident, now),
         "facts": _facts(view, now if silence is None else view.t, calm=calm),
         "evidence": _evidence(diagnosis),
+        "working_set": working_set(view),
         "actions": by_time([replace(action, order=order) for order, action in enumerate(actions, 1)]),
         "standing": standing_text(actions[0] if actions else None),
         "runbook": runbook,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from kvpressure.model.view import Interval, Minutes
+from kvpressure.model.view import Interval, Minutes, PoolHits
 from kvpressure.signals.windows import EngineWindow
 
 SECONDS: Final = 300.0
@@ -86,6 +86,29 @@ class LongMeans:
             hit_ratio=min(1.0, max(0.0, hits / queries)),
             intervals=tuple(itertools.starmap(_interval, itertools.pairwise(self._readings))),
         )
+
+
+class PoolMeans:
+    """Hits of larger pools over `SECONDS`, as means of windows; bounded in readings."""
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, Mapping[float, float]]] = deque()
+
+    def take(self, t: float, hits: Mapping[float, float]) -> None:
+        """Take in the hits by pool of the window that ends at `t`; without any it begins again."""
+        readings = self._readings
+        if not hits or (readings and not 0 <= t - readings[-1][0] <= LONGEST_GAP_SECONDS):
+            readings.clear()
+        if hits and (not readings or t - readings[-1][0] >= SPACING_SECONDS):
+            readings.append((t, hits))
+        while readings and readings[0][0] <= t - SECONDS:
+            readings.popleft()
+
+    def hits(self) -> tuple[PoolHits, ...]:
+        """Return the means of those pools that every window tells of, the smallest first."""
+        known = [hits for _, hits in self._readings]
+        pools = sorted(set.intersection(*map(set, known))) if known else ()
+        return tuple(PoolHits(pool, sum(hits[pool] for hits in known) / len(known)) for pool in pools)
 
 
 def _follows(last: _Reading, t: float, counters: Mapping[str, float]) -> bool:

@@ -14,7 +14,7 @@ from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import Incident, Observed, PoolHits
+from kvpressure.model.view import Incident, Observed
 from kvpressure.signals import compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
@@ -23,7 +23,7 @@ from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
 from kvpressure.signals.eviction import HitCurve, LastingHarm, Octaves
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, with_events
-from kvpressure.signals.minutes import LongMeans
+from kvpressure.signals.minutes import LongMeans, PoolMeans
 from kvpressure.signals.observed import observed
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
@@ -70,7 +70,7 @@ class EngineHistory:
         self._hit_curve = HitCurve(siblings)
         self._harm = LastingHarm()
         self._events = EventWindow(seconds)
-        self._hits_by_pool: tuple[PoolHits, ...] = ()
+        self._pool_means = PoolMeans()
         self._means = LongMeans()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
@@ -143,7 +143,7 @@ class EngineHistory:
         eviction = with_events(eviction, misses, self._window, derived, thresholds)
         eviction = self._harm.take(self._window.t, eviction, thresholds)
         derived |= self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
-        self._hits_by_pool = tuple(PoolHits(*one) for one in sorted(eviction.hit_ratio_by_pool.items()))
+        self._pool_means.take(self._window.t, eviction.hit_ratio_by_pool)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
@@ -172,7 +172,7 @@ class EngineHistory:
             minutes=self._means.minutes(),
             hit_ratio_before=curve.before,
             turnover_before_factor=curve.before_factor,
-            hits_by_pool=self._hits_by_pool,
+            hits_by_pool=self._pool_means.hits(),
         )
 
     def learn(

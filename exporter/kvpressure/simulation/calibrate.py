@@ -18,6 +18,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
+from kvpressure.simulation.measured_hits import MeasuredHits
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepTimes
@@ -73,6 +74,7 @@ class Known:
     """Of an element of the KV cache, where the page says so."""
     question: str = ""
     """What is taken otherwise than is likeliest, in words."""
+    measured_hits: MeasuredHits | None = None
 
 
 @dataclass(frozen=True, slots=True)

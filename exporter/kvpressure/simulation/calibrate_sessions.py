@@ -12,18 +12,11 @@ from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
-from kvpressure.model.view import Observed
-from kvpressure.simulation.calibrate import (
-    LEAST_INTERVALS,
-    Known,
-    Measured,
-    Page,
-    read,
-    requests,
-    sum_of,
-)
+from kvpressure.model.view import Observed, PoolHits
+from kvpressure.simulation.calibrate import LEAST_INTERVALS, Known, Measured, Page, read, requests, sum_of
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
+from kvpressure.simulation.measured_hits import measured_hits
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepSeconds
@@ -58,6 +51,8 @@ CLOSE_ENOUGH: Final = 0.01
 FIT_ANSWERS: Final = 600
 FITTED_RATIO: Final = 0.03
 MAX_SCALE: Final = 2.0
+PACE_WEIGHT: Final = 0.1
+"""Of a factor e in pace, in hits: by hits alone an engine that stands in a queue may be chosen."""
 HITS_ERROR: Final = 0.1
 """Of hits, beyond which the simulation is not the engine."""
 SQRT_3: Final = math.sqrt(3)
@@ -85,6 +80,12 @@ class _Fit:
     outcome: Outcome
     error: float
     """Root mean square, of hits."""
+    pace: float
+    """Tokens a second for each request that runs, over those of the engine."""
+
+    @property
+    def misfit(self) -> float:
+        return self.error + PACE_WEIGHT * abs(math.log(self.pace))
 
     @property
     def think_seconds(self) -> float:
@@ -101,10 +102,11 @@ def has_sessions(observed: Observed | None, thresholds: Thresholds) -> bool:
 
 def best_hit_ratio(observed: Observed) -> float | None:
     """Return the share of the prompt tokens that would be found if nothing were evicted; None where not known."""
-    if observed.hits_by_pool:
-        return max(one.ratio for one in observed.hits_by_pool)
-    factor = observed.turnover_before_factor
-    return None if factor is None or factor < LEAST_TURNOVER_FACTOR else observed.hit_ratio_before
+    found, before = [one.ratio for one in observed.hits_by_pool], observed.hit_ratio_before
+    reached = max((one.factor for one in observed.hits_by_pool), default=0.0) >= LEAST_TURNOVER_FACTOR
+    if not reached and before is not None and (observed.turnover_before_factor or 0.0) >= LEAST_TURNOVER_FACTOR:
+        found.append(before)
+    return max(found, default=None)
 
 
 def known_sessions(
@@ -121,9 +123,11 @@ def known_sessions(
     for side in (NARROWER, WIDER) if page.observed.hits_by_pool and not think_ratio else ():
         for ratio in side:
             found = _fit_think(page, best.server, replace(shape, think=(1.0, ratio)), target, best.think_seconds)
-            if found.error >= best.error:
+            if found.misfit >= best.misfit:
                 break  # farther on the same side it is worse still
             best = found
+    if best.demand.sessions is not None:
+        best = _fit(page, best.server, best.demand.sessions, target, best)
     preempted = (sum_of(page.intervals, "preempted") or 0.0) / page.seconds
     measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted)
     speed = best.outcome.tokens_per_second / measured.tokens_per_second
@@ -131,7 +135,9 @@ def known_sessions(
         raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")
     cache = page.observed.cache
     return Known(
-        best.server, best.demand, page.prompts, page.outputs, measured, cache.bytes_per_token, kv_bits=cache.kv_bits
+        *(best.server, best.demand, page.prompts, page.outputs, measured, cache.bytes_per_token),
+        kv_bits=cache.kv_bits,
+        measured_hits=measured_hits(best.server, best.demand, target.pools, target.hits),
     )
 
 
@@ -151,10 +157,11 @@ def _target(page: Page) -> _Target:
             "how much would be found if nothing were evicted is not known: this engine never had a cache that turned "
             "over slowly enough to tell; KV events would"
         )
-    if observed.hits_by_pool:
-        rows = [one for one in observed.hits_by_pool if one.factor <= MAX_FACTOR] or observed.hits_by_pool
-        return _Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
     now = observed.minutes.hit_ratio
+    if observed.hits_by_pool:
+        # Events tell of larger pools; of this one the page does.
+        rows = (PoolHits(1.0, now), *(one for one in observed.hits_by_pool if 1.0 < one.factor <= MAX_FACTOR))
+        return _Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
     if now - shared_tokens(page) / page.prompts.mean < LEAST_HITS:
         raise UnknownError(
             "contexts are evicted before any of them is asked for again, so the page does not tell how many there are; "
@@ -165,8 +172,6 @@ def _target(page: Page) -> _Target:
 
 def shared_tokens(page: Page) -> float:
     """Return the tokens that begin every prompt: what is found even of those whose own context is not."""
-    if page.observed.hits_by_pool:
-        return min(one.ratio for one in page.observed.hits_by_pool if one.factor <= 1.0) * page.prompts.mean
     # So many requests at least got their first token in that time.
     longest = page.prompts.at(LONG_PROMPT)
     found = [
@@ -246,16 +251,16 @@ def _even(lengths: LengthDistribution) -> Span:
     return lengths.mean - half, lengths.mean + half
 
 
-def _fit(page: Page, server: Server, shape: Sessions, target: _Target) -> _Fit:
+def _fit(page: Page, server: Server, shape: Sessions, target: _Target, found: _Fit | None = None) -> _Fit:
     """Fit think times and the number of sessions to the hits, then the steps to how long they take, and again."""
-    measured, found = page.generated / page.seconds / page.running, _fit_think(page, server, shape, target)
+    found = best = found or _fit_think(page, server, shape, target)
     for _ in range(FITS - 1):
-        speed = found.outcome.tokens_per_second / found.outcome.running / measured
-        if abs(speed - 1) < FITTED_RATIO:
+        if abs(found.pace - 1) < FITTED_RATIO:
             break
-        steps = found.server.steps.scaled(min(MAX_SCALE, max(1 / MAX_SCALE, speed)))
+        steps = found.server.steps.scaled(min(MAX_SCALE, max(1 / MAX_SCALE, found.pace)))
         found = _fit_think(page, replace(server, steps=steps), shape, target, found.think_seconds)
-    return found
+        best = min(best, found, key=lambda one: one.misfit)
+    return best
 
 
 def _fit_think(page: Page, server: Server, shape: Sessions, target: _Target, around: float | None = None) -> _Fit:
@@ -271,7 +276,7 @@ def _fit_think(page: Page, server: Server, shape: Sessions, target: _Target, aro
         # Between two that are known, hits fall about evenly with the logarithm; not so near an end that it never moves.
         share = min(0.85, max(0.15, more / (more + less))) if more and less else 0.5
         think = low * (high / low) ** share
-        found.append(_tried(server, _demand(like, shape, think, round(rate * think + present)), target))
+        found.append(_tried(page, server, _demand(like, shape, think, round(rate * think + present)), target))
         off = sum(found[-1].outcome.hits_by_pool) - sum(target.hits)
         if abs(off) <= CLOSE_ENOUGH * len(target.hits):
             break
@@ -284,9 +289,10 @@ def _demand(like: tuple[RequestShape, ...], shape: Sessions, think: float, clien
     return Demand(like, max(1, clients), sessions=made)
 
 
-def _tried(server: Server, demand: Demand, target: _Target) -> _Fit:
+def _tried(page: Page, server: Server, demand: Demand, target: _Target) -> _Fit:
     outcome = simulate(server, demand, pools=target.pools, answers=FIT_ANSWERS)
     if outcome is None or not outcome.running or not outcome.hits_by_pool:
         raise UnknownError("the simulation completes no request")
     squares = [(ours - theirs) ** 2 for ours, theirs in zip(outcome.hits_by_pool, target.hits, strict=True)]
-    return _Fit(server, demand, outcome, math.sqrt(sum(squares) / len(squares)))
+    pace = outcome.tokens_per_second / outcome.running / (page.generated / page.seconds / page.running)
+    return _Fit(server, demand, outcome, math.sqrt(sum(squares) / len(squares)), pace)

@@ -109,7 +109,8 @@ class Model:
         server, demand = state
         key = (server, demand.clients, demand.busy_ratio, demand.rate, demand.length_routing, demand.sessions)
         if key not in self._runs:
-            self._runs[key] = simulated(server, demand, self.limit_seconds)
+            outcome, measured = simulated(server, demand, self.limit_seconds), self.known.measured_hits
+            self._runs[key] = outcome if outcome is None or measured is None else measured.corrected(outcome, *state)
         return self._runs[key]
 
     def outcomes(self, changes: Sequence[ConfigChange]) -> Iterator[Outcome]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.observed import pressed_view
 pytestmark = pytest.mark.recorded
 
 JOINS = "lab/workingset/joins-0.33.0.jsonl.xz"
-MEASURED = ((0.5, 0.078), (1.0, 0.102), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912))
+MEASURED = ((1.25, 0.135), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912))
 
 
 def actions(hits_by_pool: tuple[PoolHits, ...]) -> dict[str, Action]:
@@ -33,20 +34,20 @@ def actions(hits_by_pool: tuple[PoolHits, ...]) -> dict[str, Action]:
 
 def test_every_cure_has_its_price_where_hits_by_pool_are_measured():
     found = actions(tuple(PoolHits(factor, ratio) for factor, ratio in MEASURED))
-    for key in ("kv_cache_dtype", "kv_offloading", "add_replica"):
-        expected = found[key].expected
-        assert expected is not None
-        assert expected.hit_ratio is not None
-        assert expected.hit_ratio.before < 0.2
-        assert expected.hit_ratio.after > 0.4
-        assert expected.first_token_seconds is not None
-        assert expected.first_token_seconds.after < expected.first_token_seconds.before
-        assert "prefix hits" in action_json(found[key])["expected"]["text"]
-    # The lab did that: .677 of the prompts found and 0.49 s to the first token (docs/advice.md).
-    small = found["kv_cache_dtype"].expected
-    assert small is not None
-    assert small.hit_ratio is not None
-    assert small.hit_ratio.after == pytest.approx(0.677, abs=0.1)
+    expected = found["kv_cache_dtype"].expected
+    assert expected is not None
+    assert expected.hit_ratio is not None
+    assert expected.first_token_seconds is not None
+    # The lab did that: from .087 to .677 of the prompts found, from 1.92 to 0.49 s to the first token.
+    assert expected.hit_ratio.before == pytest.approx(0.087, abs=0.05)
+    assert expected.hit_ratio.after == pytest.approx(0.677, abs=0.1)
+    assert expected.first_token_seconds.before == pytest.approx(1.92, rel=0.3)
+    assert expected.first_token_seconds.after == pytest.approx(0.49, rel=0.3)
+    assert "prefix hits" in action_json(found["kv_cache_dtype"])["expected"]["text"]
+    # No pool gains more than 8 % of the tokens in the lab: the others are prices, not steps.
+    declined = found["would_not_help"].why
+    assert re.search(r"GiB of host memory for evicted contexts: .*\(prefix hits \d+% -> \d\d%, TTFT", declined)
+    assert re.search(r"replicas: .*prefix hits \d+% -> 91%, TTFT", declined)
 
 
 def test_a_cure_that_loses_tokens_is_declined_with_its_figure():

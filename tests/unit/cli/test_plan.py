@@ -344,12 +344,14 @@ def test_sessions_are_planned_beside_the_limits():
     answer = plan("--kv-cache-tokens", "480000", *SESSIONS)
     assert answer.exit_code == 0
     for line in (
-        "working set: ",
-        "cliff: below ",
-        "a pool of ",
-        "replicas: 2",
-        "sessions on one replica: ",
-        "a tier for ",
+        "  working set     760,000 tokens",
+        "  cliff  ",
+        "  this pool       480,000 tokens find 2%: too small",
+        "  pool   ",
+        "  replicas        2, each",
+        "  fewer sessions  at most 2",
+        "  host memory  ",
+        "  KV in 8 bits    finds 91%, if it is in 16 now: enough",
     ):
         assert line in answer.stdout
     found = planned("--kv-cache-tokens", "480000", *SESSIONS)["sessions"]
@@ -359,14 +361,29 @@ def test_sessions_are_planned_beside_the_limits():
 
 
 def test_sessions_on_a_model_are_told_in_gib_of_a_gpu():
-    shown = plan(*LLAMA, "--sessions", "100", "--context", "4000", "--think", "1m", "--turns", "8").stdout
-    assert "on each GPU, of 100 sessions" in shown
-    assert "for each GPU" in shown
+    shown = plan(*LLAMA, "--sessions", "200", "--context", "4000", "--think", "1m", "--turns", "8").stdout
+    assert shown.index("200 sessions that come back") < shown.index("GiB on each GPU") < shown.index("Arithmetic")
+    assert "GiB for each GPU" in shown
+    assert "more GPUs       --tensor-parallel-size 2" in shown
+
+
+def test_sessions_alone_are_planned_without_a_pool():
+    answer = plan(*SESSIONS)
+    assert answer.exit_code == 0
+    assert "  cliff  " in answer.stdout
+    assert "give --model and --gpu" in answer.stdout
+    assert planned(*SESSIONS)["sessions"]["on_pool"] is None
+
+
+def test_a_pool_for_all_sessions_is_enough():
+    shown = plan("--kv-cache-tokens", "1200000", *SESSIONS).stdout
+    assert "tokens find 91%: enough" in shown
+    assert "replicas" not in shown
 
 
 def test_a_pool_that_holds_no_context_says_so():
     answer = plan("--kv-cache-tokens", "20000", *SESSIONS)
-    assert "does not hold one context" in answer.stdout
+    assert "20,000 tokens do not hold one context to its end: too small" in answer.stdout
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,40 @@ def text_of(markup: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup[markup.index("<main") :])).split())
 
 
+def evicting(**other: float | dict[str, float]) -> EngineView:
+    """An engine of which half of the computed prompt tokens are computed again."""
+    derived: Derived = {"recomputed_prompt_tokens_per_second": 500.0, "computed_prompt_tokens_per_second": 1000.0}
+    return view(derived=derived | {"recomputed_time_ratio": 0.31, "cache_turnover_seconds": 9.0} | other)
+
+
+def test_the_working_set_of_an_engine_that_computes_contexts_again():
+    shown = text_of(
+        page(
+            evicting(
+                prefix_cache_hit_ratio=0.2,
+                prefix_cache_hit_ratio_by_pool={"1.5": 0.4, "2": 0.83, "8": 0.93},
+                cache_eviction_age_min_seconds=4.0,
+                cache_eviction_age_max_seconds=8.0,
+            )
+        )
+    )
+    assert "computed again 50% of the prompt tokens computed, 31% of the engine's time" in shown
+    assert "prefix hits 20% now with a larger pool 40% at 1.5x, 83% at 2x, 93% at 8x" in shown
+    assert "turnover 9.0 s, unused blocks are kept 4.0 s to 8.0 s" in shown
+    assert "slower turnover" not in shown
+
+
+@pytest.mark.parametrize("spoilt", ["recomputed_prompt_tokens_per_second", "computed_prompt_tokens_per_second"])
+def test_nothing_is_shown_of_a_working_set_while_nothing_is_known_to_be_computed_again(spoilt: str):
+    title = "What the cache keeps"
+    assert title in page(evicting())
+    whole = evicting()
+    assert title not in page(
+        replace(whole, derived={name: value for name, value in whole.derived.items() if name != spoilt})
+    )
+    assert title not in page(evicting(recomputed_prompt_tokens_per_second=5.0))
+
+
 def with_history(views: Sequence[EngineView]) -> Snapshot:
     histories = Histories()
     for step in range(20):

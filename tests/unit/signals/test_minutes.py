@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.model.samples import EngineSample
-from kvpressure.signals.minutes import SECONDS, LongMeans
+from kvpressure.model.view import PoolHits
+from kvpressure.signals.minutes import SECONDS, LongMeans, PoolMeans
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE
 
@@ -69,3 +70,17 @@ def test_counters_that_begin_again_are_another_process():
 
 def test_where_nothing_is_looked_up_nothing_is_told():
     assert read(200, prefix_queries=0.0, prefix_hits=0.0).minutes() is None
+
+
+def test_hits_of_larger_pools_are_means_over_minutes_of_pools_that_are_always_told():
+    means = PoolMeans()
+    for t in range(600):
+        means.take(float(t), {2.0: 0.2 if t < 450 else 0.4, 1.5: 0.1} | ({} if t < 400 else {8.0: 0.9}))
+    assert [one.factor for one in means.hits()] == [1.5, 2.0]
+    assert means.hits()[1].ratio == pytest.approx(0.3, abs=0.01)
+    means.take(601.0, {})
+    assert means.hits() == ()
+    means.take(602.0, {2.0: 0.5})
+    assert means.hits() == (PoolHits(2.0, 0.5),)
+    means.take(900.0, {2.0: 0.7})
+    assert means.hits() == (PoolHits(2.0, 0.7),)

@@ -12,7 +12,7 @@ from kvpressure.engines.recordings import TraceError
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Minutes, Observed, PoolHits
-from kvpressure.simulation.calibrate_sessions import deviation, has_sessions, known_sessions
+from kvpressure.simulation.calibrate_sessions import best_hit_ratio, deviation, has_sessions, known_sessions
 from kvpressure.simulation.lengths import lengths
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
@@ -22,8 +22,7 @@ pytestmark = pytest.mark.recorded
 
 THRESHOLDS = load_thresholds()
 CURVE = tuple(
-    PoolHits(factor, ratio)
-    for factor, ratio in ((0.5, 0.078), (1.0, 0.102), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912))
+    PoolHits(factor, ratio) for factor, ratio in ((1.25, 0.135), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912))
 )
 """Of `joins`, by `python -m bench.working_set.curve workingset-joins`."""
 LAB = {1.0: (0.087, 52.4, 1.92), 1.5: (0.271, 53.8, 1.30), 2.0: (0.677, 55.8, 0.49), 3.0: (0.913, 56.4, 0.16)}
@@ -112,6 +111,15 @@ def test_sessions_are_looked_for_where_much_more_was_found_before():
     assert not has_sessions(replace(observed, hit_ratio_before=None), THRESHOLDS)
     assert not has_sessions(replace(observed, minutes=Minutes(300.0, 1.0, 0.0, 50.0, 0.92)), THRESHOLDS)
     assert has_sessions(replace(observed, hit_ratio_before=None, hits_by_pool=CURVE), THRESHOLDS)
+
+
+def test_what_was_found_before_counts_where_events_do_not_reach_as_far():
+    observed, limits = joined()
+    near = replace(observed, hits_by_pool=CURVE[:2])
+    assert best_hit_ratio(near) == observed.hit_ratio_before
+    assert best_hit_ratio(replace(near, hit_ratio_before=None)) == CURVE[1].ratio
+    found = known_sessions(near, limits, THRESHOLDS)
+    assert found.demand.clients == pytest.approx(36, rel=0.25)
 
 
 def test_the_deviation_of_an_even_distribution_is_its_width_over_the_root_of_twelve():
