@@ -190,7 +190,7 @@ class Collector:
         doubled = int(max(0.0, view.t - began) // self._limits.scaling_down_hold_seconds)
         most = math.floor(self._limits.scaling_up_max_factor ** min(doubled, MAX_DOUBLINGS))
         reading = ReplicaReading(self._labels.get("pod", ""), asked)
-        count = desired_replicas([reading], self._limits, serving_then=max(1, most))
+        count = desired_replicas([reading], self._limits, before=max(1, most))
         return None if count is None else float(count)
 
     def _keep(self, open_: _Open, point: _Point) -> None:
