@@ -55,8 +55,12 @@ are seeds 31 and 32 of its regimes (`kv-*`; of 32 also `healthy-*` and `cap-*`),
 end; firing 56 % of the time, median delay 143 s, at a scrape a minute 31 % and 296 s; in the lab 1 of 73.
 
 **The other alerts** are right where what they are about held requests up when they began to fire, or had within 45 s:
-`KVPressureQueueNotServed` anything but the KV cache, symptoms any trouble. Those that are not in the tables never
-fired: they need logs, Kubernetes or targets, or a cause for a quarter of an hour, which no episode has.
+`KVPressureQueueNotServed` anything but the KV cache, symptoms any trouble. **Episodes of half an hour** are simulated
+servers with each cause for 25 minutes, healthy in each way that may look like trouble, or that start again: one to four
+times within some minutes, in their pod, which Kubernetes counts, or in a new one, of which it counts none
+(`bench/detection/long.py`; seeds from 200 on, on which nothing was chosen). An alert of restarts is right where there
+were as many as it says. Those that are not in the tables never fired: they read logs, targets, GPUs' memory or nodes.
+[The page of alerts](alerts.md) has the sum for each.
 
 """
 
