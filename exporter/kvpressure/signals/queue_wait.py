@@ -63,7 +63,7 @@ class QueueWait:
             or _first_tokens_late(window, baseline, thresholds)
         )
         shrinks = _shrinks(window, thresholds)
-        # A queue that breathes is short now and then, and is not told while it shrinks; what it comes back to began before.
+        # A queue that breathes is not told while it shrinks, and what comes back began before that.
         if window.t - self._last > thresholds.verdict_window_seconds:
             self._since = window.t
         if late and not shrinks:
