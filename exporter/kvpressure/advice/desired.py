@@ -84,7 +84,7 @@ def desired_replicas(
 
 def most_replicas(before: int, limits: Thresholds) -> int:
     """Return the most that may be requested `scaling_down_hold_seconds` after `before` were."""
-    return max(math.floor(limits.scaling_up_max_factor * before), before + int(limits.scaling_up_step_replicas))
+    return max(math.floor(limits.scaling_up_max_factor * before), before + int(limits.scaling_up_step_count))
 
 
 def _quantile(ratio: float, values: Sequence[float]) -> float:
