@@ -210,7 +210,7 @@ def test_each_other_alert_says_how_often_it_was_right_and_none_was_wrong_more_of
             measured = rights.get(alert.name, {}).values()
             right, total = sum(right for right, _ in measured), sum(total for _, total in measured)
             assert 2 * right >= total, alert.name
-            line = f"\nRight in {right} of {total}: " if total else "\nHow often it is right is not known: "
+            line = f"\nRight in {right} of {total}" if total else "\nHow often it is right is not known: "
             assert sections[alert.name].count(line) == 1
 
 

@@ -102,10 +102,11 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
 def _right(measured: Mapping[str, Sequence[int]]) -> str:
     """Return the line that says how often an alert was right, and where."""
     if not measured:
-        return "\nHow often it is right is not known: nothing that it reads is in the episodes of docs/detection.md.\n"
+        return "\nHow often it is right is not known: it fired in no episode of docs/detection.md.\n"
+    each = [f"{right} of {total} {where}" for where, (right, total) in measured.items()]
     right, total = (sum(counts) for counts in zip(*measured.values(), strict=True))
-    each = ", ".join(f"{one} of {of} {where}" for where, (one, of) in measured.items())
-    return f"\nRight in {right} of {total}: {each} (docs/detection.md).\n"
+    sums = f"{right} of {total}: " if len(each) > 1 else ""
+    return f"\nRight in {sums}{', '.join(each)} (docs/detection.md).\n"
 
 
 def _link(name: str) -> str:
