@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from bench.detection.long import long_scenario, restart_times, seeds
 from bench.detection.truth import Accepted, accepted_series, observed
 from bench.simulator.case_loads import PRESSURE_SECONDS
 from bench.simulator.cases import CASES, case
@@ -21,17 +22,22 @@ RECORDINGS: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "traces"
 CLEAR_SEEDS: Final = 18
 CASE_SEEDS: Final = 27
 PAIR_SEEDS: Final = 3
-Kind = Literal["recording", "clear", "case", "pair"]
+Kind = Literal["recording", "clear", "case", "pair", "long"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Which episode to make: a recording's file, or a seed of a cause's clear episode, hard case or pair of ranks."""
+    """Which episode to make: a recording's file, or a seed of a cause's clear, hard, paired or long episode."""
 
     kind: Kind
     cause: str
     seed: int = 0
     path: Path = Path()
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the server that starts again does so in a new pod, whose containers have restarted no time."""
+        return self.kind == "long" and self.seed % 4 >= 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A labelled run; `group` is the cause it is about, or `recording`; `case` the kind of scenario it is."""
+    """A labelled run; `group` is the cause it is about, or `recording`; `case` the kind of scenario it is.
+
+    `restarts` are the seconds at which its server started again.
+    """
 
     name: str
     group: str
     case: str
     frames: Sequence[Frame]
+    restarts: Sequence[float] = ()
 
 
 def specs(*, quick: bool = False) -> list[Spec]:
@@ -65,12 +75,21 @@ def specs(*, quick: bool = False) -> list[Spec]:
     return found + [Spec("pair", "kv_cache_pressure", seed) for seed in range(pairs)]
 
 
+def long_specs(*, quick: bool = False) -> list[Spec]:
+    """The episodes of half an hour."""
+    return [Spec("long", about, seed) for about, seed in seeds(quick=quick)]
+
+
 def build(spec: Spec) -> Episode:
     """Play or read the episode."""
     if spec.kind == "recording":
         return Episode(stem(spec.path), "recording", stem(spec.path), list(_recorded(spec.path)))
     if spec.kind == "pair":
         return _pair(spec.seed)
+    if spec.kind == "long":
+        scenario, kind = long_scenario(spec.cause, spec.seed), f"long {spec.cause}"
+        frames, restarts = _played(scenario, spec.seed), restart_times(scenario)
+        return Episode(f"{spec.kind}/{scenario.name}", spec.cause, kind, frames, restarts)
     cause = _label(spec.cause)
     scenario = case(cause, spec.seed) if spec.kind == "case" else _long_enough(episode(cause, spec.seed))
     kind = scenario.name.rsplit("-", 1)[0] if spec.kind == "case" else f"clear {cause}"

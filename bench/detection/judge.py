@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.detection.episodes import Frame, Spec, build
@@ -24,7 +24,10 @@ Judge = Callable[[EngineView], str]
 
 @dataclass(slots=True)
 class Outcome:
-    """One episode: its scores by variant, and of each engine as it is, the scrapes and the true stretches."""
+    """One episode: its scores by variant, and of each engine as it is, the scrapes and the true stretches.
+
+    `restarts` are the seconds at which its server started again; `replaced` says that its pod was made anew each time.
+    """
 
     name: str
     group: str
@@ -32,6 +35,8 @@ class Outcome:
     scores: dict[str, Score] = field(default_factory=dict)
     scrapes: dict[str, list[Scrape]] = field(default_factory=dict)
     seconds: dict[str, list[Second]] = field(default_factory=dict)
+    restarts: Sequence[float] = ()
+    replaced: bool = False
 
 
 def named_cause(view: EngineView) -> str:
@@ -81,7 +86,7 @@ def watched(
 def outcome(spec: Spec, thresholds: Thresholds, each: int = 3) -> Outcome:
     """Make the episode and judge it as it is and in `each` other variants (recordings: in all)."""
     episode = build(spec)
-    result = Outcome(episode.name, episode.group, episode.case)
+    result = Outcome(episode.name, episode.group, episode.case, restarts=episode.restarts, replaced=spec.replaced)
     for variant in list(VARIANTS) if each and spec.kind == "recording" else chosen(spec.seed, each):
         frames = VARIANTS[variant](episode.frames, random.Random(f"{episode.name}/{variant}"))
         seen = watched(frames, episode.name, thresholds, scraped=variant == AS_IS)

@@ -3,7 +3,8 @@
 Counted are true stretches of KV pressure of two minutes and more, by what the scheduler did, on episodes of the
 simulator and on recordings of the scheduler lab in the folders. Every engine is the only replica of its model; in the
 lab the exporter starts with the pressure and knows no healthy time. Expressions come from the bundle and are evaluated
-by a real Prometheus. `--full` takes all episodes, `--write-docs` writes the part of docs/detection.md and pages.json.
+by a real Prometheus. `--full` takes all episodes, `--write-docs` writes the part of docs/detection.md, pages.json, and
+how often each other alert was right (rules/rights.json, for the page of alerts; episodes of half an hour count there).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -19,31 +20,23 @@ from typing import Final
 
 from bench.detection import lab, prometheus
 from bench.detection.__main__ import judged
+from bench.detection.all_alerts import RightScore, begins_of, rights_table, write_rights
 from bench.detection.docs import DOCUMENT, with_pages
-from bench.detection.episodes import Spec, specs
+from bench.detection.episodes import Spec, long_specs, specs
 from bench.detection.judge import Outcome
 from bench.detection.rules import INTERVALS, Firing, firing, samples
 from bench.detection.score import GRACE_SECONDS, KV, Second, pressures
-from bench.detection.shipped import SUFFERED, TICKET, others, shipped, ticket
+from bench.detection.shipped import SUFFERED, others, shipped, ticket
 from bench.detection.table import Table, number, percent
 
 RESULTS: Final = Path(__file__).parent / "pages.json"
+LAB: Final = "in the scheduler lab"
+VARIED: Final = "on varied regimes"
+SIMULATED: Final = "on the simulator and recordings"
+LONG: Final = "on episodes of half an hour"
 LONG_SECONDS: Final = 120.0
 AFTER_SECONDS: Final = 60.0
 """A page that begins within this long after the end tells of what is over."""
-HELD_UP: Final = frozenset({"concurrency_bound", "compute_bound", "host_bound", "deferred"})
-TROUBLE: Final = HELD_UP | {KV, "stuck"}
-ABOUT: Final = {
-    TICKET: HELD_UP,
-    "KVPressureEngineComputeBound": frozenset({"compute_bound"}),
-    "KVPressureEngineDeferred": frozenset({"deferred"}),
-    "KVPressureEngineHostBound": frozenset({"host_bound"}),
-    "KVPressureSequenceCapReached": frozenset({"concurrency_bound"}),
-    "KVPressureSLOBurn": frozenset({KV}),
-}
-"""What has to be true where an alert fires; any trouble for one that is not named."""
-RESTARTING: Final = "KVPressureEngineRestarting"
-"""Right in the episodes with a restart, by their names."""
 SUBSET: Final = {"kv_cache_pressure": (3, 11), "healthy": (1, 8), "concurrency_bound": (3, 3)}
 """Seeds of clear episodes and of hard cases; one of each for the other causes."""
 
@@ -78,7 +71,7 @@ class PageScore:
             self.firing += min(steps, sum(start <= t <= end for t in fired.holds))
         possible = [second.t - begin for second in seconds if KV in second.accepted]
         last = seconds[-1].t - begin
-        for t in _begins(fired):
+        for t in begins_of(fired):
             # After the last page a sample is still looked back at, and nobody knows what is true.
             if t > last or any(start <= t <= end for start, end in spans):
                 continue
@@ -86,37 +79,6 @@ class PageScore:
                 self.late.append(name)
             elif not any(t - GRACE_SECONDS <= at <= t for at in possible):
                 self.false.append(name)
-
-
-def _begins(fired: Firing) -> Iterable[float]:
-    """When it begins to fire, each time anew."""
-    shown = sorted({*fired.holds, *fired.kept})
-    return [t for before, t in zip([float("-inf"), *shown], shown, strict=False) if t - before > 20.0]
-
-
-@dataclass(slots=True)
-class RightScore:
-    """How often an alert began to fire, at how many evaluations it fired, and of each how many were right."""
-
-    alerts: int = 0
-    right: int = 0
-    evaluations: int = 0
-    right_evaluations: int = 0
-
-    def add(self, alert: str, outcome: Outcome, fired: Firing, track: Sequence[Second]) -> None:
-        """Count one engine: right where what the alert is about may be named, or might within 45 s."""
-        truth, about = {int(second.t - track[0].t): second.accepted for second in track}, ABOUT.get(alert, TROUBLE)
-        last = int(track[-1].t - track[0].t)
-
-        def is_right(t: float) -> bool:
-            if alert == RESTARTING:
-                return "restart" in outcome.case
-            return any(truth.get(int(t) - back, frozenset()) & about for back in range(int(GRACE_SECONDS)))
-
-        begins, holds = ([is_right(t) for t in times if t <= last] for times in (_begins(fired), fired.holds))
-        self.alerts, self.right = self.alerts + len(begins), self.right + sum(begins)
-        self.evaluations += len(holds)
-        self.right_evaluations += sum(holds)
 
 
 def scored(outcomes: Sequence[Outcome], seconds: int) -> tuple[dict[str, PageScore], dict[str, RightScore]]:
@@ -135,7 +97,7 @@ def scored(outcomes: Sequence[Outcome], seconds: int) -> tuple[dict[str, PageSco
                         score = found.setdefault(rule.name, PageScore())
                         score.add(outcome.name, fired, track, _waits(outcome, engine))
                     else:
-                        rights.setdefault(alert, RightScore()).add(alert, outcome, fired, track)
+                        rights.setdefault(alert, RightScore()).add(rule, outcome, fired, track)
     return found, {alert: score for alert, score in rights.items() if score.alerts}
 
 
@@ -193,16 +155,6 @@ def pages_table(name: str, scores: dict[int, dict[str, PageScore]], critical: st
     return Table(f"Pages, {name}", head, (*rows, *wrong))
 
 
-def rights_table(name: str, rights: Mapping[str, RightScore]) -> Table:
-    """A row per alert beside the page that fired at all."""
-    head = ("alert", "right", "of alerts", "of the evaluations at which it fired")
-    rows = tuple(
-        (alert, str(one.right), str(one.alerts), percent(one.right_evaluations / one.evaluations))
-        for alert, one in rights.items()
-    )
-    return Table(f"How often the other alerts were right, {name}", head, rows)
-
-
 def result_rows(name: str, scores: dict[int, dict[str, PageScore]], critical: str) -> list[dict[str, object]]:
     """The critical alert's figures, for pages.json and the README."""
     return [
@@ -223,30 +175,44 @@ def main() -> int:
     """Run, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--varied", nargs="*", type=Path, default=[], help="recordings of varied regimes")
     parser.add_argument("--full", action="store_true", help="all episodes of the simulator")
+    parser.add_argument("--only-lab", action="store_true", help="no episodes of the simulator")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    paths = [path for folder in options.folders for path in lab.recordings(folder)]
+    episodes = {} if options.only_lab else {SIMULATED: chosen(full=options.full), LONG: long_specs()}
     sets = {
-        "in the scheduler lab": [one.outcome for one in lab.all_judged(paths, options.workers)],
-        "on the simulator and recordings": judged(chosen(full=options.full), options.workers, each=0),
+        LAB: _recorded(options.folders, options.workers),
+        VARIED: _recorded(options.varied, options.workers),
+        **{name: judged(some, options.workers, each=0) for name, some in episodes.items()},
     }
-    sets = {name: outcomes for name, outcomes in sets.items() if outcomes}
     shown: list[Table] = []
     rows: list[dict[str, object]] = []
+    rights: dict[str, dict[str, RightScore]] = {}
     critical = next(rule.name for rule in shipped() if "critical" in rule.name)
     for name, outcomes in sets.items():
-        each = {seconds: scored(outcomes, seconds) for seconds in INTERVALS}
+        if not outcomes:
+            continue
+        each = {seconds: scored(outcomes, seconds) for seconds in ((15,) if name == LONG else INTERVALS)}
         scores = {seconds: found for seconds, (found, _) in each.items()}
-        shown += [summary(name, scores), pages_table(name, scores, critical), rights_table(name, each[15][1])]
-        rows += result_rows(f"{len(outcomes)} {name}", scores, critical)
+        shown += [] if name == LONG else [summary(name, scores), pages_table(name, scores, critical)]
+        rights[name] = each[15][1]
+        shown.append(rights_table(name, rights[name]))
+        rows += result_rows(f"{len(outcomes)} {name}", scores, critical) if name in {LAB, SIMULATED} else []
     for table in shown:
         print(table.text())
     if options.write_docs:
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        write_rights(rights)
         DOCUMENT.write_text(with_pages(DOCUMENT.read_text(), shown))
     return 0
+
+
+def _recorded(folders: Sequence[Path], workers: int) -> list[Outcome]:
+    """The lab's recordings in these folders, judged."""
+    paths = [path for folder in folders for path in lab.recordings(folder)]
+    return [one.outcome for one in lab.all_judged(paths, workers)]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ from bench.detection.today import MEMORY, TODAY, Rule
 
 EXPORTER: Final = {"job": "kvpressure"}
 """What a Prometheus adds to the exporter's series, and the rules select by."""
+CONTAINER_RESTARTS: Final = "kvpressure_container_restarts_total"
+BEFORE: Final = 3
+"""Restarts of a container before the episode began."""
 INTERVALS: Final = (15, 30, 60)
 """Seconds between scrapes that people have."""
 
@@ -102,6 +105,15 @@ def samples(outcomes: Iterable[Outcome], scrape_seconds: int = 15) -> Iterator[S
                     yield Sample(name, labels, scrape.t, value)
                 for series in scrape.shown:
                     yield Sample(series.name, {**EXPORTER, **series.labels, **labels}, scrape.t, series.value)
+                if outcome.restarts and engine == "0":
+                    container = {**EXPORTER, "pod": outcome.name, "container": "vllm", **labels}
+                    yield Sample(CONTAINER_RESTARTS, container, scrape.t, _restarts(outcome, scrape.t))
+
+
+def _restarts(outcome: Outcome, t: float) -> float:
+    """What Kubernetes says of how often the container restarted: none of a pod that was made anew."""
+    so_far = sum(at <= t for at in outcome.restarts)
+    return 0.0 if outcome.replaced and so_far else float(BEFORE + so_far)
 
 
 def firing(true_times: Sequence[float], for_seconds: float, keep_seconds: float = 0.0) -> Firing:

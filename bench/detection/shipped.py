@@ -92,7 +92,7 @@ def _rules(flavour: Flavour, name: str, scrape_seconds: int) -> tuple[Rule, ...]
 
 
 def _rule(name: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
-    expr = rule["expr"]
+    expr = rule["expr"].replace(_MODEL, _EPISODE)
     while used := _RECORDED.search(expr):
         record = recorded[used[0].partition("[")[0]].replace(_MODEL, _EPISODE)
         # Recorded every 15 s: a range of it is a subquery of as many steps.

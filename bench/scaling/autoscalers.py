@@ -132,6 +132,16 @@ def llm_d(replicas: Sequence[Seen], current: int) -> int:
     return current
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What ours said at a moment; `most` is the larger of what it requested and of what served."""
+
+    t: float
+    required: float | None
+    desired: int
+    most: int
+
+
 class Ours:
     """The exporter's features and the function beside the recording rules. `declared` are limits read from a pod."""
 
@@ -141,7 +151,7 @@ class Ours:
         self._limits, self._declared = limits or load_thresholds(), declared
         self._engines: dict[int, tuple[PageReader, EngineHistory]] = {}
         self._readings: dict[int, ReplicaReading] = {}
-        self._required: deque[tuple[float, float]] = deque()
+        self._before: deque[_Said] = deque()
         self._began: float | None = None
         self.told: list[dict[str, Any]] = []
 
@@ -169,12 +179,19 @@ class Ours:
         """What the recording rules would say now."""
         readings, hold = list(self._readings.values()), self._limits.scaling_down_hold_seconds
         self._began = now if self._began is None else self._began
-        while self._required and self._required[0][0] < now - hold:
-            self._required.popleft()
-        lately = [value for _, value in self._required]
-        desired = desired_replicas(readings, self._limits, lately, whole=now - self._began >= hold)
-        if (required := required_replicas(readings, self._limits)) is not None:
-            self._required.append((now, required))
+        while self._before and self._before[0].t < now - 2 * hold:
+            self._before.popleft()
+        then = [one for one in self._before if one.t <= now - hold]
+        desired = desired_replicas(
+            readings,
+            self._limits,
+            [one.required for one in self._before if one.t >= now - hold and one.required is not None],
+            whole=now - self._began >= hold,
+            before=then[-1].most if then else None,
+            most_lately=max((one.desired for one in self._before), default=0),
+        )
+        required = required_replicas(readings, self._limits)
+        self._before.append(_Said(now, required, desired or 0, max(len(readings), desired or 0)))
         self.told.append({"t": now, "desired": desired, "demand": {r.replica: dict(r.demand) for r in readings}})
         return current if desired is None else min(MAX_REPLICAS, desired)
 

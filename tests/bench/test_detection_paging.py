@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from bench.detection.all_alerts import RESTARTING, RightScore
+from bench.detection.episodes import long_specs
 from bench.detection.judge import Outcome
-from bench.detection.paging import PageScore, RightScore, chosen, pages_table, summary
-from bench.detection.rules import Firing, firing
+from bench.detection.long import RESTARTS, long_scenario, restart_times
+from bench.detection.paging import PageScore, chosen, pages_table, summary
+from bench.detection.rules import CONTAINER_RESTARTS, Firing, firing, samples
 from bench.detection.score import KV, Second
+from bench.detection.shown import Scrape
+from bench.detection.today import Rule
+from bench.simulator.scenarios import CAUSES
 
 CALM, PRESSED = frozenset({"healthy"}), frozenset({KV})
 
@@ -73,8 +79,44 @@ def test_an_alert_is_right_where_what_it_is_about_was_true_within_45_seconds():
     found = {}
     for alert in ("KVPressureQueueNotServed", "KVPressureSLOBurn", "KVPressureBatchCollapsed"):
         found[alert] = RightScore()
-        found[alert].add(alert, outcome, fired, track)
+        found[alert].add(Rule(f"{alert} (warning)", "", 0.0), outcome, fired, track)
     # It begins at 60, 120 and 240 s; nobody knows what is true at 400.
     assert found["KVPressureQueueNotServed"] == RightScore(alerts=3, right=2, evaluations=4, right_evaluations=3)
     assert found["KVPressureSLOBurn"] == RightScore(alerts=3, evaluations=4)
     assert found["KVPressureBatchCollapsed"] == found["KVPressureQueueNotServed"]
+
+
+def test_an_alert_of_restarts_is_right_where_as_many_were_counted_as_it_says():
+    track = [Second(float(t), "", CALM) for t in range(2400)]
+    fired = Firing([330.0, 400.0, 1300.0, 1400.0])
+    own, kubernetes = (Rule(f"{RESTARTING} (warning)", expr, 0.0) for expr in ("", f"changes({CONTAINER_RESTARTS})"))
+
+    def right(rule: Rule, *restarts: float, replaced: bool = False) -> int:
+        score = RightScore()
+        score.add(rule, Outcome("one", "restarts", "", restarts=restarts, replaced=replaced), fired, track)
+        return score.right_evaluations
+
+    assert right(kubernetes, 320.0) == 2  # a quarter of an hour, and not from 1280 s on
+    assert right(kubernetes, 320.0, replaced=True) == 0
+    assert right(own, 320.0) == 0
+    assert right(own, 320.0, 390.0) == right(own, 320.0, 390.0, replaced=True) == 1
+    assert right(own) == 0
+
+
+def test_kubernetes_counts_on_in_a_pod_and_from_nothing_in_a_new_one():
+    scrapes = {"0": [Scrape(15.0 * number) for number in range(4)]}
+    counts = {}
+    for replaced in (False, True):
+        outcome = Outcome("one", "restarts", "", scrapes=scrapes, restarts=(20.0, 40.0), replaced=replaced)
+        counts[replaced] = [sample.value for sample in samples([outcome]) if sample.name == CONTAINER_RESTARTS]
+    assert counts == {False: [3, 3, 4, 5], True: [3, 3, 0, 0]}
+
+
+def test_long_episodes_have_every_cause_for_a_quarter_of_an_hour_and_servers_that_start_again():
+    about = {spec.cause: long_scenario(spec.cause, spec.seed) for spec in long_specs()}
+    assert set(about) == {*CAUSES, RESTARTS}
+    for cause, scenario in about.items():
+        assert cause == RESTARTS or sum(one.seconds for one in scenario.phases if one.label == cause) >= 900
+    counts = [len(restart_times(long_scenario(RESTARTS, one.seed))) for one in long_specs() if one.cause == RESTARTS]
+    assert counts.count(1) == len(counts) / 2
+    assert max(counts) > 2

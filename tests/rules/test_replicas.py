@@ -10,14 +10,15 @@ from typing import Any
 import yaml
 
 from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
-from kvpressure.config.thresholds import load_thresholds
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 from tests.support import built
 from tests.support.rules import promtool_each
 from tests.support.tools import need
 
 FLEETS = 40
 CHANGE = 40
-"""Samples of 15 s before everything changes; the rules look back on 20 of them."""
+"""Samples of 15 s before everything changes; the rules look back on HOLD of them, and on twice as many."""
+HOLD = 20
 CONSTRAINTS = ("kv_tokens", "sequences", "prefill")
 
 
@@ -28,7 +29,7 @@ def fleet(rng: random.Random) -> list[list[ReplicaReading]]:
     found = []
     for _ in range(2):
         told = [
-            {name: round(rng.random() * 2, 3) for name in CONSTRAINTS if rng.random() < 0.8} for _ in range(len(ranks))
+            {name: round(rng.random() * 4, 3) for name in CONSTRAINTS if rng.random() < 0.8} for _ in range(len(ranks))
         ]
         pairs = zip(ranks, told, strict=True)
         found.append([ReplicaReading(replica, demand, lost) for (replica, lost), demand in pairs])
@@ -59,6 +60,31 @@ def expected(namespace: str, value: float | None) -> list[dict[str, Any]]:
     return [] if value is None else [{"labels": labels, "value": value}]
 
 
+def played(moments: list[list[ReplicaReading]], limits: Thresholds) -> list[int | None]:
+    """What the function says at each sample, given what it said at those before."""
+    required, held, most = list[float | None](), list[int | None](), list[int | None]()
+    for at in range(2 * CHANGE):
+        readings = moments[at >= CHANGE]
+        lost = lost_at(readings)
+        serving = len({one.replica for one in readings} - lost)
+        found = desired_replicas(
+            readings,
+            limits,
+            [value for value in required[-HOLD:] if value is not None],
+            whole=at >= HOLD and required[-HOLD] is not None,
+            before=most[-HOLD] if at >= HOLD else None,
+            most_lately=max((value for value in held[-2 * HOLD :] if value is not None), default=0),
+        )
+        required.append(required_replicas(readings, limits))
+        held.append(None if found is None else found - len(lost))
+        most.append(max(serving, held[-1] or 0))
+    return [None if value is None else value + len(lost_at(moments[at >= CHANGE])) for at, value in enumerate(held)]
+
+
+def lost_at(readings: list[ReplicaReading]) -> set[str]:
+    return {one.replica for one in readings if one.lost}
+
+
 @promtool_each
 def test_the_rules_and_the_function_agree_on_fleets_of_all_kinds(promtool: str, tmp_path: Path) -> None:
     rng, limits = random.Random(15), load_thresholds()
@@ -66,15 +92,9 @@ def test_the_rules_and_the_function_agree_on_fleets_of_all_kinds(promtool: str, 
     asked, inputs = [], []
     for name, (before, after) in fleets.items():
         inputs += series(name, [before, after])
-        was = required_replicas(before, limits)
-        now = required_replicas(after, limits)
-        # A minute after the change: five of the 21 samples of five minutes are new.
-        held = [value for value, times in ((was, 16), (now, 4)) if value is not None for _ in range(times)]
-        for at, value in (
-            ("8m", desired_replicas(before, limits)),
-            ("11m", desired_replicas(after, limits, held)),
-            ("19m", desired_replicas(after, limits)),
-        ):
+        desired = played([before, after], limits)
+        for minute in (2, 8, 11, 19):
+            at, value = f"{minute}m", desired[4 * minute]
             asked.append(
                 {
                     "expr": f'kvpressure_desired_replicas{{namespace="{name}"}}',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import promql_parser as promql
@@ -199,6 +200,18 @@ def test_five_alerts_and_one_more_are_on_by_default_and_the_others_say_why_not()
     on = {alert.name for file in load_rules(Options(load_thresholds())) for alert in file.alerts}
     assert on == set(DEFAULT.split())
     assert {alert.name for alert in ALERTS if not alert.off_because} == on
+
+
+def test_each_other_alert_says_how_often_it_was_right_and_none_was_wrong_more_often_than_not() -> None:
+    rights = json.loads((ROOT / "rules" / "rights.json").read_text())
+    sections = {part.partition("\n")[0]: part for part in files()["alerts.md"].split("\n## ")}
+    for alert in ALERTS:
+        if alert.off_because:
+            measured = rights.get(alert.name, {}).values()
+            right, total = sum(right for right, _ in measured), sum(total for _, total in measured)
+            assert 2 * right >= total, alert.name
+            line = f"\nRight in {right} of {total}" if total else "\nHow often it is right is not known: "
+            assert sections[alert.name].count(line) == 1
 
 
 def test_a_page_is_about_a_model_or_about_all_exporters_and_never_about_one_replica() -> None:

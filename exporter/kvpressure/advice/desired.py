@@ -57,15 +57,17 @@ def desired_replicas(
     lately: Iterable[float] = (),
     *,
     whole: bool = True,
-    serving_then: int | None = None,
+    before: int | None = None,
+    most_lately: int = 0,
 ) -> int | None:
     """Return the replicas to run now; None where nothing is known, never less than 1.
 
     `lately` is what `required_replicas` was in the last `scaling_down_hold_seconds`: fewer are requested once fewer
     would have been enough for `scaling_down_held_ratio` of that time. Where that time was not observed `whole`, no
-    fewer than serve. More are at most `scaling_up_max_factor` times as many as serve, or as `serving_then` where given:
-    what full engines ask for at first is a guess, and once those serve the next look knows more. Replicas that are lost
-    hold nothing, and count beside those that are required.
+    fewer than serve. More are at most `most_replicas` of those that were requested or served `before`, so long ago; of
+    those that serve now, where that is not known. Of the most that were requested in twice that time, `most_lately`, as
+    many stay as `scaling_up_max_factor` brings back at once. Replicas that are lost hold nothing, and count beside
+    those that are required.
     """
     required = required_replicas(readings, limits)
     known = [*lately, *([] if required is None else [required])]
@@ -74,10 +76,15 @@ def desired_replicas(
     lost = {reading.replica for reading in readings if reading.lost}
     serving = {reading.replica for reading in readings} - lost
     held = max(1, math.ceil(max(required or 0.0, _quantile(limits.scaling_down_held_ratio, known))))
-    doubled = len(serving) if serving_then is None else serving_then
-    if doubled:
-        held = min(held, math.floor(limits.scaling_up_max_factor * doubled))
-    return (held if whole else max(held, len(serving))) + len(lost)
+    held = held if whole else max(held, len(serving))
+    if most := before or len(serving):
+        held = min(held, most_replicas(most, limits))
+    return max(held, math.ceil(most_lately / limits.scaling_up_max_factor)) + len(lost)
+
+
+def most_replicas(before: int, limits: Thresholds) -> int:
+    """Return the most that may be requested `scaling_down_hold_seconds` after `before` were."""
+    return max(math.floor(limits.scaling_up_max_factor * before), before + int(limits.scaling_up_step_count))
 
 
 def _quantile(ratio: float, values: Sequence[float]) -> float:

@@ -180,6 +180,7 @@ class Thresholds:
     scaling_down_hold_seconds: float = _in("seconds")
     scaling_down_held_ratio: float = _in("ratio")
     scaling_up_max_factor: float = _in("factor")
+    scaling_up_step_count: float = _in("count")
     alert_symptom_min_ratio: float = _in("ratio")
     alert_cause_min_ratio: float = _in("ratio")
     alert_score_min_ratio: float = _in("ratio")

@@ -63,8 +63,8 @@ class QueueWait:
             or _first_tokens_late(window, baseline, thresholds)
         )
         shrinks = _shrinks(window, thresholds)
-        # A queue that requests leave and come back to is empty at some polls: such gaps do not end it.
-        if window.t - self._last > thresholds.cause_hold_seconds:
+        # A queue that breathes is not told while it shrinks, and what comes back began before that.
+        if window.t - self._last > thresholds.verdict_window_seconds:
             self._since = window.t
         if late and not shrinks:
             self._last = window.t

@@ -61,10 +61,18 @@ def test_fewer_are_asked_for_once_fewer_would_have_held_most_of_the_last_minutes
     assert desired_replicas([], LIMITS, [1.7]) == 2
 
 
-def test_more_are_asked_for_at_once_up_to_twice_as_many_as_serve():
+def test_more_are_requested_at_once_up_to_twice_as_many_as_before_or_four_more():
     assert desired_replicas([reading("a", 1.6 * TARGET), reading("b", 1.6 * TARGET)], LIMITS, [0.8] * 19) == 4
-    assert desired_replicas([reading("a", 34.0)], LIMITS) == 2
-    assert desired_replicas([reading("a", 34.0)], LIMITS, serving_then=4) == 8
+    assert desired_replicas([reading("a", 34.0)], LIMITS) == 5
+    assert desired_replicas([reading("a", 34.0)], LIMITS, before=9) == 18
+    eight = [reading(name, 34.0) for name in "abcdefgh"]
+    assert desired_replicas(eight, LIMITS, before=2) == 6  # they serve already, and five minutes ago two did
+
+
+def test_half_of_the_most_that_was_requested_lately_stays():
+    assert desired_replicas([reading("a", 0.1)], LIMITS, [0.1] * 19, most_lately=7) == 4
+    assert desired_replicas([reading("a", 3.9 * TARGET)], LIMITS, [0.1] * 19, before=3, most_lately=6) == 4
+    assert desired_replicas([reading("a")], LIMITS, most_lately=7) is None
 
 
 def test_what_was_asked_for_lately_is_counted_as_prometheus_counts_it():

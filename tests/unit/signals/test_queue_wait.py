@@ -134,6 +134,13 @@ def test_a_queue_that_is_empty_now_and_then_has_lasted_and_one_that_is_over_begi
     assert 40 < again[-1] < 60
 
 
+def test_a_queue_that_breathes_has_lasted_since_before_its_troughs_and_is_not_told_in_them() -> None:
+    """Eight seconds of forty that wait, then eight of one: within every trough the queue shrinks."""
+    found = unserved(told(120, lambda t: 40.0 if t % 16 < 8 else 1.0, float))
+    assert found[115] == pytest.approx(115.0, abs=8.0)
+    assert 0.0 in found[100:112], "nothing begins while it shrinks"
+
+
 def test_a_clock_that_is_set_back_starts_anew() -> None:
     past, found = EngineHistory(60, 600), []
     for start in (1_000, 0):

@@ -66,7 +66,8 @@ def bundle_files(options: Options, *, with_runbooks: bool = True, with_dashboard
         files[path.removesuffix(".j2")] = alertmanager_config(path, template.read_text("utf-8"), options, alerts)
     files["kubernetes/alertmanagerconfig.yaml"] = dump(alertmanager_object(alerts, options))
     known = load_rules(dataclasses.replace(options, all_alerts=True))
-    files["alerts.md"] = alerts_markdown([alert for file in known for alert in file.alerts], options)
+    rights = json.loads((_DATA / "rules" / "rights.json").read_text("utf-8"))
+    files["alerts.md"] = alerts_markdown([alert for file in known for alert in file.alerts], options, rights)
     if with_dashboards:
         files |= dashboard_files(options)
     if with_runbooks:

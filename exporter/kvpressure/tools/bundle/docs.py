@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -53,8 +53,12 @@ there that name `kvpressure_` series have no answer without it; commands work as
 """
 
 
-def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
-    """Return the whole page: a table of all alerts, then one section each."""
+Rights = Mapping[str, Mapping[str, Sequence[int]]]
+"""By alert and by where it was measured: how many of them were right, of how many."""
+
+
+def alerts_markdown(alerts: Sequence[Alert], options: Options, rights: Rights) -> str:
+    """Return the whole page: a table of all alerts, then one section each, with how often it was right."""
     thresholds = options.thresholds
     on = {alert.name for alert in alerts if not alert.off_because}
     parts = [
@@ -71,8 +75,11 @@ def alerts_markdown(alerts: Sequence[Alert], options: Options) -> str:
         link, keeps = _link(alert.name), alert.rule.get("keep_firing_for", "-")
         row = (link, alert.severity, alert.rule["for"], keeps, alert.component, alert.off_because)
         parts.append(f"| {' | '.join(row)} |\n")
-    for name, rules in groupby(alerts, key=lambda alert: alert.name):
-        parts.append(_section(name, list(rules), thresholds))
+    for name, group in groupby(alerts, key=lambda alert: alert.name):
+        rules = list(group)
+        parts.append(_section(name, rules, thresholds))
+        if rules[0].off_because:
+            parts.append(_right(rights.get(name, {})))
     return "".join(parts)
 
 
@@ -94,6 +101,16 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
         parts.append("\n")
     parts.append(f"Template `rules/{rules[0].file}`, runbook [{name}](runbooks/{name}.md).\n")
     return "".join(parts)
+
+
+def _right(measured: Mapping[str, Sequence[int]]) -> str:
+    """Return the line that says how often an alert was right, and where."""
+    if not measured:
+        return "\nHow often it is right is not known: it fired in no episode of docs/detection.md.\n"
+    each = [f"{right} of {total} {where}" for where, (right, total) in measured.items()]
+    right, total = (sum(counts) for counts in zip(*measured.values(), strict=True))
+    sums = f"{right} of {total}: " if len(each) > 1 else ""
+    return f"\nRight in {sums}{', '.join(each)} (docs/detection.md).\n"
 
 
 def _link(name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvpressure.advice.desired import ReplicaReading, desired_replicas
+from kvpressure.advice.desired import ReplicaReading, desired_replicas, most_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import evidence_json, limits_json, missing_json
@@ -185,12 +185,14 @@ class Collector:
         if not isinstance(demand, Mapping):
             return None
         demand_of = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
-        # One replica, which could have been doubled and doubled again.
+        # One replica, and what could have been requested beside it in time.
         began = view.t if self._open is None else self._open.began
         doubled = int(max(0.0, view.t - began) // self._limits.scaling_down_hold_seconds)
-        most = math.floor(self._limits.scaling_up_max_factor ** min(doubled, MAX_DOUBLINGS))
+        most = 1
+        for _ in range(min(doubled, MAX_DOUBLINGS)):
+            most = most_replicas(most, self._limits)
         reading = ReplicaReading(self._labels.get("pod", ""), demand_of)
-        count = desired_replicas([reading], self._limits, serving_then=max(1, most))
+        count = desired_replicas([reading], self._limits, before=most)
         return None if count is None else float(count)
 
     def _keep(self, open_: _Open, point: _Point) -> None:

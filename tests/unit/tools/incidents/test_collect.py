@@ -148,7 +148,7 @@ def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> N
     assert one.incident["peak"]["desired_replicas"] == -(-1.4 // LIMITS.scaling_target_ratio) == 2
 
 
-def test_replicas_that_would_have_served_at_most_double_in_five_minutes() -> None:
+def test_replicas_that_would_have_served_are_four_more_or_double_in_five_minutes() -> None:
     collector = Collector({"pod": "a"}, LIMITS, STEP)
     for number in range(long(660)):
         t = STEP * number
@@ -157,7 +157,7 @@ def test_replicas_that_would_have_served_at_most_double_in_five_minutes() -> Non
         )
         list(collector.add(view, EngineSample("m", "0", {}, {})))
     (one,) = collector.finish(ended=True)
-    assert one.incident["peak"]["desired_replicas"] == 2 * 2 * 2
+    assert one.incident["peak"]["desired_replicas"] == (1 + 4) * 2 * 2
 
 
 def test_alerts_count_from_its_begin_until_shortly_after_its_end() -> None:
