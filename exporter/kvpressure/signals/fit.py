@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
+from kvpressure.signals.context import Context
 from kvpressure.signals.kv import free_tokens, kept_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import (
@@ -24,7 +25,8 @@ from kvpressure.signals.lengths import (
     longest_of_histogram,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import Point, growth, mean, values
+from kvpressure.signals.points import Point, batch_of, growth, mean, values
+from kvpressure.signals.reserve import reserved_tokens
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow
 
@@ -54,7 +56,8 @@ class Fit:
     under a pool. `at_cap` is whether a cap holds it: it is steady, and places that come free are taken at once.
     `fit_unknown` says that a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
-    is kept free; None where nothing is, or it always fits.
+    is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
+    answers.
     """
 
     blocked_ratio: float | None = None
@@ -65,17 +68,20 @@ class Fit:
     starved: bool = False
     fit_unknown: bool = False
     by_watermark_ratio: float | None = None
+    by_reserve_ratio: float | None = None
 
 
-def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds, *, streams: bool = False) -> Fit:
+def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
     """Test the polls `points`, the newest of `window`.
 
     Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
     while requests wait all the time, the polls with the largest batch decide.
     And where nothing at all starts although requests wait, and a long one would not fit with its answer, the head does
     not fit: it may be a preempted request that brings its answer along.
-    Where layers differ, a request counts with what those before it took while they came in.
+    Where layers differ, a request counts with what those before it took while they came in; where the runtime keeps
+    room for answers, that is not free (`reserve`).
     """
+    thresholds = context.thresholds
     typical, share = typical_prompt_tokens(window), computed_share(window)
     long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
     if share is not None:
@@ -84,18 +90,19 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
-    polls = [_poll(point, cache, streams=streams) for point in points]
-    ratio, by_long = _blocked_ratio(polls, typical), _blocked_ratio(polls, long)
+    unreserved = [_poll(point, cache, streams=streams) for point in points]
+    polls, long_polls = (_less_reserved(unreserved, points, window, context, long=one) for one in (False, True))
+    ratio, by_long = _blocked_ratio(polls, typical), _blocked_ratio(long_polls, long)
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio
     starved, by_longest = False, by_long
     if any(value >= 1 for value in waiting):
         longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
-        by_longest = _blocked_ratio(polls, longest)
+        by_longest = _blocked_ratio(long_polls, longest)
     if not capped and ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:
-            ratio = max(ratio, _blocked_ratio(_at_peak(polls), long) or 0.0)
+            ratio = max(ratio, _blocked_ratio(_at_peak(long_polls), long) or 0.0)
         fits = ratio < thresholds.admission_blocked_min_ratio
         starved = always and fits and _starved(points, window, long, thresholds)
     fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.admission_blocked_min_ratio
@@ -112,6 +119,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
+        by_reserve_ratio=_share_that_fits(long_polls, unreserved, long) if long_polls is not unreserved else None,
     )
 
 
@@ -137,9 +145,31 @@ def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float
     if not kept_tokens(cache):
         return None
     whole = replace(cache, watermark_ratio=None)
-    blocked = [point for point in points if _does_not_fit(_poll(point, cache, streams=False), long)]
-    would_fit = [float(not _does_not_fit(_poll(point, whole, streams=False), long)) for point in blocked]
-    return mean(would_fit) if would_fit else None
+    polls, without = ([_poll(point, one, streams=False) for point in points] for one in (cache, whole))
+    return _share_that_fits(polls, without, long)
+
+
+def _share_that_fits(polls: Sequence[_Poll], without: Sequence[_Poll], prompt: float | None) -> float | None:
+    """Return the share of the polls in which a prompt does not fit, in which it would `without` something."""
+    pairs = zip(polls, without, strict=True)
+    fits = [float(not _does_not_fit(other, prompt)) for poll, other in pairs if _does_not_fit(poll, prompt)]
+    return mean(fits) if fits else None
+
+
+def _less_reserved(
+    polls: Sequence[_Poll], points: Sequence[Point], window: EngineWindow, context: Context, *, long: bool
+) -> Sequence[_Poll]:
+    """Return the polls with what is free beside the reserve for answers: the mean one, or a `long` one."""
+    if "reserve_ratio" not in points[-1].gauges:
+        return polls
+    answer = window.of_histograms(answer_mean_tokens)
+    longest = p95(window.shape("request_output_tokens")) if long else None
+    asked = max(answer if longest is None else longest, context.asked_tokens)
+    kept = (reserved_tokens(point, asked, answer / 2) for point in points)
+    return [
+        one if one.free_tokens is None else one._replace(free_tokens=max(0.0, one.free_tokens - tokens))
+        for one, tokens in zip(polls, kept, strict=True)
+    ]
 
 
 def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
@@ -170,7 +200,7 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
     started, steps = growth(points, "started"), growth(points, "steps")
     if started is None or not steps:
         return True
-    free = sum(highest - running for running in values(queued, "running"))
+    free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     expected = thresholds.refill_max_step_count * started / steps * len(queued)
     # Where those that wait are put off, they may be what keeps places free: then chance gets no benefit of the doubt.
     put_off = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
@@ -261,7 +291,7 @@ def _queued(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
-    running = values(_queued(points), "running")
+    running = [batch_of(point) for point in _queued(points) if "running" in point.gauges]
     return median(running) / highest if running and highest else None
 
 

@@ -18,6 +18,8 @@ def computed_share(window: EngineWindow) -> float | None:
     None where the page does not tell. Preempted requests find their own blocks again: without preemptions only.
     """
     computed, prompts = window.delta("computed_prompt_tokens"), window.delta("prompt_tokens")
+    if computed is None and (found := window.delta("found_prompt_tokens")) is not None and prompts is not None:
+        computed, prompts = prompts, prompts + found
     if computed is None or not prompts or window.delta("preemptions"):
         return None
     return min(1.0, computed / prompts)

@@ -47,12 +47,18 @@ SGLANG: Final = Table(
         Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
         # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
         Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
+        Row("used_tokens", ("sglang:kv_used_tokens",), merge="max", most=_MAX_TOKENS),
+        Row("reserve_ratio", ("sglang:new_token_ratio",), merge="max", most=1 + _ROUNDING),
     ),
     counters=(
         Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
         # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
         Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
         Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
+        Row("found_prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_cache"),), merge="max"),
+        # Each forward pass counts, with the graph of its kind or without; with speculation, no passes of draft models.
+        Row("steps", ("sglang:cuda_graph_passes_total",), merge="max", parts="mode"),
+        Row("decode_steps", ("sglang:cuda_graph_passes_total",), where=(("mode", "decode_*"),), merge="max", parts="mode"),
         Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
         Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
         Row("generation_tokens", ("sglang:generation_tokens_total",)),
