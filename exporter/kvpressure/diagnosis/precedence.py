@@ -55,6 +55,7 @@ PRECEDENCE: Final = (
     "concurrency.max_num_seqs",
     "concurrency.another_cap",
     "concurrency.sequence_cap",
+    "concurrency.small_steps",
     # With a queue or without.
     "compute.prefill",
     "compute.decode_bandwidth",

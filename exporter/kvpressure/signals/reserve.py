@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.signals.kv import free_tokens
@@ -20,6 +20,8 @@ from kvpressure.signals.windows import EngineWindow
 
 MIN_POLLS: Final = 3
 """So many polls in a row have to show the smaller batch: what waits is on the page a moment after it is admitted."""
+MAX_HELD: Final = 60
+SAME_BATCH: Final = 0.5
 
 
 def reserved_tokens(point: Point, asked_tokens: float, generated_tokens: float) -> float:
@@ -33,47 +35,67 @@ def reserved_tokens(point: Point, asked_tokens: float, generated_tokens: float) 
     return asked_tokens + ratio * batch_of(point) * max(0.0, asked_tokens - generated_tokens)
 
 
+class _Held(NamedTuple):
+    """A batch that steps went on with while requests waited. It was held by no cap if one is ever above `most`."""
+
+    t: float
+    most: float
+    asked_tokens: float
+
+
 class AskedTokens:
-    """What requests may generate, as far as batches that were held show it, the most of the longer window."""
+    """What requests may generate, at least, as far as the batches of the longer window show it."""
 
     def __init__(self) -> None:
-        self._asked: deque[tuple[float, float]] = deque()
+        self._held: deque[_Held] = deque(maxlen=MAX_HELD)
         self._last = float("-inf")
 
     def take(self, window: EngineWindow, thresholds: Thresholds) -> float:
         """Take the newest polls in; return it, 0 where nothing has shown it."""
         if self._last < window.t:
             self._last = window.t
-            if (asked := _asked_tokens(window, thresholds)) is not None:
-                while self._asked and self._asked[-1][1] <= asked:
-                    self._asked.pop()
-                self._asked.append((window.t, asked))
-        while self._asked and self._asked[0][0] < window.t - window.long_window_seconds:
-            self._asked.popleft()
-        return self._asked[0][1] if self._asked else 0.0
+            if (held := _held(window, thresholds)) is not None:
+                self._note(held)
+        while self._held and self._held[0].t < window.t - window.long_window_seconds:
+            self._held.popleft()
+        highest = window.highest_running() or 0.0
+        return max((one.asked_tokens for one in self._held if one.most < highest), default=0.0)
+
+    def _note(self, held: _Held) -> None:
+        """Keep the newest beside what was, as one where the batch is the same."""
+        before = self._held[-1] if self._held else None
+        if before is not None and abs(before.most - held.most) < SAME_BATCH:
+            self._held[-1] = held._replace(asked_tokens=max(before.asked_tokens, held.asked_tokens))
+        else:
+            self._held.append(held)
 
 
-def _asked_tokens(window: EngineWindow, thresholds: Thresholds) -> float | None:
-    """Return what requests may generate at least, if the newest polls show that no cap holds the batch; else None."""
+def _held(window: EngineWindow, thresholds: Thresholds) -> _Held | None:
+    """Return the batch of the newest polls if requests waited in all of them, steps went on and few had prompts."""
     points = list(window.points)[-MIN_POLLS - 1 :]
-    newest, highest, prompt = points[-1], window.highest_running(), typical_prompt_tokens(window)
+    newest, prompt = points[-1], typical_prompt_tokens(window)
     ratio, free = newest.gauges.get("reserve_ratio"), free_tokens(newest, window.cache)
-    if highest is None or prompt is None or ratio is None or free is None:
+    if prompt is None or ratio is None or free is None:
         return None
     if len(points) <= MIN_POLLS or min(values(points, "waiting"), default=0.0) < 1:
         return None
-    if not all(_held_below(a, b, highest, thresholds) for a, b in pairwise(points)):
+    most = [_most(*polls, thresholds) for polls in pairwise(points)]
+    if None in most:
         return None
     batch, own = batch_of(newest), prompt * (computed_share(window) or 1.0)
     generated = window.of_histograms(answer_mean_tokens) / 2
-    return max(0.0, (free - own + ratio * batch * generated) / (1.0 + ratio * batch))
+    asked = (free - own + ratio * batch * generated) / (1.0 + ratio * batch)
+    return _Held(newest.t, max(one for one in most if one is not None), max(0.0, asked))
 
 
-def _held_below(before: Point, after: Point, highest: float, thresholds: Thresholds) -> bool:
-    """Return whether places stayed free for longer than it takes to fill them, and prompts took no turns."""
+def _most(before: Point, after: Point, thresholds: Thresholds) -> float | None:
+    """Return the largest cap that may hold the batch of the steps between two polls; None where prompts may hold it.
+
+    At a cap, places are free for no longer than it takes to fill them.
+    """
     batch, polls = after.gauges.get(BATCH), (before, after)
     steps, decoding = growth(polls, "steps"), growth(polls, "decode_steps")
     if batch is None or not steps or not decoding or 2 * decoding < steps:
-        return False
-    started = growth(polls, "started") or 0.0
-    return highest - batch > thresholds.refill_max_step_count * started / decoding + thresholds.refill_spare_count / 2
+        return None
+    filling = thresholds.refill_max_step_count * (growth(polls, "started") or 0.0) / decoding
+    return batch + filling + thresholds.refill_spare_count / 2

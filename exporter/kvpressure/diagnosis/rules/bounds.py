@@ -60,6 +60,12 @@ def _step(facts: Facts) -> str:
     return f"A step computes {step} tokens; {_declared(facts, 'max_num_batched_tokens')} are allowed."
 
 
+def _small_steps(facts: Facts) -> str:
+    found = facts.window.throughput
+    share, tokens = found.prompt_steps_ratio or 0.0, number(round(found.prompt_step_tokens or 0.0))
+    return f"{share:.0%} of the steps have prompts alone, {tokens} tokens each: those that wait, wait for their turn."
+
+
 def _head_of_line(facts: Facts) -> str:
     return f"{_step(facts)} The batch is below its highest, and those that wait would fit."
 
@@ -117,6 +123,7 @@ RULES: Final = (
         ("max_num_seqs", "max_num_seqs", _capped & batch.at_declared_cap, _max_num_seqs),
         ("another_cap", "", _capped & ~batch.at_declared_cap, _another_cap),
         ("sequence_cap", "sequence_cap", _capped, _sequence_cap),
+        ("small_steps", "prefill_budget", queue.queued & batch.prompts_take_turns & batch.small_prompt_steps, _small_steps),
         ("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, _step),
         ("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
         ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not tell.")),
