@@ -34,7 +34,7 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]]
     Cause.IDLE: lambda _: ([], ""),
 }
 """Each returns its actions, and why nothing could be predicted of them, "" where that is not special to the case."""
-_BY_DETAIL: Final = {"eviction": pressure.evicted}
+_BY_DETAIL: Final = {"eviction": pressure.evicted, "reserved": pressure.reserved}
 """Details whose cure is another than that of their cause."""
 
 _CHANGE_NOTHING: Final = frozenset(
@@ -55,6 +55,7 @@ _NOW: Final = frozenset(
     {
         "add_replica",
         "another_limit",
+        "ask_less",
         "cap_output",
         "cap_prompt",
         "cap_tokens",

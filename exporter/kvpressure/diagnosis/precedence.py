@@ -36,6 +36,7 @@ PRECEDENCE: Final = (
     "gateway.kv_usage",
     "kv.watermark",
     "kv.preemption",
+    "kv.reserved",
     "kv.admission",
     "kv.full",
     "kv.stays_longest",

@@ -119,6 +119,7 @@ _ROWS: Final = (
             "stranded": "nothing runs: the cache is full of blocks of requests that have finished, or have not started",
             "preemption": "running requests are preempted, and their KV is recomputed later",
             "watermark": "waiting requests would fit if the watermark did not keep part of the cache free",
+            "reserved": "waiting requests would fit if clients asked for no longer answers (max_tokens) than they get",
             "admission": "waiting requests do not fit into the free KV cache",
             "full": "the KV cache is full while requests wait",
             "held_at_gateway": "a gateway holds requests back because the KV cache is used up to what it allows",

@@ -20,11 +20,11 @@ class Row:
     """One signal and the metrics that carry it.
 
     `names` are alternatives, best first: the first that an engine has is used alone, they are never added. `where`
-    are labels that must have the given value, "" for none, or begin with it where it ends in `*`; rows of the same signal
-    with other labels are alternatives too. Series of one engine that differ in other labels (a finish reason,
+    are labels that must have the given value, "" for none, or begin with it where it ends in `*`; rows of the same
+    signal with other labels are alternatives too. Series of one engine that differ in other labels (a finish reason,
     the `pid` of an API process, Ray's WorkerId) are merged with `merge`: counts are summed; of ratios and states the
-    highest counts, because idle and dead processes report 0. Of those that differ in the label `parts` the merged values
-    are added up: each is a part of the number. A merged value above `most` is garbage and left out.
+    highest counts, because idle and dead processes report 0. Of those that differ in the label `parts` the merged
+    values are added up: each is a part of the number. A merged value above `most` is garbage and left out.
     A `slow` signal is requested with the histograms only, to keep the answers of the other polls small.
     """
 

@@ -26,7 +26,7 @@ from kvpressure.signals.lengths import (
     typical_prompt_tokens,
 )
 from kvpressure.signals.points import Point, batch_of, growth, mean, values
-from kvpressure.signals.reserve import reserved_tokens
+from kvpressure.signals.reserve import reserved
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow
 
@@ -57,7 +57,7 @@ class Fit:
     `fit_unknown` says that a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
     is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
-    answers.
+    longer answers than there are.
     """
 
     blocked_ratio: float | None = None
@@ -91,7 +91,10 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
     unreserved = [_poll(point, cache, streams=streams) for point in points]
-    polls, long_polls = (_less_reserved(unreserved, points, window, context, long=one) for one in (False, True))
+    polls = long_polls = as_answered = unreserved
+    if "reserve_ratio" in points[-1].gauges:
+        polls, long_polls = (_less(unreserved, kept) for kept in reserved(points, window, context.asked_tokens))
+        *_, as_answered = (_less(unreserved, kept) for kept in reserved(points, window))
     ratio, by_long = _blocked_ratio(polls, typical), _blocked_ratio(long_polls, long)
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio
@@ -119,7 +122,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
-        by_reserve_ratio=_share_that_fits(long_polls, unreserved, long) if long_polls is not unreserved else None,
+        by_reserve_ratio=_share_that_fits(long_polls, as_answered, long) if context.asked_tokens else None,
     )
 
 
@@ -156,19 +159,12 @@ def _share_that_fits(polls: Sequence[_Poll], without: Sequence[_Poll], prompt: f
     return mean(fits) if fits else None
 
 
-def _less_reserved(
-    polls: Sequence[_Poll], points: Sequence[Point], window: EngineWindow, context: Context, *, long: bool
-) -> Sequence[_Poll]:
-    """Return the polls with what is free beside the reserve for answers: the mean one, or a `long` one."""
-    if "reserve_ratio" not in points[-1].gauges:
-        return polls
-    answer = window.of_histograms(answer_mean_tokens)
-    longest = p95(window.shape("request_output_tokens")) if long else None
-    asked = max(answer if longest is None else longest, context.asked_tokens)
-    kept = (reserved_tokens(point, asked, answer / 2) for point in points)
+def _less(polls: Sequence[_Poll], kept: Sequence[float]) -> list[_Poll]:
+    """Return the polls with so much less free."""
+    pairs = zip(polls, kept, strict=True)
     return [
         one if one.free_tokens is None else one._replace(free_tokens=max(0.0, one.free_tokens - tokens))
-        for one, tokens in zip(polls, kept, strict=True)
+        for one, tokens in pairs
     ]
 
 

@@ -1,4 +1,4 @@
-"""What has to be free to admit a request beside its prompt: where a runtime reserves room for the answers (SGLang).
+"""What has to be free to admit a request beside its prompt: where a runtime reserves room for answers.
 
 A request is admitted where its prompt fits, all that it may generate, and a share of what those that run may still
 generate. The share is on the page, `max_tokens` of requests is not. It is at least as long as answers are. And a batch
@@ -9,11 +9,13 @@ was free then was not enough, which tells how much is reserved, at least.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.signals.kv import free_tokens
+from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import answer_mean_tokens, computed_share, typical_prompt_tokens
 from kvpressure.signals.points import BATCH, Point, batch_of, growth, values
 from kvpressure.signals.windows import EngineWindow
@@ -24,15 +26,16 @@ MAX_HELD: Final = 60
 SAME_BATCH: Final = 0.5
 
 
-def reserved_tokens(point: Point, asked_tokens: float, generated_tokens: float) -> float:
-    """Return what has to be free at a poll beside a prompt; 0 where nothing is reserved.
+def reserved(points: Sequence[Point], window: EngineWindow, asked_tokens: float = 0.0) -> Iterator[list[float]]:
+    """Yield what has to be free at each poll beside a prompt: one whose answer is the mean, then one of the longest.
 
-    `asked_tokens` are what a request may generate, `generated_tokens` what those that run have of theirs.
+    `asked_tokens` is what requests may generate, as far as `AskedTokens` knows. Those that run are halfway, on average.
     """
-    ratio = point.gauges.get("reserve_ratio")
-    if ratio is None:
-        return 0.0
-    return asked_tokens + ratio * batch_of(point) * max(0.0, asked_tokens - generated_tokens)
+    answer = window.of_histograms(answer_mean_tokens)
+    for known in (answer, p95(window.shape("request_output_tokens")) or answer):
+        asked = max(known, asked_tokens)
+        more = max(0.0, asked - answer / 2)
+        yield [asked + point.gauges.get("reserve_ratio", 0.0) * batch_of(point) * more for point in points]
 
 
 class _Held(NamedTuple):

@@ -45,7 +45,7 @@ def step_at_budget(facts: Facts) -> bool | None:
 
 @fact("steps")
 def steps_full(facts: Facts) -> bool | None:
-    """Return whether steps compute so many tokens that they are full of prompts: those with prompts, where they tell."""
+    """Return whether steps compute so many tokens that a GPU is full: those with prompts, where they are told apart."""
     throughput = facts.window.throughput
     tokens = throughput.step_tokens if throughput.prompt_step_tokens is None else throughput.prompt_step_tokens
     return None if tokens is None else tokens >= facts.thresholds.prefill_full_step_min_tokens

@@ -25,6 +25,9 @@ _capped = queue.queued & batch.at_cap
 _fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_lately)
 """All that wait fit, and no cap holds the batch: the scheduler keeps to another of its limits."""
 
+_takes_turns = queue.queued & batch.prompts_take_turns & batch.small_prompt_steps
+"""Steps without answers, full of as few tokens as they may have: the next prompt waits for those before it."""
+
 
 def _stays(facts: Facts) -> str:
     running = facts.inputs.value("requests_running_max")
@@ -123,7 +126,7 @@ RULES: Final = (
         ("max_num_seqs", "max_num_seqs", _capped & batch.at_declared_cap, _max_num_seqs),
         ("another_cap", "", _capped & ~batch.at_declared_cap, _another_cap),
         ("sequence_cap", "sequence_cap", _capped, _sequence_cap),
-        ("small_steps", "prefill_budget", queue.queued & batch.prompts_take_turns & batch.small_prompt_steps, _small_steps),
+        ("small_steps", "prefill_budget", _takes_turns, _small_steps),
         ("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, _step),
         ("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
         ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not tell.")),

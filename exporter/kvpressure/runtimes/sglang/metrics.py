@@ -22,6 +22,7 @@ from kvpressure.runtimes.table import OptionalSignal, PageFacts, Row, Table
 _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
 _WHOLE: Final = (("priority", ""),)
+_PASSES: Final = "sglang:cuda_graph_passes_total"
 
 
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  # noqa: ARG001 - of every rank alone
@@ -57,8 +58,8 @@ SGLANG: Final = Table(
         Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
         Row("found_prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_cache"),), merge="max"),
         # Each forward pass counts, with the graph of its kind or without; with speculation, no passes of draft models.
-        Row("steps", ("sglang:cuda_graph_passes_total",), merge="max", parts="mode"),
-        Row("decode_steps", ("sglang:cuda_graph_passes_total",), where=(("mode", "decode_*"),), merge="max", parts="mode"),
+        Row("steps", (_PASSES,), merge="max", parts="mode"),
+        Row("decode_steps", (_PASSES,), where=(("mode", "decode_*"),), merge="max", parts="mode"),
         Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
         Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
         Row("generation_tokens", ("sglang:generation_tokens_total",)),
