@@ -50,6 +50,7 @@ WINS_NOWHERE = {
     "kv.watermark": _FLAGS,
     "concurrency.max_num_seqs": _FLAGS,
     "concurrency.another_cap": _FLAGS,
+    "concurrency.small_steps": _LAB.format("cap-budget (SGLang)"),
     "concurrency.prefill_budget": _FLAGS,
     "concurrency.head_of_line": _FLAGS,
     "host.cpu": "a recording has nothing of its host",

@@ -85,8 +85,8 @@ def _reserved(facts: Facts) -> str:
     free, most = facts.inputs.value("kv_free_tokens"), facts.window.fit.by_reserve_ratio or 0.0
     are = "" if free is None else f"{number(round(free))} tokens are free. "
     return (
-        f"{are}Room is reserved for longer answers than there are (max_tokens of requests); but for that a prompt would "
-        f"fit in {most:.0%} of the polls."
+        f"{are}Room is reserved for longer answers than there are (max_tokens of requests); but for that a prompt "
+        f"would fit in {most:.0%} of the polls."
     )
 
 
