@@ -116,6 +116,23 @@ def test_a_page_of_the_newest_version_gives_its_signals_capacity_and_runtime():
     assert engine.cache.gpu_memory_utilization is None
 
 
+def test_every_name_that_is_read_is_one_that_some_version_declares():
+    inventory = json.loads((PAGES / "inventory.json").read_text())
+    old = {*inventory["scheduler"], *inventory["tokenizer"], "time_per_output_token_seconds"}
+    declared = {f"sglang:{name}" for name in (*inventory["0.5.23"], *old)}
+    for name in set(named("sglang").table.all_names()) - named("sglang").table.foreign_names():
+        stems = {name, *(name.removesuffix(end) for end in ("_bucket", "_count", "_sum"))}
+        assert stems & declared, name
+
+
+def test_the_newest_version_declares_all_that_is_read_but_for_two_old_names():
+    newest = {f"sglang:{name}" for name in json.loads((PAGES / "inventory.json").read_text())["0.5.23"]}
+    table = named("sglang").table
+    rows = [row.names for row in (*table.gauges, *table.counters, *table.cache)]
+    stems = [{*names, *(name.removesuffix(end) for name in names for end in ("_count", "_sum"))} for names in rows]
+    assert [names for names, found in zip(rows, stems, strict=True) if not found & newest] == []
+
+
 def test_the_documented_page_of_an_old_version_gives_what_it_has_and_nothing_else():
     engine = sole(page("0.4.6-documented.prom"))
     assert dict(engine.gauges) == {"running": 162.0, "waiting": 2826.0, "kv_usage": 0.28}

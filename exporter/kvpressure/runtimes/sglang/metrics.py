@@ -5,7 +5,7 @@ those of its tokenizer (tokens, lengths and latencies of requests that ended) ha
 report the same batch, so the highest counts and nothing is summed over them. With priorities each queue has a series
 per priority beside the whole, whose priority is empty.
 
-The page comes from several processes: it has no process start. What it does not tell: steps, requests that were refused
+The page comes from several processes: it has no process start. What it does not tell: requests that were refused
 and how long prefill took. Names, types and labels: tests/fixtures/sglang/inventory.json.
 """
 
@@ -106,8 +106,14 @@ EVIDENCE: Final = (
         "its start on (logs in the settings)",
     ),
     OptionalSignal(
-        what="steps, and how long prefill took",
-        signals=("steps", "prefill_seconds"),
+        what="steps",
+        signals=("steps",),
+        series=("sglang:cuda_graph_passes_total",),
+        how="SGLang 0.5.23 exports it with --enable-metrics",
+    ),
+    OptionalSignal(
+        what="how long prefill took",
+        signals=("prefill_seconds",),
         series=(),
         how="no version of SGLang exports it",
     ),
