@@ -70,11 +70,16 @@ bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same client
 bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own scheduler: bad minutes and replica-hours (15 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
 
-.PHONY: lab
+.PHONY: lab lab-sglang
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 25 minutes)
 	$(BIN)/python -m tests.lab
 	$(BIN)/python -m tests.lab --long
 	$(BIN)/python -m tests.lab.inventory
+
+lab-sglang: $(VENV)/.dev ## the same of SGLang's scheduler, and what is told rightly of it (fetches 40 MB once; 5 minutes)
+	$(BIN)/python -m tests.lab.sglang
+	$(BIN)/python -m tests.lab.sglang.inventory
+	PYTHONPATH=exporter $(BIN)/python -m bench.detection.lab .cache/lab/sglang --wrong
 
 bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)
 	PYTHONPATH=exporter $(BIN)/python -m bench.fleet

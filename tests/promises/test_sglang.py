@@ -103,7 +103,7 @@ def test_a_page_of_the_newest_version_gives_its_signals_capacity_and_runtime():
     assert read.runtime == "sglang"
     assert read.started is None
     assert engine.engine == "0"
-    assert engine.gauges.keys() == {"running", "waiting", "kv_usage"}
+    assert engine.gauges.keys() == {"running", "waiting", "kv_usage", "used_tokens", "reserve_ratio"}
     assert engine.gauges["kv_usage"] > 0.9
     missing = {"steps", "rejected", "prefilled", "prefill_seconds", "accepted_draft_tokens", "prefix_hits"}
     assert not missing & engine.counters.keys()
@@ -114,6 +114,23 @@ def test_a_page_of_the_newest_version_gives_its_signals_capacity_and_runtime():
     assert engine.cache is not None
     assert (engine.cache.capacity_tokens, engine.cache.block_size, engine.cache.max_model_len) == (150_000, 1, 131_072)
     assert engine.cache.gpu_memory_utilization is None
+
+
+def test_every_name_that_is_read_is_one_that_some_version_declares():
+    inventory = json.loads((PAGES / "inventory.json").read_text())
+    old = {*inventory["scheduler"], *inventory["tokenizer"], "time_per_output_token_seconds"}
+    declared = {f"sglang:{name}" for name in (*inventory["0.5.23"], *old)}
+    for name in set(named("sglang").table.all_names()) - named("sglang").table.foreign_names():
+        stems = {name, *(name.removesuffix(end) for end in ("_bucket", "_count", "_sum"))}
+        assert stems & declared, name
+
+
+def test_the_newest_version_declares_all_that_is_read_but_for_two_old_names():
+    newest = {f"sglang:{name}" for name in json.loads((PAGES / "inventory.json").read_text())["0.5.23"]}
+    table = named("sglang").table
+    rows = [row.names for row in (*table.gauges, *table.counters, *table.cache)]
+    stems = [{*names, *(name.removesuffix(end) for name in names for end in ("_count", "_sum"))} for names in rows]
+    assert [names for names, found in zip(rows, stems, strict=True) if not found & newest] == []
 
 
 def test_the_documented_page_of_an_old_version_gives_what_it_has_and_nothing_else():
@@ -146,7 +163,8 @@ def test_ranks_that_compute_the_same_batch_count_once_and_priorities_are_part_of
     first, second = page("0.5.12-two-ranks-priorities.prom").engines
     assert (first.engine, second.engine) == ("0", "1")
     assert dict(first.gauges) == {"running": 7.0, "waiting": 4.0, "kv_usage": 0.91}
-    assert dict(first.counters) == {"generation_tokens": 900.0, "prompt_tokens": 4000.0, "prefill_tokens": 4000.0}
+    computed = {"prompt_tokens": 4000.0, "prefill_tokens": 4000.0, "found_prompt_tokens": 50.0}
+    assert dict(first.counters) == {"generation_tokens": 900.0, **computed}
     assert dict(second.gauges) == {"running": 2.0, "waiting": 0.0, "kv_usage": 0.2}
     assert first.cache is not None
     assert (first.cache.capacity_tokens, first.cache.block_size) == (120_000, 64)
@@ -228,6 +246,49 @@ def test_advice_against_pressure_is_in_its_own_flags_and_words():
     assert "vllm" not in text.lower()
     for flag in {*named("vllm").advice.flags.values()} - {*named("sglang").advice.flags.values()}:
         assert flag not in text
+
+
+LAB = FIXTURES / "lab" / "sglang"
+
+
+def on_the_lab(name: str) -> tuple[EngineView, tuple[Action, ...]]:
+    pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
+    for line in read_trace(LAB / f"{name}-0.5.23.jsonl.xz"):
+        if isinstance(line, TraceLine):
+            (view,) = pipeline.on_page(TARGET, reader.read(line.page, line.t))
+    assert view.diagnosis is not None
+    place = Place(model_name=view.shown.model_name, runtime=view.runtime)
+    return view, advise(view.diagnosis, view.derived, view.limits, place, load_thresholds())
+
+
+def test_passes_are_steps_whatever_graph_they_have():
+    body = (
+        'sglang:cuda_graph_passes_total{mode="decode_cuda_graph",tp_rank="0"} 70\n'
+        'sglang:cuda_graph_passes_total{mode="decode_none",tp_rank="0"} 20\n'
+        'sglang:cuda_graph_passes_total{mode="prefill_none",tp_rank="0"} 10\n'
+        'sglang:cuda_graph_passes_total{mode="decode_cuda_graph",tp_rank="1"} 70\n'
+        'sglang:cuda_graph_passes_total{mode="decode_none",tp_rank="1"} 20\n'
+    )
+    counters = sole(PageReader().read(body.encode(), 1.0)).counters
+    assert (counters["steps"], counters["decode_steps"]) == (100, 90), "ranks count the same passes"
+
+
+def test_clients_that_ask_for_more_than_they_get_are_told_so_and_what_cures_it():
+    view, actions = on_the_lab("kv-reserved")
+    assert view.diagnosis is not None
+    assert (view.diagnosis.cause, view.diagnosis.detail) == (Cause.KV_CACHE_PRESSURE, "reserved")
+    assert "max_tokens" in view.diagnosis.grounds
+    assert actions[0].key == "ask_less"
+    assert any(action.flags == {"--schedule-conservativeness": "0.3"} for action in actions)
+    assert "cap_tokens" not in {action.key for action in actions}, "nobody has to be refused: the pool is half empty"
+
+
+@pytest.mark.parametrize("name", ["healthy-half-reserved", "cap-requests"])
+def test_a_reserve_for_which_there_is_room_is_nothing(name: str):
+    view, _ = on_the_lab(name)
+    assert view.diagnosis is not None
+    assert view.diagnosis.cause in {Cause.HEALTHY, Cause.CONCURRENCY_BOUND}
+    assert view.derived["admission_blocked_ratio"] == 0.0
 
 
 def test_requests_that_are_retracted_get_a_larger_reserve():

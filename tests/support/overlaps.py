@@ -28,13 +28,19 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 _FETCHING: Final = ("deferred.transfer", "deferred.remote_kv", "deferred.offload", "deferred.external_kv")
 _PUT_OFF: Final = ("deferred.lora_slots", "deferred.several_kinds", "deferred.grammar")
 _FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.reservations", "unknown.cold_start")
-_CAPS: Final = ("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap")
+_CAPS: Final = (
+    *("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap"),
+    "concurrency.small_steps",
+)
 _STEPS: Final = ("compute.prefill", "compute.decode_bandwidth", "compute.decode", "compute.mixed")
 _MUST_BE: Final = ("deferred.must_be_*",)
 _UNTOLD: Final = ("unknown.no_capacity", "unknown.no_reasons")
 _BOUNDS: Final = ("kv.longest", "kv.preempted")
 _OTHER_LIMITS: Final = ("concurrency.prefill_budget", "concurrency.head_of_line", "concurrency.another_limit")
-_SHORT: Final = ("kv.nothing_runs", "kv.watermark", "kv.preemption", "kv.admission", "kv.full", "kv.stays*")
+_SHORT: Final = (
+    *("kv.nothing_runs", "kv.watermark", "kv.preemption", "kv.reserved", "kv.admission", "kv.full"),
+    "kv.stays*",
+)
 _LAST: Final = ("unknown.bounds_disagree", "concurrency.queue_limit", "healthy.*")
 _LATE: Final = (*_MUST_BE, *_UNTOLD, *_BOUNDS, *_OTHER_LIMITS, *_LAST)
 
@@ -95,6 +101,7 @@ OVERLAPS: Final = (
         _SHORT,
         "Preemption costs work that was done; the queue in front of it is its other side.",
     ),
+    Overlap(("kv.reserved",), _SHORT, "The fit test says what keeps them out: a reserve that costs nothing to lower."),
     Overlap(("kv.admission",), _SHORT, "The fit test is the sharper one: a cache may be full and still have room."),
     Overlap(("kv.full",), ("kv.stays*",), "A symptom that shows now goes before a verdict that is only kept."),
     Overlap(("kv.stays_longest", "kv.stays_preempted"), ("kv.stays*",), "What kind it is now is told where it shows."),

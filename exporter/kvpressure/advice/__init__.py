@@ -37,6 +37,7 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]]
 _BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] = {
     "eviction": pressure.evicted,
     "held_for_transfer": transfer.held_for_transfer,
+    "reserved": pressure.reserved,
     "transfer": transfer.slow_transfer,
 }
 """Details whose cure is another than that of their cause."""
@@ -60,6 +61,7 @@ _NOW: Final = frozenset(
     {
         "add_replica",
         "another_limit",
+        "ask_less",
         "cap_output",
         "cap_prompt",
         "cap_tokens",

@@ -127,6 +127,11 @@ def more_reserve(case: Case) -> Action | None:
     return changed(case.own.reserve, ("Within 2 minutes of the restart:", unpreempted(case)))
 
 
+def less_reserve(case: Case) -> Action | None:
+    """Return the change that admits requests with less kept free for answers; None without such a flag."""
+    return None if case.own.less_reserve is None else changed(case.own.less_reserve, after_restart(case))
+
+
 _EVENTS: Final = (
     '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'
 )

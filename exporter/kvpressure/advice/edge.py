@@ -196,6 +196,23 @@ def fewer_sessions(case: Case, check: str) -> Action:
     )
 
 
+def ask_less(case: Case) -> Action:
+    """Return the action that has clients ask for about as much as answers take."""
+    longest = None if case.shape is None else case.shape.output_p95
+    seen = "" if longest is None else f" Answers take {number(round(longest))} tokens (p95)."
+    return Action(
+        key="ask_less",
+        title="Let clients ask for about as many tokens as answers take",
+        current="not visible",
+        new="" if longest is None else f"max_tokens {number(round_up_tokens(longest))}",
+        why="All that a request may generate has to be free to admit it, and a share of what those that run may still "
+        f"generate.{seen} Where clients ask for that already, this gains nothing.",
+        cost="Longer answers end early (finish_reason length).",
+        checks=("Within 2 minutes:", unblocked(case)),
+        commands=("# clients, or the gateway: max_tokens of each request",),
+    )
+
+
 def share_text(least: float, most: float) -> str:
     """Return a share that lies between two, as text: one percentage where they round to the same."""
     return f"{most:.0%}" if round(100 * least) == round(100 * most) else f"{least:.0%} to {most:.0%}"

@@ -106,6 +106,21 @@ def evicted(case: Case) -> tuple[list[Action | None], str]:
     return [route(case), *cures, cache.measure_evictions(case), _verify_hits(case, hits)], forecast.reason
 
 
+def reserved(case: Case) -> tuple[list[Action | None], str]:
+    """Return what admits requests for which there is room: a smaller reserve, then a larger pool."""
+    changes = [cache.less_reserve(case), _larger_pool(case, "")]
+    actions = [
+        edge.ask_less(case),
+        *changes,
+        rollout.apply_changes(case, changes),
+        replica(case, NO_POOL),
+        rollout.host_memory(case),
+        rollout.controlled_restart(case),
+        rollout.verify_recovery(case),
+    ]
+    return actions, "what is reserved for answers is not simulated"
+
+
 def _priced_with_sessions(case: Case) -> list[Action | None] | None:
     """Return the cures of eviction where requests wait as well, and hits of other pools say that these help both.
 

@@ -39,6 +39,7 @@ PRECEDENCE: Final = (
     "gateway.kv_usage",
     "kv.watermark",
     "kv.preemption",
+    "kv.reserved",
     "kv.admission",
     "kv.full",
     "kv.stays_longest",
@@ -59,6 +60,7 @@ PRECEDENCE: Final = (
     "concurrency.max_num_seqs",
     "concurrency.another_cap",
     "concurrency.sequence_cap",
+    "concurrency.small_steps",
     # With a queue or without.
     "compute.prefill",
     "compute.decode_bandwidth",

@@ -15,6 +15,10 @@ from kvpressure.promtext.lines import PageError, Series
 from kvpressure.runtimes.table import LARGEST_VALUE, STARTED, PageFacts, Row, Table
 
 _Take = Callable[[list[float]], tuple[float, ...]]
+_Parts = tuple[tuple[int, ...], ...]
+_Chosen = Sequence[tuple[Row, _Parts]]
+"""Rows of the table that the page has, and where the values of each part of their number are."""
+
 _MERGES: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
 
 
@@ -27,18 +31,19 @@ def _taker(slots: Sequence[int]) -> _Take:
 class Scalars:
     """The gauges, or the counters, of one engine."""
 
-    def __init__(self, chosen: Sequence[tuple[Row, tuple[int, ...]]]) -> None:
-        plain = [(row.signal, slots[0]) for row, slots in chosen if len(slots) == 1]
+    def __init__(self, chosen: _Chosen) -> None:
+        plain = [(row.signal, parts[0][0]) for row, parts in chosen if sum(map(len, parts)) == 1]
         self._names = tuple(signal for signal, _ in plain)
         self._take = _taker([slot for _, slot in plain])
-        self._merged = [(row.signal, _taker(slots), _MERGES[row.merge]) for row, slots in chosen if len(slots) > 1]
+        several = [(row, parts) for row, parts in chosen if sum(map(len, parts)) > 1]
+        self._merged = [(row.signal, tuple(map(_taker, parts)), _MERGES[row.merge]) for row, parts in several]
         self._most = [(row.signal, row.most) for row, _ in chosen if row.most < math.inf]
 
     def read(self, values: list[float]) -> dict[str, float]:
         """Return the signals that have a value: NaN, negative and too high ones are left out."""
         found = dict(zip(self._names, self._take(values), strict=True))
-        for signal, take, merge in self._merged:
-            found[signal] = merge(take(values))
+        for signal, parts, merge in self._merged:
+            found[signal] = sum(merge(take(values)) for take in parts)
         # None is negative, so a sum below the bound says that each is; NaN makes a sum that is not.
         if not sum(found.values()) <= LARGEST_VALUE or min(found.values(), default=0.0) < 0:
             found = {signal: value for signal, value in found.items() if 0 <= value <= LARGEST_VALUE}
@@ -141,9 +146,6 @@ MAX_ENGINES: Final = 256
 """Ranks behind one server: more than any real one has, few enough that a hostile page delays nobody."""
 
 _Engine = tuple[str, str]
-_Chosen = list[tuple[Row, tuple[int, ...]]]
-"""Rows of the table that the page has, and where their values are."""
-
 _SOLE: Final = "0"
 _SERVER: Final = ""
 
@@ -263,16 +265,24 @@ def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts,
 
 def _chosen(rows: Sequence[Row], index: _Index, engine: _Engine) -> _Chosen:
     """Each signal's first row that the page has, and where its values are."""
-    found: dict[str, tuple[Row, tuple[int, ...]]] = {}
+    found: dict[str, tuple[Row, _Parts]] = {}
     for row in rows:
         picked = (_picked(row, index.series(name, engine)) for name in row.names)
-        if row.signal not in found and (slots := next(filter(None, picked), ())):
-            found[row.signal] = row, slots
+        if row.signal not in found and (parts := next(filter(None, picked), ())):
+            found[row.signal] = row, parts
     return list(found.values())
 
 
-def _picked(row: Row, found: Iterable[_Found]) -> tuple[int, ...]:
-    return tuple(one.slot for one in found if all(one.labels.get(k, "") == v for k, v in row.where))
+def _picked(row: Row, found: Iterable[_Found]) -> _Parts:
+    parts: defaultdict[str, list[int]] = defaultdict(list)
+    for one in found:
+        if all(_is(one.labels.get(label, ""), wanted) for label, wanted in row.where):
+            parts[one.labels.get(row.parts, "")].append(one.slot)
+    return tuple(map(tuple, parts.values()))
+
+
+def _is(value: str, wanted: str) -> bool:
+    return value.startswith(wanted[:-1]) if wanted.endswith("*") else value == wanted
 
 
 def _histogram(row: Row, index: _Index, engine: _Engine) -> Histogram | None:

@@ -122,6 +122,7 @@ _ROWS: Final = (
             ),
             "preemption": "running requests are preempted, and their KV is recomputed later",
             "watermark": "waiting requests would fit if the watermark did not keep part of the cache free",
+            "reserved": "waiting requests would fit if clients asked for no longer answers (max_tokens) than they get",
             "admission": "waiting requests do not fit into the free KV cache",
             "full": "the KV cache is full while requests wait",
             "held_at_gateway": "a gateway holds requests back because the KV cache is used up to what it allows",

@@ -128,7 +128,7 @@ class Advice:
     `small_kv` is the value of its flag `kv_cache_dtype` that keeps the KV cache in 8 bits.
 
     `frontends` is more processes that take requests in, `reserve` what keeps requests from being preempted out of the
-    batch; None where there is no such flag.
+    batch, `less_reserve` what admits more of them; None where there is no such flag.
     """
 
     serve: str
@@ -149,6 +149,7 @@ class Advice:
     told: str
     frontends: Change | None = None
     reserve: Change | None = None
+    less_reserve: Change | None = None
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
     other_cap: str = ""

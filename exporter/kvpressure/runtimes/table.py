@@ -20,10 +20,11 @@ class Row:
     """One signal and the metrics that carry it.
 
     `names` are alternatives, best first: the first that an engine has is used alone, they are never added. `where`
-    are labels that must have the given value, "" for none; rows of the same signal with other labels are alternatives
-    too. Series of one engine that differ in other labels (a finish reason,
+    are labels that must have the given value, "" for none, or begin with it where it ends in `*`; rows of the same
+    signal with other labels are alternatives too. Series of one engine that differ in other labels (a finish reason,
     the `pid` of an API process, Ray's WorkerId) are merged with `merge`: counts are summed; of ratios and states the
-    highest counts, because idle and dead processes report 0. A merged value above `most` is garbage and left out.
+    highest counts, because idle and dead processes report 0. Of those that differ in the label `parts` the merged
+    values are added up: each is a part of the number. A merged value above `most` is garbage and left out.
     A `slow` signal is requested with the histograms only, to keep the answers of the other polls small.
     """
 
@@ -31,6 +32,7 @@ class Row:
     names: tuple[str, ...]
     where: tuple[tuple[str, str], ...] = ()
     merge: Literal["sum", "max"] = "sum"
+    parts: str = ""
     most: float = math.inf
     slow: bool = False
 
@@ -136,6 +138,8 @@ GAUGES: Final = {
     "waiting_deferred": "requests waiting for something outside the scheduler (grammar, KV transfer)",
     "fetching": "waiting requests whose KV comes from elsewhere: another engine, or an offload tier",
     "kv_usage": "share of KV blocks referenced by a request, 0..1",
+    "used_tokens": "the same in tokens, where the share is rounded",
+    "reserve_ratio": "share of what running requests may still generate that has to be free to admit another",
     "awake": "1 while the engine serves, 0 while it sleeps with its weights or cache released",
     "updating": "operations under way that load new weights, and hold the whole engine meanwhile",
     "falling_asleep": "operations under way that put the whole engine to sleep, or wake it up",
@@ -160,6 +164,7 @@ COUNTERS: Final = {
     "generation_tokens": "tokens generated",
     "accepted_draft_tokens": "speculative tokens accepted, part of generation_tokens",
     "steps": "engine steps that produced output",
+    "decode_steps": "of these, the steps without prompts, where a step has either prompts or answers",
     "finished": "requests that ended, for any reason",
     "rejected": "requests refused before admission",
     "prefix_queries": "prefix cache lookups, in the runtime's own unit",
@@ -176,7 +181,8 @@ COUNTERS: Final = {
     "finished_output_tokens": "sum of the lengths of their answers in tokens",
     "computed_prompt_tokens": "prompt tokens processed that no cache held",
     "brought_prompt_tokens": "prompt tokens whose KV came from another engine or an offload tier",
-    "prefill_tokens": "the same, where prompt_tokens may leave out what a cache held",
+    "found_prompt_tokens": "those that a cache held, where prompt_tokens leaves these out",
+    "prefill_tokens": "the same as computed_prompt_tokens, where prompt_tokens may leave out what a cache held",
     "timed_evictions": "blocks evicted of which the time since their last use was measured",
     "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",
     "external_hits": "of those, the tokens that were found there",

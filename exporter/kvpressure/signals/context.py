@@ -73,7 +73,8 @@ class Context:
     `gpus` are the GPUs known to serve this engine and no other, `bytes_per_token` overrides what the page says,
     `baseline` holds what is known of the engine's own healthy state, by the names of `baseline.Baseline`.
     `max_num_seqs` and `max_num_batched_tokens` are limits of the engine, None where nothing tells them; `role` is what
-    it was started as, `PREFILL`, `DECODE` or "".
+    it was started as, `PREFILL`, `DECODE` or "". `asked_tokens` is what requests may generate, as far as
+    `reserve.AskedTokens` knows.
     """
 
     thresholds: Thresholds
@@ -83,3 +84,4 @@ class Context:
     max_num_seqs: float | None = None
     max_num_batched_tokens: float | None = None
     role: str = ""
+    asked_tokens: float = 0.0

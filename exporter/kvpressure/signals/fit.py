@@ -15,6 +15,7 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
+from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import (
@@ -24,14 +25,16 @@ from kvpressure.signals.lengths import (
     reserved_tokens,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import Point, growth, mean, values
+from kvpressure.signals.points import Point, batch_of, growth, mean, values
+from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
     at_peak,
     blocked_ratio,
-    does_not_fit,
     held_capacity_tokens,
+    less,
     poll,
     room_is_unseen,
+    share_that_fits,
 )
 from kvpressure.signals.windows import EngineWindow
 
@@ -56,8 +59,9 @@ class Fit:
     under a pool. `at_cap` is whether a cap holds it: it is steady, and places that come free are taken at once.
     `fit_unknown` says that a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
-    is kept free; None where nothing is, or it always fits. `seats` is how many may run, where the page tells.
-    `room_is_unseen` says that a request takes room which the page does not count, so that none is known to fit.
+    is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
+    longer answers than there are. `seats` is how many may run, where the page tells. `room_is_unseen` says that a
+    request takes room which the page does not count, so that none is known to fit.
     """
 
     blocked_ratio: float | None = None
@@ -68,19 +72,22 @@ class Fit:
     starved: bool = False
     fit_unknown: bool = False
     by_watermark_ratio: float | None = None
+    by_reserve_ratio: float | None = None
     seats: float | None = None
     room_is_unseen: bool = False
 
 
-def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds, *, streams: bool = False) -> Fit:
+def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
     """Test the polls `points`, the newest of `window`.
 
     Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
     while requests wait all the time, the polls with the largest batch decide.
     And where nothing at all starts although requests wait, and a long one would not fit with its answer, the head does
     not fit: it may be a preempted request that brings its answer along.
-    Where layers differ, a request counts with what those before it took while they came in.
+    Where layers differ, a request counts with what those before it took while they came in; where the runtime keeps
+    room for answers, that is not free (`reserve`).
     """
+    thresholds = context.thresholds
     typical, share = typical_prompt_tokens(window), placed_share(window)
     long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
     if share is not None:
@@ -93,18 +100,22 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
-    polls = [poll(point, cache, streams=streams) for point in points]
-    ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(polls, long)
+    unreserved = [poll(point, cache, streams=streams) for point in points]
+    polls = long_polls = as_answered = unreserved
+    if "reserve_ratio" in points[-1].gauges:
+        polls, long_polls = (less(unreserved, kept) for kept in reserved(points, window, context.asked_tokens))
+        *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window))
+    ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio
     starved, by_longest = False, by_long
     if any(value >= 1 for value in waiting):
         longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
-        by_longest = blocked_ratio(polls, longest)
+        by_longest = blocked_ratio(long_polls, longest)
     if not capped and ratio is not None and by_long is not None:
         ratio = max(ratio, by_long)
         if always:
-            ratio = max(ratio, blocked_ratio(at_peak(polls), long) or 0.0)
+            ratio = max(ratio, blocked_ratio(at_peak(long_polls), long) or 0.0)
         fits = ratio < thresholds.admission_blocked_min_ratio
         starved = always and fits and _starved(points, window, long, thresholds)
     fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.admission_blocked_min_ratio
@@ -121,6 +132,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
+        by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.asked_tokens else None,
         seats=max(values(points, "seats"), default=None),
         room_is_unseen=room_is_unseen(points, window.cache),
     )
@@ -130,9 +142,8 @@ def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float
     if not kept_tokens(cache):
         return None
     whole = replace(cache, watermark_ratio=None)
-    blocked = [point for point in points if does_not_fit(poll(point, cache, streams=False), long)]
-    would_fit = [float(not does_not_fit(poll(point, whole, streams=False), long)) for point in blocked]
-    return mean(would_fit) if would_fit else None
+    polls, without = ([poll(point, one, streams=False) for point in points] for one in (cache, whole))
+    return share_that_fits(polls, without, long)
 
 
 def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
@@ -168,7 +179,7 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
     started, steps = growth(points, "started"), growth(points, "steps")
     if started is None or not steps:
         return True
-    free = sum(highest - running for running in values(queued, "running"))
+    free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     expected = thresholds.refill_max_step_count * started / steps * len(queued)
     # Where those that wait are put off, they may be what keeps places free: then chance gets no benefit of the doubt.
     put_off = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
@@ -218,7 +229,7 @@ def _queued(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
-    running = values(_queued(points), "running")
+    running = [batch_of(point) for point in _queued(points) if "running" in point.gauges]
     return median(running) / highest if running and highest else None
 
 

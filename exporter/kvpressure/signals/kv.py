@@ -49,6 +49,10 @@ FAMILIES: Final = (
 )
 
 
+USAGE_ROUNDING: Final = 0.005
+"""Where the share in use is rounded to a hundredth, the tokens in use may be of the layers that use less of it."""
+
+
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Everything of the KV pool that the engine's own page tells."""
     capacity = window.cache.capacity_tokens
@@ -119,4 +123,6 @@ def free_tokens(point: Point, cache: CacheConfig) -> float | None:
     if usage is None or cache.capacity_tokens is None:
         return None
     kept = kept_tokens(cache) if point.gauges.get("running") else 0
+    if "used_tokens" in point.gauges:
+        usage = max(point.gauges["used_tokens"] / cache.capacity_tokens, usage - USAGE_ROUNDING)
     return max(0.0, (1.0 - usage) * cache.capacity_tokens - kept)

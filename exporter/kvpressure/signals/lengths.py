@@ -30,6 +30,8 @@ def placed_share(window: EngineWindow) -> float | None:
 
 def _share(window: EngineWindow, counter: str, *more: str) -> float | None:
     some, prompts = window.delta(counter), window.delta("prompt_tokens")
+    if some is None and (found := window.delta("found_prompt_tokens")) is not None and prompts is not None:
+        some, prompts = prompts, prompts + found
     if some is None or not prompts or window.delta("preemptions"):
         return None
     return min(1.0, (some + sum(window.delta(name) or 0.0 for name in more)) / prompts)

@@ -27,6 +27,7 @@ from kvpressure.signals.minutes import LongMeans, PoolMeans
 from kvpressure.signals.observed import observed
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
+from kvpressure.signals.reserve import AskedTokens
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -82,6 +83,7 @@ class EngineHistory:
         self._window = EngineWindow(self._seconds, self._long_window_seconds)
         # Where the clock was set back, what these remember would lie in the future.
         self._queue_wait = QueueWait()
+        self._asked_tokens = AskedTokens()
         self._harm.restarted()
 
     @property
@@ -118,6 +120,7 @@ class EngineHistory:
         if restarted:
             self._cost.restarted()
             self._learned_cap = None
+            self._asked_tokens = AskedTokens()
             self._hit_curve.restarted()
             self._harm.restarted()
             self._means.forget()
@@ -134,6 +137,7 @@ class EngineHistory:
             self._learned_cap = None  # a larger batch was seen since: it was no cap
         cap = context.max_num_seqs or self._learned_cap
         context = replace(context, baseline=self.baseline.values(thresholds), max_num_seqs=cap)
+        context = replace(context, asked_tokens=self._asked_tokens.take(self._window, thresholds))
         derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         waiting = verdict_window.queue.waiting

@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kvpressure.model.record import record
@@ -19,6 +20,29 @@ class Point:
     t: float
     gauges: Mapping[str, float]
     counters: Mapping[str, float]
+
+
+BATCH: Final = "batch"
+"""Gauge of a poll: the mean batch of the steps since the poll before, where steps without prompts are counted."""
+_LEAST_STEPS: Final = 5
+
+
+def with_batch(point: Point, before: Point | None) -> Point:
+    """Return a poll with the batch of the steps since `before`, if these are enough to tell.
+
+    More tokens of a step than there are requests are drafts that were accepted.
+    """
+    polls = () if before is None else (before, point)
+    steps, tokens = growth(polls, "decode_steps"), growth(polls, "generation_tokens")
+    if not steps or tokens is None or steps < _LEAST_STEPS:
+        return point
+    most = max(values(polls, "running"), default=0.0) + (growth(polls, "started") or 0.0) + 0.5
+    return replace(point, gauges={**point.gauges, BATCH: tokens / steps}) if tokens / steps <= most else point
+
+
+def batch_of(point: Point) -> float:
+    """Return the batch at a poll: that of its steps where these tell, else what the page has; 0 where nothing does."""
+    return point.gauges.get(BATCH, point.gauges.get("running", 0.0))
 
 
 def values(points: Sequence[Point], gauge: str) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.kv import free_tokens
 from kvpressure.signals.lengths import answer_mean_tokens, placed_share, typical_prompt_tokens
-from kvpressure.signals.points import Point, values
+from kvpressure.signals.points import Point, mean, values
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow
 
@@ -62,6 +62,22 @@ def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
     if not told and len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
         return sum(tests) / len(polls) or None
     return sum(tests) / len(tests) if tests else None
+
+
+def share_that_fits(polls: Sequence[Poll], without: Sequence[Poll], prompt: float | None) -> float | None:
+    """Return the share of the polls in which a prompt does not fit, in which it would `without` something."""
+    pairs = zip(polls, without, strict=True)
+    fits = [float(not does_not_fit(other, prompt)) for one, other in pairs if does_not_fit(one, prompt)]
+    return mean(fits) if fits else None
+
+
+def less(polls: Sequence[Poll], kept: Sequence[float]) -> list[Poll]:
+    """Return the polls with so much less free."""
+    pairs = zip(polls, kept, strict=True)
+    return [
+        one if one.free_tokens is None else one._replace(free_tokens=max(0.0, one.free_tokens - tokens))
+        for one, tokens in pairs
+    ]
 
 
 def at_peak(polls: Sequence[Poll]) -> list[Poll]:

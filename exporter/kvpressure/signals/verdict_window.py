@@ -47,6 +47,8 @@ class Throughput:
     `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
     had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
     `held_up_ratio` is the share, at least, of the time between tokens in which they came later than half of them do.
+    Where a step has either prompts or answers, `prompt_steps_ratio` is the share of those with prompts, each of which
+    computes `prompt_step_tokens`.
     """
 
     generated_tokens: float | None = None
@@ -55,6 +57,8 @@ class Throughput:
     prefill_ratio: float | None = None
     prefilling: float | None = None
     held_up_ratio: float | None = None
+    prompt_steps_ratio: float | None = None
+    prompt_step_tokens: float | None = None
 
 
 @record
@@ -110,7 +114,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         refused_ratio=refused_ratio(points, window),
         gpu_utilization_ratio=utilization_since(context.gpus, points[0].t),
         queue=queue_of(points, streams=streams),
-        fit=fit_of(points, window, thresholds, streams=streams),
+        fit=fit_of(points, window, context, streams=streams),
         preemption=Preemption(
             burst_count=_preemption_bursts(points, usage, thresholds.preempting_min_usage_ratio),
             request_ratio=_preempted_ratio(points),
@@ -152,6 +156,8 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
     computed = None if prompt is None or output is None else prompt + output
     between = window.histogram("inter_token", context.thresholds.verdict_window_seconds)
     latency = p95(between)
+    decoding = growth(points, "decode_steps")
+    with_prompts = None if decoding is None or steps is None else steps - decoding
     healthy = context.baseline.get("inter_token")
     return Throughput(
         generated_tokens=output,
@@ -160,6 +166,8 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
         prefill_ratio=prompt / computed if prompt is not None and computed else None,
         prefilling=rate(points, "prefill_seconds"),
         held_up_ratio=None if between is None else _held_up(between),
+        prompt_steps_ratio=with_prompts / steps if steps and with_prompts is not None else None,
+        prompt_step_tokens=prompt / with_prompts if with_prompts and prompt is not None else None,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.signals.monotonic import Monotonic
-from kvpressure.signals.points import Line, Point, growth, line, rate
+from kvpressure.signals.points import BATCH, Line, Point, growth, line, rate, with_batch
 
 MAX_POINTS = 600
 """Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
@@ -98,9 +98,11 @@ class EngineWindow:
         self.multiprocess = multiprocess
         if sample.cache is not None:
             self.cache = sample.cache
-        self._enter(Point(t, sample.gauges, self._monotonic.counters(sample.counters)))
+        point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
+        point = with_batch(point, self.points[-1] if self.points else None)
+        self._enter(point)
         self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
-        self._note_highest(t, sample.gauges.get("running"))
+        self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
             self._add_histograms(t, self._monotonic.histograms(sample.histograms))
         return True

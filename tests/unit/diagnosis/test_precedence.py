@@ -49,6 +49,7 @@ WINS_NOWHERE = {
     "gateway.unexplained": _GATEWAY,
     "kv.watermark": _FLAGS,
     "concurrency.another_cap": _FLAGS,
+    "concurrency.small_steps": _LAB.format("cap-budget (SGLang)"),
     "concurrency.prefill_budget": _FLAGS,
     "concurrency.head_of_line": _FLAGS,
     "host.cpu": "a recording has nothing of its host",

@@ -9,6 +9,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import CacheConfig
 from kvpressure.signals import compute
+from kvpressure.signals.context import Context
 from kvpressure.signals.fit import Fit, fit_of
 from kvpressure.signals.room import held_capacity_tokens
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
@@ -18,7 +19,7 @@ POLLS = 21
 
 def fit(gauges, counters=lambda t: {}, histograms=lambda t: {}, thresholds=THRESHOLDS) -> Fit:
     made = window(60, gauges, counters, histograms)
-    return fit_of(made.latest(20.0, 8), made, thresholds)
+    return fit_of(made.latest(20.0, 8), made, Context(thresholds))
 
 
 def mixed(t: int) -> dict[str, float]:
@@ -122,9 +123,9 @@ def test_a_cap_is_where_free_places_are_taken_at_once(free_every: int, started_e
 
 def test_where_layers_differ_a_request_may_take_more_than_its_tokens():
     polls = window(60, lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, steps(1.0))
-    assert not fit_of(list(polls.points)[-20:], polls, THRESHOLDS).fit_unknown
+    assert not fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
     polls.cache = replace(polls.cache, layers_differ=True, max_model_len=8000)
-    assert fit_of(list(polls.points)[-20:], polls, THRESHOLDS).fit_unknown
+    assert fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def kept_free(ratio: float | None, usage: float = 0.6, running: float = 4.0):
     """8 wait beside those that run; 4,000 of 10,000 tokens are free, prompts are of 600."""
     cache = replace(CACHE, watermark_ratio=ratio)
     made = window(60, lambda _: {"running": running, "waiting": 8.0, "kv_usage": usage}, mixed, cache=cache)
-    found = fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+    found = fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS))
     return made, found.blocked_ratio, found.by_watermark_ratio
 
 
@@ -183,7 +184,7 @@ def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:
     gauges = {"waiting": 3.0, "running": running, "kv_usage": usage, **changes}
     outputs = {"request_output_tokens": histogram((400.0,), (5.0, 5.0), 2000.0)}
     made = window(60, lambda _: gauges, mixed, lambda _: outputs, cache=CacheConfig())
-    return fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+    return fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_prefix_that_all_share_is_held_once(usage, blocked):
         cache=CacheConfig(),
     )
     assert held_capacity_tokens(made.latest(20.0, 8), made) == int(1140 / usage)
-    assert fit_of(made.latest(20.0, 8), made, THRESHOLDS).blocked_ratio == blocked
+    assert fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS)).blocked_ratio == blocked
 
 
 def test_what_hardly_anybody_holds_and_what_nobody_holds_sizes_nothing():
@@ -220,4 +221,4 @@ def test_what_hardly_anybody_holds_and_what_nobody_holds_sizes_nothing():
 
 def test_where_prompts_are_not_known_either_nothing_does():
     made = window(60, lambda _: {"waiting": 3.0, "running": 4.0, "kv_usage": 0.95}, cache=CacheConfig())
-    assert fit_of(made.latest(20.0, 8), made, THRESHOLDS).blocked_ratio is None
+    assert fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS)).blocked_ratio is None

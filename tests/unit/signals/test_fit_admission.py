@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvpressure.signals.context import Context
 from kvpressure.signals.fit import Fit, coming_in_tokens, fit_of
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, THRESHOLDS, window
@@ -28,7 +29,7 @@ def of(gauges) -> EngineWindow:
 
 def fit(gauges) -> Fit:
     made = of(gauges)
-    return fit_of(made.latest(20.0, 8), made, THRESHOLDS)
+    return fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS))
 
 
 def test_a_start_that_takes_more_than_its_share_is_learned():

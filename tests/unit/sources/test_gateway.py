@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target
+from kvpressure.daemon.pollers import poll_names, tables_of
+from kvpressure.engines.engine import EngineSource
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.model.environment import GatewayReport
 from kvpressure.net.schedule import SystemClock
@@ -207,6 +210,19 @@ def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
     with pytest.raises(PageError, match=whose) as raised:
         PageReader().read(page(name), 1.0)
     assert raised.value.reason == "gateway"
+
+
+@pytest.mark.parametrize("name", ["production-stack-02605e69-router", "aibrix-00669f5e-gateway"])
+async def test_a_router_that_is_listed_as_an_engine_has_a_clear_line_among_the_targets(name):
+    async with FaultServer(servers.page(page(name))) as server:
+        tables = tables_of(Target("a"))
+        source = EngineSource(Target("a", server.url), PageReader(tables), poll_names(tables), PollSettings())
+        assert await source.poll() is None
+        health = source.health()
+        await source.aclose()
+    assert not health.up
+    assert "not of an engine: name the engines behind it as targets" in health.error
+    assert health.errors == {"gateway": 1}
 
 
 def test_an_engine_whose_adapter_has_the_routers_count_of_pods_stays_an_engine():

@@ -11,6 +11,7 @@ from kvpressure.diagnosis.predicates.room import cache_may_hold_queue
 
 MOSTLY_ANSWERS_RATIO: Final = 0.5
 """Below, fewer tokens are computed of prompts than of answers."""
+MOSTLY_PROMPTS_RATIO: Final = 0.5
 
 
 @fact()
@@ -44,8 +45,9 @@ def step_at_budget(facts: Facts) -> bool | None:
 
 @fact("steps")
 def steps_full(facts: Facts) -> bool | None:
-    """Return whether steps compute so many tokens that they are full of prompts."""
-    tokens = facts.window.throughput.step_tokens
+    """Return whether steps compute so many tokens that a GPU is full: those with prompts, where they are told apart."""
+    throughput = facts.window.throughput
+    tokens = throughput.step_tokens if throughput.prompt_step_tokens is None else throughput.prompt_step_tokens
     return None if tokens is None else tokens >= facts.thresholds.prefill_full_step_min_tokens
 
 
@@ -137,12 +139,25 @@ def cpu_holds_it_up(facts: Facts) -> bool:
     return gpu_idle and demand is not None and demand >= 1
 
 
+@fact()
+def small_prompt_steps(facts: Facts) -> bool:
+    """Return whether steps with prompts compute so few tokens that no GPU is full of them."""
+    tokens = facts.window.throughput.prompt_step_tokens
+    return tokens is not None and tokens < facts.thresholds.prefill_full_step_min_tokens
+
+
+@fact()
+def prompts_take_turns(facts: Facts) -> bool:
+    """Return whether most steps have prompts and nothing else: who waits, waits for those before it."""
+    return (facts.window.throughput.prompt_steps_ratio or 0.0) > MOSTLY_PROMPTS_RATIO
+
+
 prefill_limits = Shared(mostly_prefill & steps_full)
 """Steps are full of prompts: what waits for a place waits for the GPU to compute those before it."""
 
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
-    | (mostly_prefill & prompts_hold_up)
+    | (mostly_prefill & prompts_hold_up & ~small_prompt_steps)
     | (slower & fuller & ~gpu_idle.known_true())
     | (gpu_busy & (slower | (queued & ~steady)) & ~cache_may_hold_queue)
 )

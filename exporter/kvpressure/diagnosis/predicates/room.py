@@ -9,8 +9,8 @@ from kvpressure.diagnosis.predicates import Shared, fact
 from kvpressure.diagnosis.predicates.queue import queued_always
 from kvpressure.diagnosis.predicates.symptoms import FIT
 
-MOSTLY_WATERMARK_RATIO: Final = 0.5
-"""From here on, it is the watermark more often than the pool's end that a prompt does not fit."""
+MOSTLY_KEPT_RATIO: Final = 0.5
+"""From here on, it is what is kept free more often than the pool's end that a prompt does not fit."""
 
 _LONG_ANSWER: Final = (("prompt_tokens", "0.95"), ("output_tokens", "0.95"))
 
@@ -42,7 +42,13 @@ def capacity_known(facts: Facts) -> bool:
 @fact()
 def mostly_watermark(facts: Facts) -> bool:
     """But for what the watermark keeps free, most of the prompts that do not fit would."""
-    return (facts.window.fit.by_watermark_ratio or 0.0) >= MOSTLY_WATERMARK_RATIO
+    return (facts.window.fit.by_watermark_ratio or 0.0) >= MOSTLY_KEPT_RATIO
+
+
+@fact()
+def mostly_reserve(facts: Facts) -> bool:
+    """Most of the prompts that do not fit would if less was reserved, for answers as long as they are."""
+    return (facts.window.fit.by_reserve_ratio or 0.0) >= MOSTLY_KEPT_RATIO
 
 
 @fact(*FIT)

@@ -25,6 +25,9 @@ _capped = queue.queued & batch.at_cap
 _fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_lately)
 """All that wait fit, and no cap holds the batch: the scheduler keeps to another of its limits."""
 
+_takes_turns = queue.queued & batch.prompts_take_turns & batch.small_prompt_steps
+"""Steps without answers, full of as few tokens as they may have: the next prompt waits for those before it."""
+
 
 def _stays(facts: Facts) -> str:
     running = facts.inputs.value("requests_running_max")
@@ -58,6 +61,12 @@ def _another_cap(facts: Facts) -> str:
 def _step(facts: Facts) -> str:
     step = number(round(facts.window.throughput.step_tokens or 0.0))
     return f"A step computes {step} tokens; {_declared(facts, 'max_num_batched_tokens')} are allowed."
+
+
+def _small_steps(facts: Facts) -> str:
+    found = facts.window.throughput
+    share, tokens = found.prompt_steps_ratio or 0.0, number(round(found.prompt_step_tokens or 0.0))
+    return f"{share:.0%} of the steps have prompts alone, {tokens} tokens each: those that wait, wait for their turn."
 
 
 def _head_of_line(facts: Facts) -> str:
@@ -117,6 +126,7 @@ RULES: Final = (
         ("max_num_seqs", "max_num_seqs", _capped & batch.at_declared_cap, _max_num_seqs),
         ("another_cap", "", _capped & ~batch.at_declared_cap, _another_cap),
         ("sequence_cap", "sequence_cap", _capped, _sequence_cap),
+        ("small_steps", "prefill_budget", _takes_turns, _small_steps),
         ("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, _step),
         ("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
         ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not tell.")),

@@ -87,6 +87,15 @@ def _watermark(facts: Facts) -> str:
     return f"{share:.1%} of the cache is kept free{left}: but for that a prompt would fit in {most:.0%} of the polls."
 
 
+def _reserved(facts: Facts) -> str:
+    free, most = facts.inputs.value("kv_free_tokens"), facts.window.fit.by_reserve_ratio or 0.0
+    are = "" if free is None else f"{number(round(free))} tokens are free. "
+    return (
+        f"{are}Room is reserved for longer answers than there are (max_tokens of requests); but for that a prompt "
+        f"would fit in {most:.0%} of the polls."
+    )
+
+
 def _longest(facts: Facts) -> str:
     ratio = facts.window.fit.blocked_by_longest_ratio or 0.0
     return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
@@ -140,6 +149,7 @@ RULES: Final = (
     _kv("nothing_runs", "stranded", _limits & progress.nothing_runs, _stranded),
     _kv("watermark", "watermark", _limits & symptoms.admission_blocked & room.mostly_watermark, _watermark),
     _kv("preemption", "preemption", _limits & symptoms.preempting, _seen("preempting")),
+    _kv("reserved", "reserved", _limits & symptoms.admission_blocked & room.mostly_reserve, _reserved),
     _kv("admission", "admission", _limits & symptoms.admission_blocked, _seen("admission_blocked")),
     _kv("full", "full", _limits & _full, _seen("kv_saturated")),
     _kv("stays_longest", "admission", _limits & _stays & room.longest_blocked, _longest),

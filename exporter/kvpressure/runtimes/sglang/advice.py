@@ -71,6 +71,17 @@ ADVICE: Final = Advice(
         "little: each then computes its whole context again. A higher value reserves more.",
         cost="Fewer requests run at once. Where requests wait and the pool is not full, go back.",
     ),
+    less_reserve=Change(
+        key="schedule_conservativeness",
+        title="Reserve less for each answer",
+        flag="--schedule-conservativeness",
+        value="0.3",
+        current="not visible (1.0 unless set)",
+        why="Requests are admitted while a share of what running ones may still generate (sglang:new_token_ratio) is "
+        "free. Answers take less than that: a lower value reserves less.",
+        cost="Requests are retracted more often, and compute again: if sglang:num_retracted_requests_total then grows "
+        "faster than before, take 0.6.",
+    ),
 )
 
 AUDIT: Final = Audit(

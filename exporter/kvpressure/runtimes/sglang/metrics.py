@@ -5,7 +5,7 @@ those of its tokenizer (tokens, lengths and latencies of requests that ended) ha
 report the same batch, so the highest counts and nothing is summed over them. With priorities each queue has a series
 per priority beside the whole, whose priority is empty.
 
-The page comes from several processes: it has no process start. What it does not tell: steps, requests that were refused
+The page comes from several processes: it has no process start. What it does not tell: requests that were refused
 and how long prefill took. Names, types and labels: tests/fixtures/sglang/inventory.json.
 """
 
@@ -22,6 +22,7 @@ from kvpressure.runtimes.table import OptionalSignal, PageFacts, Row, Table
 _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
 _WHOLE: Final = (("priority", ""),)
+_PASSES: Final = "sglang:cuda_graph_passes_total"
 
 
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  # noqa: ARG001 - of every rank alone
@@ -47,12 +48,18 @@ SGLANG: Final = Table(
         Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
         # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
         Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
+        Row("used_tokens", ("sglang:kv_used_tokens",), merge="max", most=_MAX_TOKENS),
+        Row("reserve_ratio", ("sglang:new_token_ratio",), merge="max", most=1 + _ROUNDING),
     ),
     counters=(
         Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
         # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
         Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
         Row("prompt_tokens", ("sglang:prompt_tokens_total",)),
+        Row("found_prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_cache"),), merge="max"),
+        # Each forward pass counts, with the graph of its kind or without; with speculation, no passes of draft models.
+        Row("steps", (_PASSES,), merge="max", parts="mode"),
+        Row("decode_steps", (_PASSES,), where=(("mode", "decode_*"),), merge="max", parts="mode"),
         Row("prefill_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
         Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
         Row("generation_tokens", ("sglang:generation_tokens_total",)),
@@ -99,8 +106,14 @@ EVIDENCE: Final = (
         "its start on (logs in the settings)",
     ),
     OptionalSignal(
-        what="steps, and how long prefill took",
-        signals=("steps", "prefill_seconds"),
+        what="steps",
+        signals=("steps",),
+        series=("sglang:cuda_graph_passes_total",),
+        how="SGLang 0.5.23 exports it with --enable-metrics",
+    ),
+    OptionalSignal(
+        what="how long prefill took",
+        signals=("prefill_seconds",),
         series=(),
         how="no version of SGLang exports it",
     ),

@@ -1,0 +1,104 @@
+"""What has to be free to admit a request beside its prompt: where a runtime reserves room for answers.
+
+A request is admitted where its prompt fits, all that it may generate, and a share of what those that run may still
+generate. The share is on the page, `max_tokens` of requests is not. It is at least as long as answers are. And a batch
+that stays smaller than it was, while requests wait and steps go on without prompts, is held by no cap on requests: what
+was free then was not enough, which tells how much is reserved, at least.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.signals.kv import free_tokens
+from kvpressure.signals.latency import p95
+from kvpressure.signals.lengths import answer_mean_tokens, computed_share, typical_prompt_tokens
+from kvpressure.signals.points import BATCH, Point, batch_of, growth, values
+from kvpressure.signals.windows import EngineWindow
+
+MIN_POLLS: Final = 3
+"""So many polls in a row have to show the smaller batch: what waits is on the page a moment after it is admitted."""
+MAX_HELD: Final = 60
+SAME_BATCH: Final = 0.5
+
+
+def reserved(points: Sequence[Point], window: EngineWindow, asked_tokens: float = 0.0) -> Iterator[list[float]]:
+    """Yield what has to be free at each poll beside a prompt: one whose answer is the mean, then one of the longest.
+
+    `asked_tokens` is what requests may generate, as far as `AskedTokens` knows. Those that run are halfway, on average.
+    """
+    answer = window.of_histograms(answer_mean_tokens)
+    for known in (answer, p95(window.shape("request_output_tokens")) or answer):
+        asked = max(known, asked_tokens)
+        more = max(0.0, asked - answer / 2)
+        yield [asked + point.gauges.get("reserve_ratio", 0.0) * batch_of(point) * more for point in points]
+
+
+class _Held(NamedTuple):
+    """A batch that steps went on with while requests waited. It was held by no cap if one is ever above `most`."""
+
+    t: float
+    most: float
+    asked_tokens: float
+
+
+class AskedTokens:
+    """What requests may generate, at least, as far as the batches of the longer window show it."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Held] = deque(maxlen=MAX_HELD)
+        self._last = float("-inf")
+
+    def take(self, window: EngineWindow, thresholds: Thresholds) -> float:
+        """Take the newest polls in; return it, 0 where nothing has shown it."""
+        if self._last < window.t:
+            self._last = window.t
+            if (held := _held(window, thresholds)) is not None:
+                self._note(held)
+        while self._held and self._held[0].t < window.t - window.long_window_seconds:
+            self._held.popleft()
+        highest = window.highest_running() or 0.0
+        return max((one.asked_tokens for one in self._held if one.most < highest), default=0.0)
+
+    def _note(self, held: _Held) -> None:
+        """Keep the newest beside what was, as one where the batch is the same."""
+        before = self._held[-1] if self._held else None
+        if before is not None and abs(before.most - held.most) < SAME_BATCH:
+            self._held[-1] = held._replace(asked_tokens=max(before.asked_tokens, held.asked_tokens))
+        else:
+            self._held.append(held)
+
+
+def _held(window: EngineWindow, thresholds: Thresholds) -> _Held | None:
+    """Return the batch of the newest polls if requests waited in all of them, steps went on and few had prompts."""
+    points = list(window.points)[-MIN_POLLS - 1 :]
+    newest, prompt = points[-1], typical_prompt_tokens(window)
+    ratio, free = newest.gauges.get("reserve_ratio"), free_tokens(newest, window.cache)
+    if prompt is None or ratio is None or free is None:
+        return None
+    if len(points) <= MIN_POLLS or min(values(points, "waiting"), default=0.0) < 1:
+        return None
+    most = [_most(*polls, thresholds) for polls in pairwise(points)]
+    if None in most:
+        return None
+    batch, own = batch_of(newest), prompt * (computed_share(window) or 1.0)
+    generated = window.of_histograms(answer_mean_tokens) / 2
+    asked = (free - own + ratio * batch * generated) / (1.0 + ratio * batch)
+    return _Held(newest.t, max(one for one in most if one is not None), max(0.0, asked))
+
+
+def _most(before: Point, after: Point, thresholds: Thresholds) -> float | None:
+    """Return the largest cap that may hold the batch of the steps between two polls; None where prompts may hold it.
+
+    At a cap, places are free for no longer than it takes to fill them.
+    """
+    batch, polls = after.gauges.get(BATCH), (before, after)
+    steps, decoding = growth(polls, "steps"), growth(polls, "decode_steps")
+    if batch is None or not steps or not decoding or 2 * decoding < steps:
+        return None
+    filling = thresholds.refill_max_step_count * (growth(polls, "started") or 0.0) / decoding
+    return batch + filling + thresholds.refill_spare_count / 2

@@ -1,0 +1,102 @@
+"""`signals.reserve`: what has to be free for answers, and what batches that were held show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kvpressure.model.samples import CacheConfig, EngineSample
+from kvpressure.signals.context import Context
+from kvpressure.signals.fit import fit_of
+from kvpressure.signals.points import BATCH, Point, with_batch
+from kvpressure.signals.reserve import AskedTokens, reserved
+from kvpressure.signals.windows import EngineWindow
+from tests.support.engines import THRESHOLDS, histogram
+
+STEPS, PROMPT, ANSWER = 20.0, 400.0, 100.0
+POOL = CacheConfig(block_size=1, capacity_tokens=20_000)
+
+
+def engine(
+    batch: Callable[[int], float], *, ratio: float | None = 0.1, waiting: float = 9.0, prompt_steps: float = 1.0
+) -> tuple[EngineWindow, float]:
+    """Return 21 polls of a pool with 12,000 tokens free, and what requests are known to ask for."""
+    made, learned, asked, generated = EngineWindow(60, 600), AskedTokens(), 0.0, 0.0
+    for t in range(21):
+        generated += STEPS * batch(t)
+        gauges = {"running": batch(t), "waiting": waiting, "kv_usage": 0.4, "used_tokens": 8000.0}
+        counters = {
+            "generation_tokens": generated,
+            "prompt_tokens": PROMPT * t,
+            "started": float(t),
+            "finished_prompts": float(t),
+            "finished_prompt_tokens": PROMPT * t,
+            "decode_steps": STEPS * t,
+            "steps": (STEPS + prompt_steps) * t,
+        }
+        answers = {"request_output_tokens": histogram((ANSWER,), (1.0 + t, 1.0 + t), ANSWER * (1 + t))}
+        gauges |= {} if ratio is None else {"reserve_ratio": ratio}
+        made.add(float(t), EngineSample("m", "0", gauges, counters, answers, POOL))
+        asked = learned.take(made, THRESHOLDS)
+    return made, asked
+
+
+def blocked(made: EngineWindow, asked: float) -> float | None:
+    return fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS, asked_tokens=asked)).blocked_ratio
+
+
+def test_a_batch_that_grew_while_requests_waited_was_held_by_what_was_reserved():
+    made, asked = engine(lambda t: 10.0 if t < 10 else 14.0)
+    # 12,000 were not enough for a prompt of 400, its answer, and a tenth of what ten more may generate.
+    assert asked == pytest.approx((12_000 - PROMPT + 0.1 * 10 * ANSWER / 2) / (1 + 0.1 * 10))
+    assert blocked(made, asked) == 1.0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        engine(lambda _: 14.0),
+        engine(lambda t: 10.0 if t < 10 else 10.5),
+        engine(lambda t: 10.0 if t < 10 else 14.0, waiting=0.0),
+        engine(lambda t: 10.0 if t < 10 else 14.0, prompt_steps=2 * STEPS),
+        engine(lambda t: 10.0 if t < 10 else 14.0, ratio=None),
+    ],
+    ids=["a cap", "a place that is being filled", "nobody waits", "prompts take turns", "nothing is reserved"],
+)
+def test_nothing_is_known_where_something_else_may_hold_the_batch(made: tuple[EngineWindow, float]):
+    window, asked = made
+    assert asked == 0.0
+    assert blocked(window, asked) == 0.0
+
+
+def test_what_was_known_is_forgotten_with_the_longer_window():
+    made, learned = EngineWindow(60, 600), AskedTokens()
+    for t in range(21):
+        batch = 10.0 if t < 10 else 14.0
+        gauges = {"running": batch, "waiting": 9.0, "kv_usage": 0.4, "reserve_ratio": 0.1}
+        counters = {"prompt_tokens": PROMPT * t, "started": float(t), "decode_steps": STEPS * t, "steps": STEPS * t}
+        counters["generation_tokens"] = STEPS * (10.0 * min(t, 9) + 14.0 * max(0, t - 9))
+        made.add(float(t), EngineSample("m", "0", gauges, counters, {}, POOL))
+        found = learned.take(made, THRESHOLDS)
+    assert found > 0
+    made.add(700.0, EngineSample("m", "0", gauges, counters, {}, POOL))
+    assert learned.take(made, THRESHOLDS) == 0.0
+
+
+def test_the_answer_and_a_share_of_those_that_run_are_reserved():
+    made, _ = engine(lambda _: 14.0)
+    typical, longest = reserved(made.latest(1.0, 1), made)
+    assert typical == [pytest.approx(ANSWER + 0.1 * 14 * ANSWER / 2)] * len(typical)
+    assert longest[0] <= typical[0]
+    (much, _), *_ = zip(*reserved(made.latest(1.0, 1), made, 1000.0), strict=True)
+    assert much == pytest.approx(1000 + 0.1 * 14 * (1000 - ANSWER / 2))
+
+
+@pytest.mark.parametrize(("steps", "tokens", "batch"), [(20, 200, 10.0), (4, 40, None), (20, 500, None), (0, 0, None)])
+def test_the_batch_is_tokens_over_steps_unless_these_are_few_or_drafts_are_accepted(
+    steps: float, tokens: float, batch: float | None
+):
+    before = Point(0.0, {"running": 10.0}, {"decode_steps": 5.0, "generation_tokens": 7.0, "started": 0.0})
+    counters = {"decode_steps": 5.0 + steps, "generation_tokens": 7.0 + tokens, "started": 2.0}
+    assert with_batch(Point(1.0, {"running": 10.0}, counters), before).gauges.get(BATCH) == batch
