@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvpressure.capacity.capacity_plan import Plan
-from kvpressure.capacity.cards import CARDS, card_named, model_named, table_for
+from kvpressure.capacity.cards import CARDS, card_named, model_meant, table_for, what_there_is
 from kvpressure.capacity.geometry import BLOCK_TOKENS, Geometry, read_geometry
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named
 from kvpressure.capacity.known_models import name_of
@@ -52,16 +52,22 @@ class OnCard:
 
 def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) -> OnCard:
     """Return a model on the cards that options name. Raises CardError."""
-    card, known = card_named(gpu), model_named(model)
+    card, known = card_named(gpu), model_meant(model)
     if card is None:
         raise CardError(f"--gpu {gpu}: no step times are known of it; there are: {', '.join(CARDS.values())}")
     parallel = options.get("tensor_parallel") or 1
-    bits = 8 if f"{options.get('kv_cache_dtype') or ''}".startswith(("fp8", "int8")) else 16
-    geometry = _geometry(model)
-    found = table_for(gpu, model, parallel, bits) or _asked(card, model, parallel, bits, geometry)
+    dtype = options.get("kv_cache_dtype") or ""
+    bits = 8 if f"{dtype}".startswith(("fp8", "int8")) else 16
+    geometry = _geometry(known)
+    # Where nobody names a cache type, the one that there is a table of.
+    either = (bits,) if dtype else (bits, 8)
+    found = next((one for each in either if (one := table_for(gpu, known, parallel, each)) is not None), None)
+    found = found or _asked(card, known, parallel, bits, geometry)
+    if found.kv_bits == 8 and not dtype:
+        options = {**options, "kv_cache_dtype": "fp8"}
     part = gpu_named(gpu) or next(GPUS[name] for name, by in CARDS.items() if by == card)
     pool = None if geometry is None else _pool(geometry, part, options, runtime, parallel)
-    return OnCard(card, known or model, parallel, found, pool)
+    return OnCard(card, known, parallel, found, pool)
 
 
 def onto(now: OnCard, other: OnCard) -> ConfigChange:
@@ -166,5 +172,5 @@ def _asked(card: str, model: str, parallel: int, bits: int, geometry: Geometry |
     try:
         found: StepTable = silicon.asked(made)
     except silicon.SiliconError as error:
-        raise CardError(f"{error}") from error
+        raise CardError(f"{error}; {what_there_is(model)}") from error
     return found

@@ -23,7 +23,7 @@ from kvpressure.capacity.geometry import (
     read_geometry,
 )
 from kvpressure.capacity.gpus import GPUS, Gpu
-from kvpressure.capacity.known_models import nearest_models
+from kvpressure.capacity.known_models import hub_name, nearest_models
 from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_options, kube_context_options, namespace_option
@@ -221,7 +221,7 @@ def _gpu_memory(options: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
     path, name = options["model_config"], options["model"]
-    config = known_model(name) if path is None else read_config(path)
+    config = known_model(hub_name(name) or name) if path is None else read_config(path)
     if config is None:
         near = " or ".join(nearest_models(name))
         meant = f"did you mean {near}? Else " if near else ""

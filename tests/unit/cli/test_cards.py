@@ -47,6 +47,9 @@ def test_a_recording_takes_the_model_that_its_engine_serves_unless_told():
         (("--gpu", "T4", "--model", "llama-3.1-8b"), "no step times are known of it; there are: a100_sxm, b200_sxm"),
         (("--gpu", "l40s"), "--gpu needs --model"),
         (("--gpu", "l40s", "--model", "microsoft/phi-4"), "pip install 'kv-pressure-exporter[silicon]'"),
+        (("--gpu", "l40s", "--model", "microsoft/phi-4"), "there are tables of llama-3.1-70b, llama-3.1-8b,"),
+        (("--gpu", "l40s", "--model", "Qwen/Qwen3-32B"), "of qwen3-32b there are tables on a100_sxm (--tensor"),
+        (("--gpu", "l40s", "--model", "Qwen/Qwen3-8b-Instruct"), " or Qwen/Qwen3-8B-Base?"),
         ((), "or its card and model: --gpu, --model"),
     ],
 )
@@ -54,6 +57,35 @@ def test_what_is_missing_is_said_in_a_line(arguments, said):
     found = run("whatif", *arguments, *TRAFFIC)
     assert found.exit_code == 2
     assert said in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["meta-llama/Llama-3.1-8B-Instruct", "Llama-3.1-8B-Instruct", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"],
+)
+def test_a_model_is_named_as_on_the_hub_or_without_its_owner(name):
+    said, usual = (
+        run("whatif", "--gpu", "h100_sxm", "--model", one, *TRAFFIC).output for one in (name, "llama-3.1-8b")
+    )
+    assert said == usual
+    assert "llama-3.1-8b on 1 x h100_sxm" in said
+
+
+def test_a_model_whose_only_table_has_its_cache_in_8_bits_is_taken_to_have_that():
+    on = ("whatif", "--gpu", "h100_sxm", "--model", "Qwen/Qwen3-32B-FP8", *TRAFFIC, "--kv-cache-tokens", "280000")
+    assert json.loads(run(*on, "--json").output)["today"]["step_seconds"]["kv_bits"] == 8
+    refused = run(*on, "--set", "kv-cache-dtype=fp8")
+    assert refused.exit_code == 2
+    assert "the KV cache is in 8 bits already" in refused.output
+
+
+def test_a_plan_takes_a_model_without_its_owner():
+    said, usual = (
+        run("plan", "--model", name, "--gpu", "H100", *LENGTHS).output
+        for name in ("Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct")
+    )
+    assert said == usual
+    assert "max-num-seqs" in said
 
 
 def test_a_plan_says_what_its_limits_give_where_card_and_lengths_are_known():
