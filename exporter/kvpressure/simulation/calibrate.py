@@ -40,6 +40,10 @@ MAX_GROWING: Final = 0.95
 LEAST_GROWTH: Final = 1.5
 """Of a batch over the healthy one, to tell from both what a sequence adds to a step."""
 PARTS: Final = 6
+PARTS_FACTOR: Final = 1.22
+"""Student's quantile for so many parts over the normal one, for 90 %."""
+SAME_LOAD: Final = 1.3
+"""Times the requests of the window that there were in five minutes, at most, where these were of the same load."""
 FITS: Final = 4
 FITTED_RATIO: Final = 0.02
 FIT_MAX_FACTOR: Final = 1.6
@@ -55,6 +59,8 @@ class Measured:
     preempted_per_second: float
     tokens_deviation_ratio: float = 0.0
     """Standard deviation of the tokens a second, as a share of them: the window is a sample of what the engine does."""
+    usual_ratio: float = 1.0
+    """Tokens a second over five minutes by those of the window, where both are of one load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,9 @@ def known(
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
-    measured = Measured(generated / seconds, running, waiting, preempted / seconds, _tokens_deviation_ratio(intervals))
+    rate = generated / seconds
+    noise = _tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running + waiting)
+    measured = Measured(rate, running, waiting, preempted / seconds, *noise)
     demand = _demand(observed, intervals, prompts, outputs, cached, taken.alike)
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
@@ -236,7 +244,15 @@ def _tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
     parts = [intervals[place * size : (place + 1) * size] for place in range(PARTS)]
     rates = [(sum_of(part, "generated") or 0.0) / sum(one.seconds for one in part) for part in parts]
     mean = statistics.fmean(rates)
-    return statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
+    return PARTS_FACTOR * statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
+
+
+def _usual_ratio(observed: Observed, rate: float, present: float) -> float:
+    """Return what the engine does in five minutes over what it does in the window; 1 where its load was another."""
+    long = observed.minutes
+    if long is None or not 1 / SAME_LOAD < (long.running + long.waiting) / present < SAME_LOAD:
+        return 1.0
+    return min(SAME_LOAD, max(1 / SAME_LOAD, long.tokens_per_second / rate))
 
 
 def held_at(observed: Observed | None) -> float | None:
