@@ -159,7 +159,7 @@ def command(**options: Any) -> None:
         also |= {} if asked is None else {"sessions": None if sessions is None else asdict(sessions)}
         say_json({"title": title, "flags": given, **asdict(plan), **also})
     else:
-        also_said = prediction_report(told)
+        also_said = prediction_report(told, plan.max_num_seqs)
         say(
             *report(title, given, plan, runtime),
             *also_said,

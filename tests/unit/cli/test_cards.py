@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
+from kvpressure.cli.cards import Prediction, prediction_report
+from kvpressure.simulation.consequences import Span
 from tests.support.tools import FIXTURES
 
 LOAD = ("--concurrency", "32")
@@ -98,3 +101,13 @@ def test_a_plan_says_what_its_limits_give_where_card_and_lengths_are_known():
         found = run(*plan[:4], variant, *LENGTHS)
         assert found.exit_code == 0, found.output
         assert "Predicted" not in found.output
+
+
+def test_a_plan_says_the_knee_where_its_limit_is_beyond_it():
+    plan = ("plan", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", *LENGTHS)
+    knee = json.loads(run(*plan, "--json").output)["predicted"]["knee_requests"]
+    assert 20 < knee < 50
+    assert f"from about {math.ceil(knee)} running on" in run(*plan).output
+    any_span = Span(1.0, 1.0, 1.0)
+    found = Prediction("h100_sxm", "llama-3.1-8b", any_span, any_span, any_span, knee)
+    assert "running on" not in "".join(prediction_report(found, 20))
