@@ -23,7 +23,7 @@ from kvpressure.simulation.length_routing import simulated
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.priors import prior_otherwise
 from kvpressure.simulation.returning import QUESTION, Returning, returning
-from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, simulate
 from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import UnknownError
 
@@ -101,9 +101,10 @@ class Model:
         thresholds: Thresholds,
         others: Sequence[Model] = (),
         returning: Returning | None = None,
+        answers: int | None = None,
     ) -> None:
         self.known, self.limit_seconds, self.thresholds = known, limit_seconds, thresholds
-        self._others, self._returning = others, returning
+        self._others, self._returning, self._answers = others, returning, answers
         self._runs: dict[tuple[object, ...], Outcome | None] = {}
 
     @property
@@ -116,7 +117,7 @@ class Model:
         server, demand = state
         key = (server, demand.clients, demand.busy_ratio, demand.rate, demand.length_routing, demand.sessions)
         if key not in self._runs:
-            self._runs[key] = simulated(server, demand, self.limit_seconds)
+            self._runs[key] = simulated(server, demand, self.limit_seconds, self._answers)
         return self._runs[key]
 
     def outcomes(self, changes: Sequence[ConfigChange]) -> Iterator[Outcome]:
@@ -180,9 +181,9 @@ class Model:
 
     def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
         """Return what would come of it, the likeliest first, and what is taken otherwise in each, in words."""
-        made = [(model.known.question, model.outcome(applied(model.state, changes))) for model in (self, *self._others)]
         now, (server, demand) = self.outcome(self.state), applied(self.state, changes)
         then = self.outcome((server, demand))
+        made = [("", then), *((one.known.question, one.beside(now, changes)) for one in self._others)]
         if changes and self._returning is not None and now is not None and then is not None:
             made.append((QUESTION, self._returning.beside(now, then, changes)))
         cut = self.known.prompts.around(server.cap_prompt)
@@ -191,6 +192,13 @@ class Model:
             ends = ((replace(server, cap_prompt=bound), demand) for bound in (cut.low, cut.high))
             made += [(CUT.format(cut), self.outcome(end)) for end in ends]
         return [(question, outcome) for question, outcome in made if outcome is not None]
+
+    def beside(self, now: Outcome | None, changes: Sequence[ConfigChange]) -> Outcome | None:
+        """Return what changes make of this engine, where it does as many tokens a second as another one does `now`."""
+        own, then = self.outcome(self.state), self.outcome(applied(self.state, changes))
+        if own is None or now is None or then is None:
+            return None
+        return replace(then, tokens_per_second=then.tokens_per_second * now.tokens_per_second / own.tokens_per_second)
 
     def _cut_bucket(self, cap: float) -> str:
         """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""
@@ -311,7 +319,8 @@ def model_of(
     for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
         try:
             likely = None if taken.end else growing
-            others.append(known(observed, limits, thresholds, taken, held=held, growing=likely, card=card))
+            one = known(observed, limits, thresholds, taken, held=held, growing=likely, card=card, like=found)
+            others.append(one)
         except UnknownError:
             continue
     if traffic is not None:
@@ -352,7 +361,9 @@ def modelled(
     Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run.
     """
     limit = limit_seconds or thresholds.advice_late_min_factor * _alone(found)
-    return Model(found, limit, thresholds, [Model(other, limit, thresholds) for other in others], back)
+    return Model(
+        found, limit, thresholds, [Model(other, limit, thresholds, answers=COARSE_ANSWERS) for other in others], back
+    )
 
 
 def _alone(known: Known) -> float:
