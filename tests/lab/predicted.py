@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -72,6 +72,8 @@ class Off:
     ran: Ran
     doubt: str = ""
     """Why no number is printed, "" where one is."""
+    cpu_seconds: float = 0.0
+    """Of all that is advised on the regime."""
 
     @property
     def seed(self) -> str:
@@ -132,8 +134,9 @@ def _write(found: Sequence[Off]) -> None:
         "|---|---|--:|--:|---|",
         *(one.row() for one in sorted(wrong, key=lambda one: (bool(one.doubt), -abs(one.tokens)))),
         "",
-        "| seed | changes | no number | tokens/s off: median, 90th percentile, worst | p95 off | in the range |",
-        "|---|--:|--:|---|---|--:|",
+        "| seed | changes | no number | tokens/s off: median, 90th percentile, worst | p95 off | in the range "
+        "| CPU of an advice: median, worst |",
+        "|---|--:|--:|---|---|--:|--:|",
         *(_row_of(seed, found) for seed in sorted({one.seed for one in found})),
     ]
     before, _, rest = DOCUMENT.read_text().partition("<!-- predicted -->\n")
@@ -147,7 +150,10 @@ def _row_of(seed: str, found: Sequence[Off]) -> str:
     told = [one for one in every if not one.doubt]
     tokens, latencies = (_spread([abs(getattr(one, name)) for one in told]) for name in ("tokens", "latency"))
     within = sum(one.within for one in told)
-    cells = (seed or "as written", len(every), len(every) - len(told), tokens, latencies, f"{within} of {len(told)}")
+    cpu = sorted({one.regime: one.cpu_seconds for one in every}.values())
+    took = f"{median(cpu):.2f}, {cpu[-1]:.2f} s"
+    name, open_ = seed or "as written", len(every) - len(told)
+    cells = (name, len(every), open_, tokens, latencies, f"{within} of {len(told)}", took)
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -166,7 +172,8 @@ def _compared(name: str, ran: Mapping[Key, Ran]) -> Iterator[Off]:
         for done, truth in sorted(ran.items()):
             expected = told.model.expected([], [_change(kind, value) for kind, value in done])
             if expected is not None and done != NOTHING:
-                yield _off(name, regime.card.table if regime.card else FORMULA_NAME, done, expected, truth)
+                off = _off(name, regime.card.table if regime.card else FORMULA_NAME, done, expected, truth)
+                yield replace(off, cpu_seconds=told.cpu_seconds)
 
 
 def _change(kind: str, value: float) -> ConfigChange:
