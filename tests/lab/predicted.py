@@ -134,8 +134,7 @@ def _write(found: Sequence[Off]) -> None:
         "|---|---|--:|--:|---|",
         *(one.row() for one in sorted(wrong, key=lambda one: (bool(one.doubt), -abs(one.tokens)))),
         "",
-        "| seed | changes | no number | tokens/s off: median, 90th percentile, worst | p95 off | in the range "
-        "| CPU of an advice: median, worst |",
+        "| seed | changes | no number | tokens/s off: median, p90, worst | p95 off | in range | CPU: median, worst |",
         "|---|--:|--:|---|---|--:|--:|",
         *(_row_of(seed, found) for seed in sorted({one.seed for one in found})),
     ]
