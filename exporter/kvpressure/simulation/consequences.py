@@ -183,7 +183,7 @@ class Model:
         """Return what would come of it, the likeliest first, and what is taken otherwise in each, in words."""
         now, (server, demand) = self.outcome(self.state), applied(self.state, changes)
         then = self.outcome((server, demand))
-        made = [("", then), *((one.known.question, one.beside(now, changes)) for one in self._others)]
+        made = [("", then), *((one.known.question, one.beside(self.tokens_factor, changes)) for one in self._others)]
         if changes and self._returning is not None and now is not None and then is not None:
             made.append((QUESTION, self._returning.beside(now, then, changes)))
         cut = self.known.prompts.around(server.cap_prompt)
@@ -193,12 +193,12 @@ class Model:
             made += [(CUT.format(cut), self.outcome(end)) for end in ends]
         return [(question, outcome) for question, outcome in made if outcome is not None]
 
-    def beside(self, now: Outcome | None, changes: Sequence[ConfigChange]) -> Outcome | None:
-        """Return what changes make of this engine, where it does as many tokens a second as another one does `now`."""
-        own, then = self.outcome(self.state), self.outcome(applied(self.state, changes))
-        if own is None or now is None or then is None:
+    def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
+        """Return what changes make of this engine, set beside one of which tokens a second are told times `factor`."""
+        then = self.outcome(applied(self.state, changes))
+        if then is None or self.outcome(self.state) is None:
             return None
-        return replace(then, tokens_per_second=then.tokens_per_second * now.tokens_per_second / own.tokens_per_second)
+        return replace(then, tokens_per_second=then.tokens_per_second * self.tokens_factor / factor)
 
     def _cut_bucket(self, cap: float) -> str:
         """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""

@@ -31,6 +31,8 @@ def test_described_traffic_on_a_card_needs_no_engine_and_no_numbers_of_it():
     assert found["rows"][1]["set"] == {"gpu": "l40s"}
     for figure in ("tokens_per_second", "latency_p95", "first_token_seconds"):
         assert h100[figure]["low"] <= h100[figure]["value"] <= h100[figure]["high"]
+    # A card may be slower than its kernels: the range is of today as well.
+    assert h100["tokens_per_second"]["low"] < 0.95 * h100["tokens_per_second"]["value"]
     assert l40s["tokens_per_second"]["value"] < 0.5 * h100["tokens_per_second"]["value"]
 
 
