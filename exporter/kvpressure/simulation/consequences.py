@@ -328,7 +328,7 @@ def model_of(
         found, *others = others
         return modelled(found, others, thresholds, limit_seconds)
     back = None if held is not None else returning(found, observed, limits)
-    return modelled(found, others, thresholds, limit_seconds, back)
+    return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
 
 
 def model_with_sessions(
@@ -355,15 +355,15 @@ def modelled(
     thresholds: Thresholds,
     limit_seconds: float | None = None,
     back: Returning | None = None,
+    answers: int | None = None,
 ) -> Model:
     """Return the model of an engine, with `others` that fit the page as well. Raises UnknownError.
 
-    Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run.
+    Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run. `answers` is as
+    for `simulate`, of the others.
     """
     limit = limit_seconds or thresholds.advice_late_min_factor * _alone(found)
-    return Model(
-        found, limit, thresholds, [Model(other, limit, thresholds, answers=COARSE_ANSWERS) for other in others], back
-    )
+    return Model(found, limit, thresholds, [Model(other, limit, thresholds, answers=answers) for other in others], back)
 
 
 def _alone(known: Known) -> float:

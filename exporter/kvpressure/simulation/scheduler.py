@@ -20,7 +20,7 @@ from kvpressure.simulation.outcome import Outcome, Tally
 from kvpressure.simulation.queue_order import Request, queue_of
 from kvpressure.simulation.server import Demand, Server
 
-WARM_UP_TURNS: Final = 1.5
+WARM_UP_TURNS: Final = 2.0
 """Answers per running request that are not counted at the start, when all clients begin at once."""
 COARSE_TURNS: Final = 1.0
 """The same where fewer answers are wanted than usual."""
@@ -28,7 +28,7 @@ COARSE_ANSWERS: Final = 180
 """For what is simulated otherwise than is likeliest: enough to be set beside itself."""
 WARM_UP_ANSWERS: Final = 20
 ANSWERS: Final = 240
-"""Least number of counted answers; with many clients half as many again as there are of these."""
+"""Least number of counted answers; with many clients twice their number."""
 SESSION_WARM_UP_TURNS: Final = 6.0
 SESSION_ANSWERS: Final = 1200
 """Near the cliff hits swing from minute to minute."""
