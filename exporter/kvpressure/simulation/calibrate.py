@@ -282,7 +282,7 @@ def _usual_ratio(observed: Observed, rate: float, present: float) -> float:
     long = observed.minutes
     if long is None or not 1 / SAME_LOAD < (long.running + long.waiting) / present < SAME_LOAD:
         return 1.0
-    return min(SAME_LOAD, max(1 / SAME_LOAD, long.tokens_per_second / rate))
+    return long.tokens_per_second / rate
 
 
 def held_at(observed: Observed | None) -> float | None:

@@ -211,7 +211,9 @@ class Model:
         first = asked[0][1].tokens_per_second
         question, other = max(asked, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))
         apart = abs(math.log(other.tokens_per_second / first))
-        window = math.log1p(COVERED_DEVIATIONS * self.known.measured.tokens_deviation_ratio)
+        measured = self.known.measured
+        window = math.log1p(COVERED_DEVIATIONS * measured.tokens_deviation_ratio)
+        window = max(window, abs(math.log(measured.usual_ratio)))
         return question if apart > window else "what this engine does in a minute differs too much from the next"
 
     @property
