@@ -68,6 +68,8 @@ class Row:
     declined: tuple[Done, ...]
     best: Key
     best_after: Measured | None
+    cpu_seconds: float = 0.0
+    """Of all that was advised."""
 
     def record(self) -> dict[str, Any]:
         """For the file of results."""
@@ -109,6 +111,7 @@ def judged(case: Case, before: Ran) -> Row:
         tuple(done for done in declined if done),
         best,
         fair[best],
+        found.cpu_seconds,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import process_time
 from typing import Final
 
 from bench.advice.changes import UNTRIED, Key, key
@@ -46,6 +47,8 @@ class Advised:
     choice: Choice | None
     model: Model | None
     reason: str
+    cpu_seconds: float = 0.0
+    """Of all that is advised."""
 
     @property
     def printed(self) -> Key:
@@ -78,9 +81,11 @@ def advised(path: Path) -> Advised:
     if view is None or view.diagnosis is None:
         return Advised((), None, None, "never told to be under KV pressure")
     place, thresholds = Place(runtime="vllm"), load_thresholds()
+    began = process_time()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
+    took = process_time() - began
     found = _forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
-    return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason)
+    return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason, took)
 
 
 def _named(view: EngineView | None, name: str) -> EngineView | None:

@@ -18,6 +18,7 @@ MAX_LOSS: Final = 0.03
 LEAST_SHARE: Final = 0.9
 TOKENS_ERROR: Final = 0.10
 LATENCY_ERROR: Final = 0.25
+CPU_SECONDS: Final = 0.5
 
 _NAMES: Final = {
     "cap_prompt": "prompts at most {:.0f}",
@@ -123,6 +124,8 @@ def summary(rows: Sequence[Row], checks: Mapping[str, tuple[bool, bool]], *, sea
     least = min(shares)
     tokens = median(done.tokens_error for done in advised)
     latencies = median(error for done in advised if (error := done.latency_error) is not None)
+    slowest = max(rows, key=lambda row: row.cpu_seconds)
+    usual = median(row.cpu_seconds for row in rows)
     all_tokens = median(done.tokens_error for done in every)
     turned = sum(not before and after for before, after in checks.values())
     bars = [
@@ -142,6 +145,11 @@ def summary(rows: Sequence[Row], checks: Mapping[str, tuple[bool, bool]], *, sea
             f"{tokens:.1%}; with what was not advised {all_tokens:.1%}",
         ),
         ("median error of predicted p95 latency at most 25 %", latencies <= LATENCY_ERROR, f"{latencies:.1%}"),
+        (
+            f"an advice takes at most {CPU_SECONDS:g} s of CPU",
+            slowest.cpu_seconds <= CPU_SECONDS,
+            f"median {usual:.2f} s, worst {slowest.cpu_seconds:.2f} s ({slowest.name})",
+        ),
         ("recovery checks false before and true after", turned == len(checks), f"{turned} of {len(checks)} regimes"),
     ]
     if not searched:

@@ -2,6 +2,9 @@
 
 Regimes of one load on cards; cards are those that no regime was written on, and lengths, limits and loads are varied by
 a seed. What is given is what a person knows: mean and p95 of the lengths, how many clients, the limits, the pool.
+
+The lab runs for as long as some hundred answers take, and what it measures begins when all that began at once are
+answered: of ten documents chance alone is a fifth off. Runs are kept, so that it goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -23,25 +27,81 @@ from tests.lab.cards import VARIED_AMONG
 from tests.lab.regime import Card, Regime, regimes
 from tests.lab.vary import varied
 
-SECONDS: Final = 240
+SECONDS: Final = 180.0
 WARM_SECONDS: Final = 60.0
+"""At least, of what is measured and of what goes before it."""
+ANSWERS: Final = 150
+"""Expected of what is measured."""
+TURNS: Final = 2.0
+"""Times the p95 of a request, that it and what goes before it take at least."""
+MAX_SECONDS: Final = 5400.0
+FEW_ANSWERS: Final = 100
 VERSION: Final = "0.33.0"
+ROOT: Final = Path(__file__).parents[2]
+KEPT: Final = ROOT / ".cache" / "lab" / "silicon.jsonl"
+DOCUMENT: Final = ROOT / "docs" / "cards.md"
+BEGIN_MARK: Final = "<!-- predicted -->\n"
+END_MARK: Final = "<!-- end -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is predicted: tokens a second and between which ones they lie, p95 seconds, answers a second."""
+
+    tokens: float
+    p95: float
+    low: float
+    high: float
+    answers: float
+
+    @property
+    def warm(self) -> float:
+        """Seconds of the lab that do not count."""
+        return max(WARM_SECONDS, TURNS * self.p95)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the lab that count."""
+        return min(MAX_SECONDS, max(SECONDS, TURNS * self.p95, ANSWERS / self.answers))
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the lab's clients got: tokens a second, p95 seconds, and of how many answers that is."""
+
+    tokens: float
+    p95: float
+    answers: int
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """One regime: tokens a second and p95 seconds that the lab had, and that were predicted of them."""
+    """One regime, predicted and run."""
 
     name: str
-    ran: tuple[float, float]
-    told: tuple[float, float]
-    low: float
-    high: float
+    card: str
+    told: Told
+    ran: Ran
 
     @property
     def off(self) -> tuple[float, float]:
-        """By which share each was predicted too high."""
-        return self.told[0] / self.ran[0] - 1, self.told[1] / self.ran[1] - 1
+        """By which share tokens a second and p95 were predicted too high."""
+        return self.told.tokens / self.ran.tokens - 1, self.told.p95 / self.ran.p95 - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the lab's tokens a second lie in the range."""
+        return self.told.low <= self.ran.tokens <= self.told.high
+
+    @property
+    def row(self) -> str:
+        """The regime as a row of the table."""
+        told, ran, (tokens, p95) = self.told, self.ran, self.off
+        return (
+            f"| {self.name} | {self.card} | {told.tokens:,.0f} ({told.low:,.0f} to {told.high:,.0f}) | "
+            f"{ran.tokens:,.0f} | {tokens:+.1%}{'' if self.inside else ' !'} | {told.p95:.1f} | {ran.p95:.1f} | "
+            f"{p95:+.1%} | {ran.answers} |"
+        )
 
 
 def cases(seeds: Sequence[int]) -> Iterator[Regime]:
@@ -57,11 +117,11 @@ def cases(seeds: Sequence[int]) -> Iterator[Regime]:
                 continue
             number += 1
             made = varied(regime, seed)
-            yield replace(made, name=f"{name}@{seed}", seconds=SECONDS, card=Card(table=fresh[number % len(fresh)]))
+            yield replace(made, name=f"{name}@{seed}", card=Card(table=fresh[number % len(fresh)]))
 
 
-def predict(regime: Regime) -> tuple[float, float, float, float]:
-    """Return tokens a second and p95 seconds as described, and between which tokens a second lie."""
+def predict(regime: Regime) -> Told:
+    """Return what is said of traffic that is described."""
     flags, load = regime.flags, regime.load[0]
     assert regime.card is not None
     server = Server(
@@ -75,7 +135,7 @@ def predict(regime: Regime) -> tuple[float, float, float, float]:
     traffic = Traffic(_shape(load.prompt), _shape(load.output), load.clients, load.rate)
     found = [outcome for one in alternatives(server, traffic) if (outcome := simulate(one.server, one.demand))]
     rates = [one.tokens_per_second for one in found]
-    return rates[0], found[0].latency_p95, min(rates), max(rates)
+    return Told(rates[0], found[0].latency_p95, min(rates), max(rates), found[0].answers_per_second)
 
 
 def _shape(span: tuple[float, float]) -> Shape:
@@ -83,41 +143,58 @@ def _shape(span: tuple[float, float]) -> Shape:
     return Shape((low + high) / 2, low + 0.95 * (high - low))
 
 
-def measured(regime: Regime) -> tuple[float, float]:
-    """Return what the lab's clients got after a minute, run in a process of its own."""
-    seed = regime.name.rpartition("@")[2]
+def measured(regime: Regime, told: Told) -> Ran:
+    """Return what the lab's clients got, run in a process of its own unless that is kept."""
+    name, _, seed = regime.name.rpartition("@")
     assert regime.card is not None
-    wish = json.dumps([regime.name.rpartition("@")[0], int(seed), regime.card.table])
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.silicon.predict", wish], check=True, capture_output=True, text=True, timeout=600
-    )
-    tokens, p95 = json.loads(done.stdout)
-    return tokens, p95
+    wish = json.dumps([name, int(seed), regime.card.table, round(told.warm), round(told.warm + told.seconds)])
+    known = dict(json.loads(line) for line in KEPT.read_text().splitlines()) if KEPT.exists() else {}
+    if wish not in known:
+        command = [sys.executable, "-m", "bench.silicon.predict", wish]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=3600)
+        known[wish] = json.loads(done.stdout)
+        with KEPT.open("a") as file:
+            file.write(json.dumps([wish, known[wish]]) + "\n")
+    return Ran(*known[wish])
 
 
-def report(seeds: Sequence[int]) -> int:
-    """Predict, run, compare, print."""
+def report(seeds: Sequence[int], *, write: bool = False) -> int:
+    """Predict, run, compare, print; into docs/cards.md as well where it is to `write`."""
     found = []
     for regime in cases(seeds):
-        rate, p95, low, high = predict(regime)
-        one = Predicted(regime.name, measured(regime), (rate, p95), low, high)
-        found.append(one)
-        inside = low <= one.ran[0] <= high
-        card = regime.card.table if regime.card else ""
-        print(
-            f"{one.name:26} {card:26} {rate:7.0f} ({low:.0f} to {high:.0f}), was {one.ran[0]:7.0f}: {one.off[0]:+6.1%}"
-            f"{' ' if inside else '!'} p95 {p95:6.1f}, was {one.ran[1]:6.1f}: {one.off[1]:+6.1%}",
-            flush=True,
-        )
-    for what, place in (("tokens/s", 0), ("p95", 1)):
-        sizes = sorted(abs(one.off[place]) for one in found)
-        tail = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
-        print(f"{what}: median {median(sizes):.1%}, 90th percentile {tail:.1%}, worst {sizes[-1]:.1%} of {len(sizes)}")
-    print(f"in the range: {sum(one.low <= one.ran[0] <= one.high for one in found)} of {len(found)}")
+        told = predict(regime)
+        found.append(Predicted(regime.name, regime.card.table if regime.card else "", told, measured(regime, told)))
+        print(found[-1].row, flush=True)
+    text = summary(found)
+    print(text)
+    if write:
+        before, _, rest = DOCUMENT.read_text().partition(BEGIN_MARK)
+        _, _, tail = rest.partition(END_MARK)
+        rows = "\n".join([*_HEAD, *(one.row for one in found)])
+        DOCUMENT.write_text(f"{before}{BEGIN_MARK}{rows}\n\n{text}\n{END_MARK}{tail}")
     return 0
 
 
-def _run(name: str, seed: int, card: str) -> tuple[float, float]:
+_HEAD: Final = (
+    "| regime | table | tokens/s | in the lab | off | p95 s | in the lab | off | answers |",
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+)
+
+
+def summary(found: Sequence[Predicted]) -> str:
+    """Return how far the predictions were off in all."""
+    lines = []
+    for what, place in (("Tokens/s", 0), ("p95", 1)):
+        sizes = sorted(abs(one.off[place]) for one in found)
+        tail = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+        lines.append(f"- {what}: median {median(sizes):.1%}, 90th percentile {tail:.1%}, worst {sizes[-1]:.1%}")
+    lines.append(f"- tokens/s in the range: {sum(one.inside for one in found)} of {len(found)}")
+    few = [one.name for one in found if one.ran.answers < FEW_ANSWERS]
+    lines.append(f"- of fewer than {FEW_ANSWERS} answers: {', '.join(few) or 'none'}")
+    return "\n".join(lines)
+
+
+def _run(name: str, seed: int, card: str, warm: int, seconds: int) -> tuple[float, float, int]:
     from tests.lab.fetch import package  # noqa: PLC0415 - what follows changes the process
     from tests.lab.worker import prepare  # noqa: PLC0415
 
@@ -126,12 +203,13 @@ def _run(name: str, seed: int, card: str) -> tuple[float, float]:
     from tests.lab.clock import BEGIN  # noqa: PLC0415 - vLLM's names come after the stand-ins
     from tests.lab.server import Server as Lab  # noqa: PLC0415
 
-    regime = replace(varied(regimes()[name], seed), seconds=SECONDS, expect="", card=Card(table=card))
+    regime = replace(varied(regimes()[name], seed), seconds=seconds, expect="", card=Card(table=card))
     result: Any = Lab(regime, package(VERSION), VERSION, clock).run()
-    pages = [page for page in result.pages if page.t >= BEGIN + WARM_SECONDS]
+    pages = [page for page in result.pages if page.t >= BEGIN + warm]
     tokens = [sum(map(float, GENERATED.findall(page.text))) for page in (pages[0], pages[-1])]
-    whole = sorted(one.seconds for one in result.answers if one.t >= BEGIN + WARM_SECONDS and one.ok)
-    return (tokens[1] - tokens[0]) / (pages[-1].t - pages[0].t), whole[int(0.95 * (len(whole) - 1))]
+    whole = sorted(one.seconds for one in result.answers if one.t >= BEGIN + warm and one.ok)
+    rate = (tokens[1] - tokens[0]) / (pages[-1].t - pages[0].t)
+    return rate, whole[int(0.95 * (len(whole) - 1))], len(whole)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -28,6 +28,7 @@ from kvpressure.simulation import config_changes, priors
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.least_squares import Prior
 from tests.lab.regime import regimes
+from tests.lab.vary import MARK
 from tests.lab.worker import found as regime_of
 
 FORMULA: Final = FOLDER.parent / "formula" / "0.33.0"
@@ -69,6 +70,15 @@ class Off:
     card: str
     about: str
     ran: Ran
+    doubt: str = ""
+    """Why no number is printed, "" where one is."""
+    cpu_seconds: float = 0.0
+    """Of all that is advised on the regime."""
+
+    @property
+    def seed(self) -> str:
+        """What its regime was varied by, "" where it is as written."""
+        return self.regime.partition(MARK)[2]
 
     @property
     def label(self) -> str:
@@ -77,6 +87,8 @@ class Off:
 
     def row(self) -> str:
         """The change as a row of the table of what is wrong."""
+        if self.doubt:
+            return f"| {self.regime} | {self.about} | no number: {self.doubt} | | |"
         return f"| {self.regime} | {self.about} | {self.tokens:+.0%} | {self.latency:+.0%} | {_yes(self.within)} |"
 
 
@@ -92,8 +104,8 @@ def main() -> int:
     found: list[Off] = []
     for name in options.names or [*sorted(by_formula), *sorted(on_cards)]:
         found += _compared(name, on_cards.get(name) or by_formula[name])
-    for label, cards in (("formula", False), ("cards", True)):
-        _tell(label, [one for one in found if (one.regime in on_cards) == cards])
+    for seed in sorted({one.seed for one in found}):
+        print(_row_of(seed, found))
     if options.picture:
         options.picture.write_text(_picture(found))
     if options.write_docs:
@@ -103,8 +115,8 @@ def main() -> int:
 
 def _picture(found: Sequence[Off]) -> str:
     return svg(
-        [_dot(one, one.ran.tokens_per_second, one.tokens) for one in found],
-        [_dot(one, one.ran.latency_p95, one.latency) for one in found],
+        [_dot(one, one.ran.tokens_per_second, one.tokens) for one in found if not one.doubt],
+        [_dot(one, one.ran.latency_p95, one.latency) for one in found if not one.doubt],
         ("Tokens/s", "p95 latency, s"),
     )
 
@@ -114,17 +126,34 @@ def _dot(one: Off, measured: float, off: float) -> Dot:
 
 
 def _write(found: Sequence[Off]) -> None:
-    """Write into docs/advice.md what is off by more than the bars, or outside the range."""
-    wrong = [one for one in found if abs(one.tokens) > TOKENS_BAR or abs(one.latency) > LATENCY_BAR or not one.within]
+    """Write into docs/advice.md what is off by more than the bars, outside the range or no number; and a row a seed."""
+    off = [one for one in found if abs(one.tokens) > TOKENS_BAR or abs(one.latency) > LATENCY_BAR or not one.within]
+    wrong = [one for one in found if one in off or one.doubt]
     lines = [
         "| regime | change | tokens/s off | p95 off | in range |",
         "|---|---|--:|--:|---|",
-        *(one.row() for one in sorted(wrong, key=lambda one: -abs(one.tokens))),
+        *(one.row() for one in sorted(wrong, key=lambda one: (bool(one.doubt), -abs(one.tokens)))),
+        "",
+        "| seed | changes | no number | tokens/s off: median, p90, worst | p95 off | in range | CPU: median, worst |",
+        "|---|--:|--:|---|---|--:|--:|",
+        *(_row_of(seed, found) for seed in sorted({one.seed for one in found})),
     ]
     before, _, rest = DOCUMENT.read_text().partition("<!-- predicted -->\n")
     _, _, tail = rest.partition("<!-- end of predicted -->\n")
     table = "\n".join(lines)
     DOCUMENT.write_text(f"{before}<!-- predicted -->\n\n{table}\n\n<!-- end of predicted -->\n{tail}")
+
+
+def _row_of(seed: str, found: Sequence[Off]) -> str:
+    every = [one for one in found if one.seed == seed]
+    told = [one for one in every if not one.doubt]
+    tokens, latencies = (_spread([abs(getattr(one, name)) for one in told]) for name in ("tokens", "latency"))
+    within = sum(one.within for one in told)
+    cpu = sorted({one.regime: one.cpu_seconds for one in every}.values())
+    took = f"{median(cpu):.2f}, {cpu[-1]:.2f} s"
+    name, open_ = seed or "as written", len(every) - len(told)
+    cells = (name, len(every), open_, tokens, latencies, f"{within} of {len(told)}", took)
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _yes(value: bool) -> str:
@@ -142,16 +171,21 @@ def _compared(name: str, ran: Mapping[Key, Ran]) -> Iterator[Off]:
         for done, truth in sorted(ran.items()):
             expected = told.model.expected([], [_change(kind, value) for kind, value in done])
             if expected is not None and done != NOTHING:
-                yield _off(name, regime.card.table if regime.card else FORMULA_NAME, done, expected, truth)
+                off = _off(name, regime.card.table if regime.card else FORMULA_NAME, done, expected, truth)
+                yield replace(off, cpu_seconds=told.cpu_seconds)
 
 
 def _change(kind: str, value: float) -> ConfigChange:
     return MAKES[kind](value)
 
 
+def _words(done: Key) -> str:
+    return ", ".join(f"{kind} {value:g}" for kind, value in done)
+
+
 def _off(name: str, card: str, done: Key, expected: Expected, ran: Ran) -> Off:
     shift, p95 = expected.tokens_per_second, expected.latency_p95
-    what = ", ".join(f"{kind} {value:g}" for kind, value in done)
+    what = _words(done)
     off = Off(
         name,
         shift.after / ran.tokens_per_second - 1,
@@ -160,11 +194,12 @@ def _off(name: str, card: str, done: Key, expected: Expected, ran: Ran) -> Off:
         card,
         what,
         ran,
+        expected.doubt,
     )
     print(
         f"{name:18} {what:34} {shift.before:7.0f} -> {shift.after:7.0f} ({shift.low:.0f} to {shift.high:.0f}), was "
         f"{ran.tokens_per_second:7.0f}: {off.tokens:+6.1%}{' ' if off.within else '!'} p95 {p95.after:.1f} "
-        f"({p95.low:.1f} to {p95.high:.1f}), was {ran.latency_p95:.1f}: {off.latency:+.1%}",
+        f"({p95.low:.1f} to {p95.high:.1f}), was {ran.latency_p95:.1f}: {off.latency:+.1%} {expected.doubt[:40]}",
         flush=True,
     )
     return off
@@ -212,12 +247,6 @@ def _by_formula() -> dict[str, dict[Key, Ran]]:
             if known and after and after["latency_p95"]:
                 found.setdefault(row["name"], {})[changes] = Ran(after["tokens_per_second"], after["latency_p95"])
     return found
-
-
-def _tell(label: str, found: Sequence[Off]) -> None:
-    tokens, latencies = ([abs(getattr(one, name)) for one in found] for name in ("tokens", "latency"))
-    within = sum(one.within for one in found)
-    print(f"{label}: {len(found)} changes; tokens/s {_spread(tokens)}; p95 {_spread(latencies)}; in range {within}")
 
 
 def _spread(values: Sequence[float]) -> str:

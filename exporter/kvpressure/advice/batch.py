@@ -37,8 +37,19 @@ def _or_budget(case: Case) -> tuple[str, str]:
     return f" or {words[STEP]}, whichever holds the batch", why
 
 
+def beyond_knee(case: Case, running: float, knee_requests: float | None = None) -> str:
+    """Return in words that more at once hardly gains, where so many running requests are more than the knee."""
+    knee = at(case.derived, "running_requests_knee") if knee_requests is None else knee_requests
+    if knee is None or running <= knee:
+        return ""
+    return (
+        f" From about {math.ceil(knee)} running on, a tenth more give less than 5 % more tokens/s: "
+        "everybody mostly gets slower."
+    )
+
+
 def more_sequences(
-    case: Case, new: int, predicted: Expected | None = None, *, knee_requests: float = math.inf
+    case: Case, new: int, predicted: Expected | None = None, *, knee_requests: float | None = None
 ) -> Action:
     """Return the action that raises `max_num_seqs`; beyond the knee it says so."""
     limit, usage = case.limits.max_num_seqs, at(case.derived, "kv_cache_usage_ratio")
@@ -50,11 +61,7 @@ def more_sequences(
         if predicted is None
         else "As simulated, the pool holds them without preemptions."
     )
-    if new > knee_requests:
-        fit += (
-            f" From about {math.ceil(knee_requests)} running on, a tenth more give less than 5 % more tokens/s: "
-            "everybody mostly gets slower."
-        )
+    fit += beyond_knee(case, new, knee_requests)
     # Another flag may cap the batch where the cap was only learned.
     other = case.own.other_cap if limit is not None and limit.source == LEARNED else ""
     another = f" Where {other} is set as low, raise that too." if other else ""

@@ -46,7 +46,7 @@ def concurrency_bound(case: Case) -> tuple[list[Action | None], str]:
     step = choice.step("max_num_seqs")
     change = None
     if step is not None:
-        knee = math.inf if forecast.model is None else forecast.model.known.knee_requests
+        knee = None if forecast.model is None else forecast.model.known.knee_requests
         change = batch.more_sequences(case, int(step.change.value), step.expected, knee_requests=knee)
     return [
         change,

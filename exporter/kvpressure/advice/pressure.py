@@ -15,7 +15,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, as_shown, forecast_of, memory, of_eviction, without_restart
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas_as_predicted, route
-from kvpressure.model.action import Action
+from kvpressure.model.action import UNPREDICTABLE, Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 from kvpressure.simulation.calibrate_sessions import has_sessions
@@ -221,15 +221,23 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
 
 
 def declined(case: Case, choice: Choice | None) -> Action | None:
-    """Return the action that lists the changes which would not help, each simulated alone; None without any."""
+    """Return the action that lists the changes which would not help, each simulated alone; None without any.
+
+    Of those whose effect this page does not tell it says so.
+    """
     if choice is None or not choice.declined:
         return None
-    found = [(f"{_described(case, step)}: {step.against}", step.expected.text) for step in choice.declined]
+    sure = [step for step in choice.declined if not step.expected.doubt]
+    found = [(f"{_described(case, step)}: {step.against}", step.expected.text) for step in sure]
     lines = [f"{what} ({effect})" if effect else what for what, effect in found]
+    why = [f"Simulated one at a time: {'; '.join(lines)}."] if lines else []
+    for doubt in dict.fromkeys(step.expected.doubt for step in choice.declined if step.expected.doubt):
+        words = [_described(case, step) for step in choice.declined if step.expected.doubt == doubt]
+        why.append(f"Whether {' or '.join(words)} would help {UNPREDICTABLE}{doubt}.")
     return Action(
         key="would_not_help",
-        title="Do not change these: they would not help",
-        why=f"Simulated one at a time: {'; '.join(lines)}.",
+        title="Do not change these: they would not help" if sure else "It is not known whether these would help",
+        why=" ".join(why),
     )
 
 

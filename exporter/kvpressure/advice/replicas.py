@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from kvpressure.advice.batch import beyond_knee, demand
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import share_text
 from kvpressure.advice.forecast import as_shown
 from kvpressure.advice.rollout import series, unblocked, unpreempted
 from kvpressure.advice.shell import add_replica
 from kvpressure.model.action import Action, Expected
-from kvpressure.model.values import number
+from kvpressure.model.values import at, number
 from kvpressure.simulation.config_changes import APART, MAX_REPLICAS
 from kvpressure.simulation.config_changes import replicas as servers
 from kvpressure.simulation.consequences import Model
@@ -26,11 +27,13 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
     """Return the action that adds a replica, or as many that there are `total` for each one now."""
     more, role = total is not None and total > 2, f"{case.role} " if case.role else ""
     left = 0.0 if expected is None else expected.waiting.after / expected.servers
+    # What holds a batch today holds it there too.
+    running = min(demand(case) / (total or 2), at(case.derived, "requests_running") or 0.0)
     return Action(
         key="add_replica",
         title=f"Add {role}replicas" if more else f"Add a {role}replica",
         new="" if total is None else f"{total} for each one that serves this traffic now",
-        why=why,
+        why=f"{why}{beyond_knee(case, running)}",
         cost="Another GPU (or set of GPUs) for as long as it runs." if not more else "As many GPUs (or sets of them).",
         checks=(
             "Within 15 minutes it is ready, and traffic is shared. Of each replica:",

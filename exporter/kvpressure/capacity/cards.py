@@ -6,18 +6,44 @@ name of another but another memory or other clocks (PCIe and NVL variants, MIG s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Final
 
 from kvpressure.capacity.gpus import gpu_named
-from kvpressure.capacity.known_models import file_of
+from kvpressure.capacity.known_models import KNOWN_MODELS, file_of, hub_name
 from kvpressure.simulation.step_table import StepTable, parse
 
 CARDS: Final = {"A100-80": "a100_sxm", "B200": "b200_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "L40S": "l40s"}
 """NVIDIA's names for parts as `gpus` names them."""
 _OTHER_VARIANTS: Final = ("pcie", "nvl")
-_IN_8_BITS: Final = {f"qwen/{name}": name for name in ("qwen3-32b-fp8", "qwen3-30b-a3b-fp8")}
+SAME_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "llama-3.1-8b": ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B",),
+    "llama-3.1-70b": (
+        "deepseek-ai/DeepSeek-R1-Distill-Llama-70B",
+        "meta-llama/Meta-Llama-3.1-70B",
+        "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF",
+    ),
+    "qwen3-8b": ("Qwen/Qwen3-8B-Base", "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"),
+    "qwen3-30b-a3b": (
+        "Qwen/Qwen3-30B-A3B-Base",
+        "Qwen/Qwen3-30B-A3B-Instruct-2507",
+        "Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+    ),
+    "qwen3-30b-a3b-fp8": (
+        "Qwen/Qwen3-30B-A3B-FP8",
+        "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
+        "Qwen/Qwen3-30B-A3B-Thinking-2507-FP8",
+        "Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8",
+    ),
+    "qwen3-32b-fp8": ("Qwen/Qwen3-32B-FP8",),
+}
+"""Names on the hub of models with the layers and the weights' width of a table's: their steps take as long, while
+their configurations (the longest context) may differ."""
+_BY_NAME: Final = {name.lower(): model for model, names in SAME_STEPS.items() for name in names}
 _FOLDER: Final = resources.files("kvpressure.capacity").joinpath("step_tables")
 
 
@@ -38,8 +64,32 @@ def card_named(text: str) -> str | None:
 def model_named(served: str) -> str | None:
     """Return the name that tables have for a model on the hub, or for that name itself; None for one without any."""
     told = served.strip().lower()
-    known = file_of(served) or _IN_8_BITS.get(told, told)
+    known = file_of(served) or _BY_NAME.get(told, told)
     return known if any(name.startswith(f"{known}.") for name in names()) else None
+
+
+def model_meant(given: str) -> str:
+    """Return the name that tables have for a model that a person names, without its owner too; else what was given."""
+    alone = {name.rpartition("/")[2]: model for name, model in _BY_NAME.items()}
+    return model_named(hub_name(given) or given) or alone.get(given.strip().lower()) or given
+
+
+def what_there_is(given: str) -> str:
+    """Return in words on which cards tables have a model; of one without tables, which models are named like it."""
+    known = model_meant(given)
+    made = [table(name) for name in names() if name.startswith(f"{known}.")]
+    if made:
+        return f"of {known} there are tables on " + ", ".join(_where(one) for one in made)
+    models = {name.partition(f".{table(name).card}")[0] for name in names()}
+    hub = [name for model in sorted(models) for name in (*KNOWN_MODELS.get(model, ()), *SAME_STEPS.get(model, ()))]
+    whole = {name.lower(): name for name in hub} | {name.lower().rpartition("/")[2]: name for name in hub}
+    near = dict.fromkeys(whole[one] for one in get_close_matches(given.strip().lower(), whole, 3))
+    return f"did you mean {' or '.join(near)}?" if near else f"there are tables of {', '.join(sorted(models))}"
+
+
+def _where(made: StepTable) -> str:
+    many = f" (--tensor-parallel-size {made.tensor_parallel})" if made.tensor_parallel > 1 else ""
+    return f"{made.card}{many}{' with KV in 8 bits' if made.kv_bits == 8 else ''}"
 
 
 @cache

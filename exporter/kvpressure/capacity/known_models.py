@@ -81,6 +81,13 @@ def file_of(served: str) -> str | None:
     return _ALONE.get(name.rpartition("/")[2]) if in_path else _FILES.get(name)
 
 
+def hub_name(given: str) -> str | None:
+    """Return the name on the hub that a person means: as it is there, without its owner, or as its file is named."""
+    name = given.strip().rstrip("/").lower()
+    whole = {one.lower(): one for names in KNOWN_MODELS.values() for one in names}
+    return whole.get(name) or {key.rpartition("/")[2]: one for key, one in whole.items()}.get(name) or name_of(name)
+
+
 def name_of(file: str) -> str | None:
     """Return the first name on the hub of a configuration's file, None where there is none of that name."""
     return next(iter(KNOWN_MODELS.get(file, ())), None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from kvpressure.capacity.capacity_plan import Plan
-from kvpressure.capacity.cards import CARDS, card_named, model_named, table_for
+from kvpressure.capacity.cards import CARDS, card_named, model_meant, table_for, what_there_is
 from kvpressure.capacity.geometry import BLOCK_TOKENS, Geometry, read_geometry
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named
 from kvpressure.capacity.known_models import name_of
@@ -22,9 +23,9 @@ from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.config_changes import GPU, ConfigChange
 from kvpressure.simulation.consequences import Span, modelled
 from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffic, alternatives
-from kvpressure.simulation.server import STEP_TOKENS, Server
+from kvpressure.simulation.server import STEP_TOKENS, RequestShape, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
-from kvpressure.simulation.steps import UnknownError
+from kvpressure.simulation.steps import Batch, UnknownError, knee_of
 
 
 class CardError(SourceError):
@@ -52,16 +53,22 @@ class OnCard:
 
 def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) -> OnCard:
     """Return a model on the cards that options name. Raises CardError."""
-    card, known = card_named(gpu), model_named(model)
+    card, known = card_named(gpu), model_meant(model)
     if card is None:
         raise CardError(f"--gpu {gpu}: no step times are known of it; there are: {', '.join(CARDS.values())}")
     parallel = options.get("tensor_parallel") or 1
-    bits = 8 if f"{options.get('kv_cache_dtype') or ''}".startswith(("fp8", "int8")) else 16
-    geometry = _geometry(model)
-    found = table_for(gpu, model, parallel, bits) or _asked(card, model, parallel, bits, geometry)
+    dtype = options.get("kv_cache_dtype") or ""
+    bits = 8 if f"{dtype}".startswith(("fp8", "int8")) else 16
+    geometry = _geometry(known)
+    # Where nobody names a cache type, the one that there is a table of.
+    either = (bits,) if dtype else (bits, 8)
+    found = next((one for each in either if (one := table_for(gpu, known, parallel, each)) is not None), None)
+    found = found or _asked(card, known, parallel, bits, geometry)
+    if found.kv_bits == 8 and not dtype:
+        options = {**options, "kv_cache_dtype": "fp8"}
     part = gpu_named(gpu) or next(GPUS[name] for name, by in CARDS.items() if by == card)
     pool = None if geometry is None else _pool(geometry, part, options, runtime, parallel)
-    return OnCard(card, known or model, parallel, found, pool)
+    return OnCard(card, known, parallel, found, pool)
 
 
 def onto(now: OnCard, other: OnCard) -> ConfigChange:
@@ -88,6 +95,8 @@ class Prediction:
     tokens_per_second: Span
     first_token_seconds: Span
     latency_p95_seconds: Span
+    knee_requests: float | None = None
+    """Running requests from which on a tenth more give less than 5 % more tokens a second; None where always more."""
 
 
 def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Prediction | None:
@@ -114,17 +123,35 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
         return None
     if figures is None or figures.first_token_seconds is None:
         return None
-    return Prediction(card.gpu, card.model, figures.tokens_per_second, figures.first_token_seconds, figures.latency_p95)
+    knee = knee_of(card.steps, _batch(first.demand.requests))
+    return Prediction(
+        card.gpu,
+        card.model,
+        figures.tokens_per_second,
+        figures.first_token_seconds,
+        figures.latency_p95,
+        knee if math.isfinite(knee) else None,
+    )
 
 
-def prediction_report(found: Prediction | None) -> Iterator[str]:
-    """Return the lines about what is predicted."""
+def _batch(shapes: Sequence[RequestShape]) -> Batch:
+    """Return what one of these requests has in a step."""
+    prompt, output = fmean(one.prompt for one in shapes), fmean(one.output for one in shapes)
+    preceding = fmean(one.prompt**2 for one in shapes) / 2 / prompt
+    return Batch(1.0, prompt + output / 2, output, prompt, preceding)
+
+
+def prediction_report(found: Prediction | None, max_num_seqs: int) -> Iterator[str]:
+    """Return the lines about what is predicted, with the knee where `max_num_seqs` is beyond it."""
     if found is None:
         return
     yield from ("", f"Predicted at these limits, with what steps of {found.model} take on {found.gpu}")
     yield f"  tokens a second: {_range(found.tokens_per_second)}"
     yield f"  seconds to first token, mean: {_range(found.first_token_seconds)}"
     yield f"  seconds of a request, p95: {_range(found.latency_p95_seconds)}"
+    if found.knee_requests is not None and found.knee_requests < max_num_seqs:
+        knee = math.ceil(found.knee_requests)
+        yield f"  from about {knee} running on, a tenth more give less than 5 % more tokens/s: all mostly get slower"
 
 
 def _range(span: Span) -> str:
@@ -166,5 +193,5 @@ def _asked(card: str, model: str, parallel: int, bits: int, geometry: Geometry |
     try:
         found: StepTable = silicon.asked(made)
     except silicon.SiliconError as error:
-        raise CardError(f"{error}") from error
+        raise CardError(f"{error}; {what_there_is(model)}") from error
     return found

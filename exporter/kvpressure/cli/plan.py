@@ -24,7 +24,7 @@ from kvpressure.capacity.geometry import (
     read_geometry,
 )
 from kvpressure.capacity.gpus import GPUS, Gpu
-from kvpressure.capacity.known_models import nearest_models
+from kvpressure.capacity.known_models import hub_name, nearest_models
 from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_options, kube_context_options, namespace_option
@@ -171,7 +171,7 @@ def command(**options: Any) -> None:
         also |= {} if sessions is None else {"sessions": {**asdict(sessions), "tensor_parallel_size": gpus}}
         say_json({"title": title, "flags": given, **asdict(plan), **also})
     else:
-        say(*report(title, given, plan, runtime, about), *prediction_report(told))
+        say(*report(title, given, plan, runtime, about), *prediction_report(told, plan.max_num_seqs))
     sys.exit(0 if plan.max_num_seqs else 1)
 
 
@@ -240,7 +240,7 @@ def _gpu_memory(options: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
     path, name = options["model_config"], options["model"]
-    config = known_model(name) if path is None else read_config(path)
+    config = known_model(hub_name(name) or name) if path is None else read_config(path)
     if config is None:
         near = " or ".join(nearest_models(name))
         meant = f"did you mean {near}? Else " if near else ""

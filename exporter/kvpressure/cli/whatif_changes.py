@@ -25,6 +25,7 @@ from kvpressure.simulation.config_changes import (
     ConfigChange,
 )
 from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.step_table import CardSteps
 
 _OWN: Final = {
     "max-input-tokens": "cap_prompt",
@@ -121,7 +122,9 @@ def _memory(given: _Given) -> ConfigChange:
 def _kv_dtype(given: _Given) -> ConfigChange:
     if not given.value.startswith(("fp8", "int8")):
         given.refuse(f"of cache types only one of 8 bits can be simulated, such as {given.runtime.advice.small_kv}")
-    bits = given.model.known.kv_bits
+    known = given.model.known
+    steps = known.server.steps
+    bits = steps.table.kv_bits if isinstance(steps, CardSteps) and known.kv_bits is None else known.kv_bits
     if bits is not None and bits <= to.SMALL_KV_BITS:
         given.refuse(f"the KV cache is in {bits} bits already")
     return to.kv_in_8_bits()

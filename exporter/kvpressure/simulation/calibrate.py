@@ -20,7 +20,7 @@ from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
 from kvpressure.simulation.measured_hits import MeasuredHits
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
-from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepTimes
 from kvpressure.simulation.step_table import StepTable, fitted_to
 from kvpressure.simulation.steps import SHARED_RATIO, Steps, UnknownError, steps_of
@@ -41,8 +41,15 @@ MAX_GROWING: Final = 0.95
 LEAST_GROWTH: Final = 1.5
 """Of a batch over the healthy one, to tell from both what a sequence adds to a step."""
 PARTS: Final = 6
+PARTS_FACTOR: Final = 1.22
+"""Student's quantile for so many parts over the normal one, for 90 %."""
+SAME_LOAD: Final = 1.3
+"""Times the requests of the window that there were in five minutes, at most, where these were of the same load."""
 FITS: Final = 4
 FITTED_RATIO: Final = 0.02
+FITS_LIKE: Final = 3
+FITTED_LIKE_RATIO: Final = 0.03
+"""The same for engines that are like one that was fitted already."""
 FIT_MAX_FACTOR: Final = 1.6
 
 
@@ -56,6 +63,8 @@ class Measured:
     preempted_per_second: float
     tokens_deviation_ratio: float = 0.0
     """Standard deviation of the tokens a second, as a share of them: the window is a sample of what the engine does."""
+    usual_ratio: float = 1.0
+    """Tokens a second over five minutes by those of the window, where both are of one load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +175,12 @@ def known(
     growing: float | None = None,
     held: float | None = None,
     card: StepTable | None = None,
+    like: Known | None = None,
 ) -> Known:
     """Return the engine as it can be simulated. Raises UnknownError.
+
+    What is `taken` otherwise than in an engine that was fitted already is fitted in one simulation, with the pool that
+    this is `like`.
 
     `growing` is the share of a step's time that grows with the batch, where the page is to be asked no more about that.
     `held` says that requests wait for something else than the pool: at most so many run at once, infinity where another
@@ -192,14 +205,19 @@ def known(
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
-    measured = Measured(generated / seconds, running, waiting, preempted / seconds, _tokens_deviation_ratio(intervals))
+    rate = generated / seconds
+    noise = _tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running + waiting)
+    measured = Measured(rate, running, waiting, preempted / seconds, *noise)
     demand = _demand(observed, intervals, prompts, outputs, cached, taken.alike)
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio
     question = "" if taken == LIKELIEST else taken.question(prompts, running, observed.model_name)
     found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, kv_bits=cache.kv_bits)
-    return _fitted(replace(found, question=question), most_error, pool_limits=held is None)
+    found, pool_limits = replace(found, question=question), held is None
+    if like is not None:
+        return _fitted_like(found, like, pool_limits=pool_limits)
+    return _fitted(found, most_error, pool_limits=pool_limits)
 
 
 def _times(steps: Steps, end: float, growing: float | None, card: StepTable | None) -> StepTimes:
@@ -233,13 +251,41 @@ def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
     return found
 
 
+def _fitted_like(found: Known, like: Known, *, pool_limits: bool) -> Known:
+    """Fit the steps so that they take as long as was observed, with the pool of an engine that shows the same page.
+
+    The pool is fitted again where with that one others run than were observed.
+    """
+    measured, pool = found.measured, like.server.pool_tokens
+    for _ in range(FITS_LIKE):
+        server = replace(found.server, pool_tokens=pool)
+        outcome = simulate(server, found.demand, answers=COARSE_ANSWERS)
+        if outcome is None or not outcome.tokens_per_second or not outcome.running:
+            raise UnknownError("the simulation completes no request")
+        fits = measured.running / outcome.running
+        speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
+        fitted = replace(found, server=replace(server, steps=server.steps.scaled(speed)))
+        if abs(fits - 1) < FITTED_LIKE_RATIO or not pool_limits or measured.waiting < 1:
+            break
+        pool = min(FIT_MAX_FACTOR * like.server.pool_tokens, max(like.server.pool_tokens / FIT_MAX_FACTOR, pool * fits))
+    return fitted
+
+
 def _tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
     """Return the standard deviation of the mean, by those of a few parts of the window, which hardly hang together."""
     size = len(intervals) // PARTS
     parts = [intervals[place * size : (place + 1) * size] for place in range(PARTS)]
     rates = [(sum_of(part, "generated") or 0.0) / sum(one.seconds for one in part) for part in parts]
     mean = statistics.fmean(rates)
-    return statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
+    return PARTS_FACTOR * statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
+
+
+def _usual_ratio(observed: Observed, rate: float, present: float) -> float:
+    """Return what the engine does in five minutes over what it does in the window; 1 where its load was another."""
+    long = observed.minutes
+    if long is None or not 1 / SAME_LOAD < (long.running + long.waiting) / present < SAME_LOAD:
+        return 1.0
+    return long.tokens_per_second / rate
 
 
 def held_at(observed: Observed | None) -> float | None:

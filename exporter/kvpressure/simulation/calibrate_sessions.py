@@ -118,7 +118,7 @@ def known_sessions(
     """
     page = _over_minutes(read(observed, limits, even=True))
     target = _target(page)
-    server, shape = _server(page, limits), _shape(page, target.best)
+    server, shape = _server(page, limits), growing_turns(page, target.best)
     best = _fit(page, server, replace(shape, think=(1.0, think_ratio or THINK_RATIO)), target)
     for side in (NARROWER, WIDER) if page.observed.hits_by_pool and not think_ratio else ():
         for ratio in side:
@@ -210,7 +210,7 @@ def _prefill(observed: Observed) -> tuple[float, float] | None:
     return observed.prefill_seconds, observed.prefill_tokens * (1.0 - (cached if cached >= SHARED_RATIO else 0.0))
 
 
-def _shape(page: Page, best: float) -> Sessions:
+def growing_turns(page: Page, best: float) -> Sessions:
     """Return how sessions grow: evenly, with the prompts' mean and spread, and their hits if nothing is evicted.
 
     Of n turns all but the last are found again with their answers, and what all prompts share at the first: of a mean

@@ -22,7 +22,8 @@ from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.length_routing import simulated
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.priors import prior_otherwise
-from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.returning import QUESTION, Returning, returning
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, simulate
 from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import UnknownError
 
@@ -89,14 +90,21 @@ class Gain(NamedTuple):
 class Model:
     """One engine as it can be simulated, and what was simulated of it already.
 
-    `limit_seconds` is what an answer may take. `others` are engines that would show the same page.
+    `limit_seconds` is what an answer may take. `others` are engines that would show the same page; so is `returning`,
+    whose clients come back, and by which nothing is chosen.
     """
 
     def __init__(
-        self, known: Known, limit_seconds: float, thresholds: Thresholds, others: Sequence[Model] = ()
+        self,
+        known: Known,
+        limit_seconds: float,
+        thresholds: Thresholds,
+        others: Sequence[Model] = (),
+        returning: Returning | None = None,
+        answers: int | None = None,
     ) -> None:
         self.known, self.limit_seconds, self.thresholds = known, limit_seconds, thresholds
-        self._others = others
+        self._others, self._returning, self._answers = others, returning, answers
         self._runs: dict[tuple[object, ...], Outcome | None] = {}
 
     @property
@@ -109,7 +117,7 @@ class Model:
         server, demand = state
         key = (server, demand.clients, demand.busy_ratio, demand.rate, demand.length_routing, demand.sessions)
         if key not in self._runs:
-            outcome, measured = simulated(server, demand, self.limit_seconds), self.known.measured_hits
+            outcome, measured = simulated(server, demand, self.limit_seconds, self._answers), self.known.measured_hits
             self._runs[key] = outcome if outcome is None or measured is None else measured.corrected(outcome, *state)
         return self._runs[key]
 
@@ -148,19 +156,20 @@ class Model:
             values = [factor * read(one) for one in outcomes]
             return Span(values[0], min(values), max(values))
 
-        def with_all(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
+        def with_all(read: Callable[[Outcome], float], usual: float, factor: float = 1.0) -> Span:
             value, *others = (factor * read(one) for one in outcomes)
-            return _with_all(value, others, self.known.measured.tokens_deviation_ratio)
+            return _with_all(value, [*others, usual * value], self.known.measured.tokens_deviation_ratio)
 
         refused, cap = span(lambda one: one.refused_ratio), applied(self.state, changes)[0].cap_prompt
         if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
-        tokens = with_all(lambda one: one.tokens_per_second, by * self.tokens_factor)
+        usual = self.known.measured.usual_ratio
+        tokens = with_all(lambda one: one.tokens_per_second, usual, by * self.tokens_factor)
         return Figures(
             tokens_per_second=tokens,
             goodput=span(lambda one: one.goodput, by),
-            latency_p95=with_all(lambda one: one.latency_p95),
+            latency_p95=with_all(lambda one: one.latency_p95, 1 / usual),
             waiting=span(lambda one: one.waiting, by),
             refused_ratio=refused,
             shortened_ratio=span(lambda one: one.shortened_ratio),
@@ -173,14 +182,24 @@ class Model:
 
     def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
         """Return what would come of it, the likeliest first, and what is taken otherwise in each, in words."""
-        made = [(model.known.question, model.outcome(applied(model.state, changes))) for model in (self, *self._others)]
-        server, demand = applied(self.state, changes)
+        now, (server, demand) = self.outcome(self.state), applied(self.state, changes)
+        then = self.outcome((server, demand))
+        made = [("", then), *((one.known.question, one.beside(self.tokens_factor, changes)) for one in self._others)]
+        if changes and self._returning is not None and now is not None and then is not None:
+            made.append((QUESTION, self._returning.beside(now, then, changes)))
         cut = self.known.prompts.around(server.cap_prompt)
         # All that a bucket has may lie on either side of the cap.
         if cut is not None:
             ends = ((replace(server, cap_prompt=bound), demand) for bound in (cut.low, cut.high))
             made += [(CUT.format(cut), self.outcome(end)) for end in ends]
         return [(question, outcome) for question, outcome in made if outcome is not None]
+
+    def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
+        """Return what changes make of this engine, set beside one of which tokens a second are told times `factor`."""
+        then = self.outcome(applied(self.state, changes))
+        if then is None or self.outcome(self.state) is None:
+            return None
+        return replace(then, tokens_per_second=then.tokens_per_second * self.tokens_factor / factor)
 
     def _cut_bucket(self, cap: float) -> str:
         """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""
@@ -193,7 +212,9 @@ class Model:
         first = asked[0][1].tokens_per_second
         question, other = max(asked, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))
         apart = abs(math.log(other.tokens_per_second / first))
-        window = math.log1p(COVERED_DEVIATIONS * self.known.measured.tokens_deviation_ratio)
+        measured = self.known.measured
+        window = math.log1p(COVERED_DEVIATIONS * measured.tokens_deviation_ratio)
+        window = max(window, abs(math.log(measured.usual_ratio)))
         return question if apart > window else "what this engine does in a minute differs too much from the next"
 
     @property
@@ -301,13 +322,16 @@ def model_of(
     for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
         try:
             likely = None if taken.end else growing
-            others.append(known(observed, limits, thresholds, taken, held=held, growing=likely, card=card))
+            one = known(observed, limits, thresholds, taken, held=held, growing=likely, card=card, like=found)
+            others.append(one)
         except UnknownError:
             continue
     if traffic is not None:
         others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
         found, *others = others
-    return modelled(found, others, thresholds, limit_seconds)
+        return modelled(found, others, thresholds, limit_seconds)
+    back = None if held is not None else returning(found, observed, limits)
+    return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
 
 
 def model_with_sessions(
@@ -329,14 +353,20 @@ def model_with_sessions(
 
 
 def modelled(
-    found: Known, others: Iterable[Known], thresholds: Thresholds, limit_seconds: float | None = None
+    found: Known,
+    others: Iterable[Known],
+    thresholds: Thresholds,
+    limit_seconds: float | None = None,
+    back: Returning | None = None,
+    answers: int | None = None,
 ) -> Model:
     """Return the model of an engine, with `others` that fit the page as well. Raises UnknownError.
 
-    Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run.
+    Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run. `answers` is as
+    for `simulate`, of the others.
     """
     limit = limit_seconds or thresholds.advice_late_min_factor * _alone(found)
-    return Model(found, limit, thresholds, [Model(other, limit, thresholds) for other in others])
+    return Model(found, limit, thresholds, [Model(other, limit, thresholds, answers=answers) for other in others], back)
 
 
 def _alone(known: Known) -> float:

@@ -26,7 +26,7 @@ HOLD: Final = "hold"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change, and what it is expected to do after those before it."""
+    """A change, and what it is expected to do by itself."""
 
     change: ConfigChange
     expected: Expected
@@ -242,12 +242,9 @@ def preempts_nobody(model: Model, changes: Sequence[ConfigChange]) -> bool:
 
 
 def build_choice(search: Search) -> Choice:
-    """Return the chosen changes with the gain of each step, and the declined ones with what each would do alone."""
-    model, steps = search.model, []
-    for number, change in enumerate(search.chosen):
-        expected = model.expected(search.chosen[:number], [change])
-        if expected is not None:
-            steps.append(Step(change, expected))
+    """Return the chosen changes and the declined ones, with what each would do alone, and what all that are chosen."""
+    model = search.model
+    steps = [Step(change, alone) for change in search.chosen if (alone := model.expected([], [change])) is not None]
     kinds = {change.key for change in search.chosen}
     declined = [
         Step(change, expected, search.against.get(key, ""))

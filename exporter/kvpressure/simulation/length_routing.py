@@ -11,21 +11,26 @@ from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, LengthRouting, Server
 
 
-def simulated(server: Server, demand: Demand, limit_seconds: float = math.inf) -> Outcome | None:
-    """Return the outcome, the mean over all servers with length routing; None where some clients are never answered."""
+def simulated(
+    server: Server, demand: Demand, limit_seconds: float = math.inf, answers: int | None = None
+) -> Outcome | None:
+    """Return the outcome, the mean over all servers with length routing; None where some clients are never answered.
+
+    `answers` is as for `simulate`.
+    """
     if demand.length_routing is None:
-        return _of_mean_server(server, demand, limit_seconds)
+        return _of_mean_server(server, demand, limit_seconds, answers)
     found = []
     for part, servers in parts(demand, demand.length_routing):
-        outcome = _of_mean_server(server, part, limit_seconds)
+        outcome = _of_mean_server(server, part, limit_seconds, answers)
         if outcome is None:
             return None
         found.append((servers, outcome))
     return _together(found) if found else None
 
 
-def _of_mean_server(server: Server, demand: Demand, limit_seconds: float) -> Outcome | None:
-    outcome = simulate(server, demand, limit_seconds)
+def _of_mean_server(server: Server, demand: Demand, limit_seconds: float, answers: int | None) -> Outcome | None:
+    outcome = simulate(server, demand, limit_seconds, answers=answers)
     return outcome if outcome is None or demand.busy_ratio == 1 else outcome.of_mean_server(demand.busy_ratio)
 
 

@@ -22,6 +22,10 @@ from kvpressure.simulation.server import Demand, Server
 
 WARM_UP_TURNS: Final = 2.0
 """Answers per running request that are not counted at the start, when all clients begin at once."""
+COARSE_TURNS: Final = 1.0
+"""The same where fewer answers are wanted than usual."""
+COARSE_ANSWERS: Final = 180
+"""For what is simulated otherwise than is likeliest: enough to be set beside itself."""
 WARM_UP_ANSWERS: Final = 20
 ANSWERS: Final = 240
 """Least number of counted answers; with many clients twice their number."""
@@ -47,9 +51,10 @@ def simulate(
     """Return what clients get in steady state; None where no request is ever answered.
 
     `pools`: sizes of caches, in tokens, whose hits are counted beside those of the pool; of sessions only. `answers`:
-    how many of sessions are counted at least.
+    how many are counted at least.
     """
-    return _Run(server, demand, limit_seconds, pools).outcome(answers or SESSION_ANSWERS)
+    least = ANSWERS if demand.sessions is None else SESSION_ANSWERS
+    return _Run(server, demand, limit_seconds, pools).outcome(answers or least)
 
 
 class _Run:
@@ -263,8 +268,8 @@ class _Run:
 
     def outcome(self, answers: int) -> Outcome | None:
         demand = self.demand
-        warm = max(WARM_UP_ANSWERS, WARM_UP_TURNS * demand.clients)
-        wanted = max(ANSWERS, 2 * demand.clients)
+        turns = WARM_UP_TURNS if answers >= ANSWERS else COARSE_TURNS
+        warm, wanted = max(WARM_UP_ANSWERS, turns * demand.clients), max(answers, turns * demand.clients)
         if demand.sessions is not None:
             warm = SESSION_WARM_UP_TURNS * demand.clients
             wanted = max(answers, SESSION_ANSWERS_EACH * demand.clients)

@@ -18,7 +18,7 @@ from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.least_squares import Fit, Prior, Row, Values, fitted
 from kvpressure.simulation.priors import DENSE
-from kvpressure.simulation.server import STEP_TOKENS, StepSeconds, read_ratio
+from kvpressure.simulation.server import STEP_TOKENS, StepSeconds, StepTimes, read_ratio
 
 LEAST_INTERVALS: Final = 10
 BUSY_RUNNING: Final = 2.0
@@ -60,7 +60,7 @@ class Batch:
     own_tokens: float
     preceding_tokens: float
 
-    def tokens_per_second(self, steps: StepSeconds, times: float = 1.0) -> float:
+    def tokens_per_second(self, steps: StepTimes, times: float = 1.0) -> float:
         """Return the tokens a second of an engine that always has `times` as many requests of these lengths."""
         batch = times * self.running
         decode = steps.of(batch, 0.0, batch * self.context_tokens)
@@ -86,27 +86,8 @@ class Steps:
 
     @property
     def knee_requests(self) -> float:
-        """Return how many have to run that a tenth more of them never give 5 % more tokens a second.
-
-        Infinity where a hundred times as many still give it.
-        """
-        steps, batch = self.likeliest, replace(self.batch, running=1.0)
-
-        def beyond(requests: float) -> bool:
-            more = batch.tokens_per_second(steps, 1.1 * requests) / batch.tokens_per_second(steps, requests)
-            return more < KNEE_GAIN
-
-        # With experts few requests gain little as well, so that the highest number at which it grows is looked for.
-        high = KNEE_FACTOR * max(1.0, self.batch.running)
-        if not beyond(high):
-            return math.inf
-        low = high
-        while beyond(low):
-            high, low = low, low / KNEE_STEP
-        for _ in range(KNEE_BISECTIONS):
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if beyond(middle) else (middle, high)
-        return high
+        """Return how many have to run that a tenth more of them never give 5 % more tokens a second (`knee_of`)."""
+        return knee_of(self.likeliest, self.batch)
 
     def end(self, deviations: float) -> StepSeconds:
         """Return the likeliest step times with which more requests give so many deviations more than expected."""
@@ -139,6 +120,29 @@ class Steps:
     def _seconds(self, values: Values) -> StepSeconds:
         fixed, sequence, context, prompt, pair, *experts = values
         return StepSeconds(fixed, sequence, prompt, context, pair, sum(experts), self.expert_ratio)
+
+
+def knee_of(steps: StepTimes, batch: Batch) -> float:
+    """Return how many requests have to run that a tenth more of them never give 5 % more tokens a second.
+
+    Infinity where a hundred times as many still give it.
+    """
+    one = replace(batch, running=1.0)
+
+    def beyond(requests: float) -> bool:
+        return one.tokens_per_second(steps, 1.1 * requests) < KNEE_GAIN * one.tokens_per_second(steps, requests)
+
+    # With experts few requests gain little as well, so that the highest number at which it grows is looked for.
+    high = KNEE_FACTOR * max(1.0, batch.running)
+    if not beyond(high):
+        return math.inf
+    low = high
+    while beyond(low):
+        high, low = low, low / KNEE_STEP
+    for _ in range(KNEE_BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if beyond(middle) else (middle, high)
+    return high
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice import Place, advise
+from kvpressure.advice.case import Case
+from kvpressure.advice.forecast import forecast_of
+from kvpressure.advice.pressure import declined
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.advised import KEPT_SECONDS, MAX_KEPT, Advised
@@ -15,6 +18,8 @@ from kvpressure.model.codec import action_json
 from kvpressure.model.limits import Limit
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.simulation.config_changes import kv_in_8_bits
+from kvpressure.simulation.greedy_search import Step
 from tests.support.observed import pressed_view
 
 pytestmark = pytest.mark.recorded
@@ -62,6 +67,27 @@ def test_under_thrash_the_cut_is_named_among_what_would_not_help_with_its_price(
     assert "fewer tokens" in why
     declared = replace(view, limits=replace(view.limits, max_num_batched_tokens=Limit(2048)))
     assert "max-num-batched-tokens 1,024" in actions(declared)["would_not_help"].why
+
+
+def test_what_the_page_does_not_tell_is_not_said_to_be_no_help():
+    view = pressed_view(THRASH)
+    assert view.diagnosis is not None
+    case = Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, view.observed)
+    choice = forecast_of(case).choice
+    assert choice is not None
+    sure = choice.declined[0]
+    open_ = Step(kv_in_8_bits(), replace(sure.expected, doubt="whether prompts come back"))
+    both, alone = (declined(case, replace(choice, declined=some)) for some in ((sure, open_), (open_,)))
+    assert both is not None
+    assert alone is not None
+    why = "Whether the KV cache in 8 bits would help cannot be predicted from this page: whether prompts come back."
+    assert (both.title, alone.title) == (
+        "Do not change these: they would not help",
+        "It is not known whether these would help",
+    )
+    assert both.why.endswith(why)
+    assert "8 bits" not in both.why.removesuffix(why)
+    assert alone.why == why
 
 
 def test_what_is_before_each_step_is_what_is_shown_now():

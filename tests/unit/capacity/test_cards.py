@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.capacity.cards import CARDS, card_named, model_named, names, table, table_for
+from kvpressure.capacity.cards import (
+    CARDS,
+    card_named,
+    model_meant,
+    model_named,
+    names,
+    table,
+    table_for,
+    what_there_is,
+)
 from kvpressure.capacity.silicon import Made, SiliconError, asked
 
 
@@ -38,6 +47,30 @@ def test_a_product_name_says_which_card_it_is_and_other_variants_are_none(produc
 )
 def test_a_served_name_says_which_model_it_is_where_there_is_a_table(served, model):
     assert model_named(served) == model
+
+
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [
+        ("Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("qwen3-32b-fp8", "qwen3-32b-fp8"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.1-70b"),
+        ("acme/Llama-3.1-8B-Instruct", "acme/Llama-3.1-8B-Instruct"),
+    ],
+)
+def test_a_person_may_leave_the_owner_out_but_another_owner_is_another_model(given, model):
+    assert model_meant(given) == model
+
+
+def test_what_there_is_names_the_cards_of_a_model_or_models_named_like_it():
+    assert what_there_is("Qwen/Qwen3-32B") == (
+        "of qwen3-32b there are tables on a100_sxm (--tensor-parallel-size 2), b200_sxm, "
+        "h100_sxm (--tensor-parallel-size 2), h200_sxm"
+    )
+    assert what_there_is("meta-llama/Lama-3.1-8B").startswith("did you mean meta-llama/Llama-3.1-8B or ")
+    assert what_there_is("facebook/opt-13b").startswith("there are tables of llama-3.1-70b, llama-3.1-8b, ")
 
 
 def test_a_table_is_of_a_card_a_model_its_ranks_and_the_cache_in_8_bits():

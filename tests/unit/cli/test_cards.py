@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
+from kvpressure.cli.cards import Prediction, prediction_report
+from kvpressure.simulation.consequences import Span
 from tests.support.tools import FIXTURES
 
 LOAD = ("--concurrency", "32")
@@ -28,6 +31,8 @@ def test_described_traffic_on_a_card_needs_no_engine_and_no_numbers_of_it():
     assert found["rows"][1]["set"] == {"gpu": "l40s"}
     for figure in ("tokens_per_second", "latency_p95", "first_token_seconds"):
         assert h100[figure]["low"] <= h100[figure]["value"] <= h100[figure]["high"]
+    # A card may be slower than its kernels: the range is of today as well.
+    assert h100["tokens_per_second"]["low"] < 0.95 * h100["tokens_per_second"]["value"]
     assert l40s["tokens_per_second"]["value"] < 0.5 * h100["tokens_per_second"]["value"]
 
 
@@ -47,6 +52,9 @@ def test_a_recording_takes_the_model_that_its_engine_serves_unless_told():
         (("--gpu", "T4", "--model", "llama-3.1-8b"), "no step times are known of it; there are: a100_sxm, b200_sxm"),
         (("--gpu", "l40s"), "--gpu needs --model"),
         (("--gpu", "l40s", "--model", "microsoft/phi-4"), "pip install 'kv-pressure-exporter[silicon]'"),
+        (("--gpu", "l40s", "--model", "microsoft/phi-4"), "there are tables of llama-3.1-70b, llama-3.1-8b,"),
+        (("--gpu", "l40s", "--model", "Qwen/Qwen3-32B"), "of qwen3-32b there are tables on a100_sxm (--tensor"),
+        (("--gpu", "l40s", "--model", "Qwen/Qwen3-8b-Instruct"), " or Qwen/Qwen3-8B-Base?"),
         ((), "or its card and model: --gpu, --model"),
     ],
 )
@@ -54,6 +62,35 @@ def test_what_is_missing_is_said_in_a_line(arguments, said):
     found = run("whatif", *arguments, *TRAFFIC)
     assert found.exit_code == 2
     assert said in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["meta-llama/Llama-3.1-8B-Instruct", "Llama-3.1-8B-Instruct", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"],
+)
+def test_a_model_is_named_as_on_the_hub_or_without_its_owner(name):
+    said, usual = (
+        run("whatif", "--gpu", "h100_sxm", "--model", one, *TRAFFIC).output for one in (name, "llama-3.1-8b")
+    )
+    assert said == usual
+    assert "llama-3.1-8b on 1 x h100_sxm" in said
+
+
+def test_a_model_whose_only_table_has_its_cache_in_8_bits_is_taken_to_have_that():
+    on = ("whatif", "--gpu", "h100_sxm", "--model", "Qwen/Qwen3-32B-FP8", *TRAFFIC, "--kv-cache-tokens", "280000")
+    assert json.loads(run(*on, "--json").output)["today"]["step_seconds"]["kv_bits"] == 8
+    refused = run(*on, "--set", "kv-cache-dtype=fp8")
+    assert refused.exit_code == 2
+    assert "the KV cache is in 8 bits already" in refused.output
+
+
+def test_a_plan_takes_a_model_without_its_owner():
+    said, usual = (
+        run("plan", "--model", name, "--gpu", "H100", *LENGTHS).output
+        for name in ("Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct")
+    )
+    assert said == usual
+    assert "max-num-seqs" in said
 
 
 def test_a_plan_says_what_its_limits_give_where_card_and_lengths_are_known():
@@ -66,3 +103,13 @@ def test_a_plan_says_what_its_limits_give_where_card_and_lengths_are_known():
         found = run(*plan[:4], variant, *LENGTHS)
         assert found.exit_code == 0, found.output
         assert "Predicted" not in found.output
+
+
+def test_a_plan_says_the_knee_where_its_limit_is_beyond_it():
+    plan = ("plan", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", *LENGTHS)
+    knee = json.loads(run(*plan, "--json").output)["predicted"]["knee_requests"]
+    assert 20 < knee < 50
+    assert f"from about {math.ceil(knee)} running on" in run(*plan).output
+    any_span = Span(1.0, 1.0, 1.0)
+    found = Prediction("h100_sxm", "llama-3.1-8b", any_span, any_span, any_span, knee)
+    assert "running on" not in "".join(prediction_report(found, 20))

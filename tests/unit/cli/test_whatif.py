@@ -111,6 +111,16 @@ def test_what_cannot_be_simulated_or_served_is_refused_with_the_reason(given: tu
     assert why in " ".join(answer.stderr.split())
 
 
+def test_a_cache_in_8_bits_is_refused_where_the_page_says_that_it_is_in_8_bits_already(tmp_path: Path):
+    fp8 = tmp_path / "fp8.jsonl"
+    with open_trace(COLLAPSE, "r") as file:
+        fp8.write_text("".join(file).replace(r"cache_dtype=\"auto\"", r"cache_dtype=\"fp8\""))
+    answer = whatif("--trace", fp8, "--set", "kv-cache-dtype=fp8")
+    assert answer.exit_code == 2
+    assert "--set kv-cache-dtype=fp8: the KV cache is in 8 bits already" in " ".join(answer.stderr.split())
+    assert whatif("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8").exit_code == 0
+
+
 def test_a_memory_share_is_changed_from_the_one_in_force():
     hidden = whatif(*LENGTHS, *ENGINE, "--rate", "1", "--set", "gpu-memory-utilization=0.9")
     assert hidden.exit_code == 2

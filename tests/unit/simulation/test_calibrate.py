@@ -100,3 +100,21 @@ def test_a_queue_that_grows_has_clients_that_do_not_wait():
     # A request in three seconds, and those that ended.
     finished = sum(one.finished or 0.0 for one in observed.intervals) / len(observed.intervals)
     assert demand.rate == pytest.approx(1 / 3 + finished, rel=0.15)
+
+
+def test_five_minutes_that_gave_more_than_the_window_widen_the_range_to_that_side():
+    view = pressed_view(LAB[0])
+    observed = view.observed
+    assert observed is not None
+    assert observed.minutes is not None
+    rate = known(observed, view.limits, THRESHOLDS).measured.tokens_per_second
+    for factor, side in ((1.2, "high"), (0.85, "low")):
+        minutes = replace(observed.minutes, tokens_per_second=factor * rate)
+        more = model_of(replace(observed, minutes=minutes), view.limits, THRESHOLDS).figures([])
+        other = model_of(replace(observed, minutes=None), view.limits, THRESHOLDS).figures([])
+        assert more is not None
+        assert other is not None
+        assert (more.tokens_per_second.high > 1.1 * other.tokens_per_second.high) is (side == "high")
+        assert (more.tokens_per_second.low < 0.9 * other.tokens_per_second.low) is (side == "low")
+        busier = replace(minutes, running=2 * minutes.running, waiting=2 * minutes.waiting)
+        assert known(replace(observed, minutes=busier), view.limits, THRESHOLDS).measured.usual_ratio == 1.0

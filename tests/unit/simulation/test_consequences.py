@@ -56,7 +56,7 @@ def test_predicted_is_what_the_real_scheduler_then_did():
 
 def test_a_comparison_is_a_handful_of_simulations_for_each_engine_that_it_may_be(monkeypatch: pytest.MonkeyPatch):
     model, made = collapse(), []
-    monkeypatch.setattr(consequences, "simulated", lambda *given: made.append(given) or simulate(*given))
+    monkeypatch.setattr(consequences, "simulated", lambda *given: made.append(given) or simulate(*given[:3]))
     from kvpressure.simulation.scheduler import simulate  # noqa: PLC0415 - the one that is counted
 
     changes = (kv_in_8_bits(), replicas(2), sequences(4))

@@ -1,0 +1,76 @@
+"""An engine whose prompts may come back, where its page does not tell: what more memory would give is left open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.view import Observed
+from kvpressure.simulation.calibrate import known
+from kvpressure.simulation.config_changes import apart, keep_free, kv_in_8_bits
+from kvpressure.simulation.consequences import model_of
+from kvpressure.simulation.returning import Returning, returning
+from tests.support.observed import pressed_view
+
+pytestmark = pytest.mark.recorded
+
+THRESHOLDS = load_thresholds()
+VIEW = "lab/workingset/busy-040-0.33.0.jsonl.xz"
+"""Sessions of which the cache finds what all share: 9 % of the prompts."""
+
+
+def seen() -> Observed:
+    observed = pressed_view(VIEW).observed
+    assert observed is not None
+    return observed
+
+
+def found(observed: Observed) -> Returning | None:
+    limits = pressed_view(VIEW).limits
+    return returning(known(observed, limits, THRESHOLDS), observed, limits)
+
+
+def test_more_memory_may_give_far_more_where_prompts_may_come_back():
+    observed, limits = seen(), pressed_view(VIEW).limits
+    uncached = replace(observed, cache=replace(observed.cache, prefix_caching=False))
+    for change, opens in ((kv_in_8_bits(), True), (keep_free(0.0), False)):
+        ranges = [model_of(one, limits, THRESHOLDS).expected([], [change]) for one in (observed, uncached)]
+        highs = [one.tokens_per_second.high / one.tokens_per_second.after for one in ranges if one is not None]
+        assert (highs[0] > 1.02 * highs[1]) is opens, (change.key, highs)
+
+
+def test_where_the_range_says_nothing_for_that_it_is_named():
+    strict = replace(THRESHOLDS, advice_range_max_factor=1.2)
+    expected = model_of(seen(), pressed_view(VIEW).limits, strict).expected([], [kv_in_8_bits()])
+    assert expected is not None
+    assert "cannot be predicted from this page: " in expected.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "open_"),
+    [
+        ({}, True),
+        ({"cached_ratio": 0.0}, False),  # nobody shares anything
+        ({"cached_ratio": None}, False),
+        ({"hit_ratio_before": 0.1, "turnover_before_factor": 30.0}, False),  # with room for all no more was found
+        ({"hit_ratio_before": 0.1, "turnover_before_factor": 2.0}, True),  # as full as now: it says nothing
+        ({"hit_ratio_before": 0.9, "turnover_before_factor": 30.0}, True),
+    ],
+)
+def test_a_page_speaks_for_it_by_what_is_found_and_against_it_by_what_was_found_with_room(changed, open_):
+    assert (found(replace(seen(), **changed)) is not None) is open_
+
+
+def test_short_and_long_prompts_apart_are_not_simulated_so():
+    there = found(seen())
+    model = model_of(seen(), pressed_view(VIEW).limits, THRESHOLDS)
+    now = model.outcome(model.state)
+    assert there is not None
+    assert now is not None
+    assert there.beside(now, now, [apart(1000, 1, 1)]) is None
+    more = there.beside(now, now, [kv_in_8_bits()])
+    assert more is not None
+    assert more.tokens_per_second > now.tokens_per_second
+    assert more.latency_p95 < now.latency_p95
