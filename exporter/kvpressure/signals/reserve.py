@@ -24,6 +24,7 @@ MIN_POLLS: Final = 3
 """So many polls in a row have to show the smaller batch: what waits is on the page a moment after it is admitted."""
 MAX_HELD: Final = 60
 SAME_BATCH: Final = 0.5
+ALIKE_FACTOR: Final = 2.0
 
 
 def reserved(points: Sequence[Point], window: EngineWindow, asked_tokens: float = 0.0) -> Iterator[list[float]]:
@@ -39,10 +40,14 @@ def reserved(points: Sequence[Point], window: EngineWindow, asked_tokens: float 
 
 
 class _Held(NamedTuple):
-    """A batch that steps went on with while requests waited. It was held by no cap if one is ever above `most`."""
+    """A batch that steps went on with while requests waited, and how long prompts were.
+
+    It was held by no cap if one is ever above `most`.
+    """
 
     t: float
     most: float
+    prompt_tokens: float
     asked_tokens: float
 
 
@@ -61,8 +66,9 @@ class AskedTokens:
                 self._note(held)
         while self._held and self._held[0].t < window.t - window.long_window_seconds:
             self._held.popleft()
-        highest = window.highest_running() or 0.0
-        return max((one.asked_tokens for one in self._held if one.most < highest), default=0.0)
+        highest, prompt = window.highest_running() or 0.0, typical_prompt_tokens(window) or 0.0
+        alike = (one for one in self._held if one.most < highest and _alike(one.prompt_tokens, prompt))
+        return max((one.asked_tokens for one in alike), default=0.0)
 
     def _note(self, held: _Held) -> None:
         """Keep the newest beside what was, as one where the batch is the same."""
@@ -71,6 +77,11 @@ class AskedTokens:
             self._held[-1] = held._replace(asked_tokens=max(before.asked_tokens, held.asked_tokens))
         else:
             self._held.append(held)
+
+
+def _alike(tokens: float, others: float) -> bool:
+    """Return whether prompts are about as long: what other requests asked for says nothing of these."""
+    return max(tokens, others) <= ALIKE_FACTOR * min(tokens, others)
 
 
 def _held(window: EngineWindow, thresholds: Thresholds) -> _Held | None:
@@ -88,7 +99,7 @@ def _held(window: EngineWindow, thresholds: Thresholds) -> _Held | None:
     batch, own = batch_of(newest), prompt * (computed_share(window) or 1.0)
     generated = window.of_histograms(answer_mean_tokens) / 2
     asked = (free - own + ratio * batch * generated) / (1.0 + ratio * batch)
-    return _Held(newest.t, max(one for one in most if one is not None), max(0.0, asked))
+    return _Held(newest.t, max(one for one in most if one is not None), prompt, max(0.0, asked))
 
 
 def _most(before: Point, after: Point, thresholds: Thresholds) -> float | None:
