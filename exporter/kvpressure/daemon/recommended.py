@@ -72,8 +72,8 @@ class Recommender:
         diagnosis = view.diagnosis
         if diagnosis is None:
             return False
-        calm, settles = diagnosis.cause in CALM, thresholds.advice_settle_seconds
-        if not stands if calm else now - self._since[view.key][0] < settles:
+        over = diagnosis.cause in CALM and not stands
+        if over or now - self._since[view.key][0] < thresholds.advice_settle_seconds:
             return False
         last = self._looked.get(view.key)
         return last is None or last[1] != _verdict(view) or now - last[0] >= AGAIN_SECONDS

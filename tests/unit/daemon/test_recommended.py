@@ -82,10 +82,13 @@ async def test_an_engine_is_looked_at_once_its_cause_has_settled_and_again_after
     assert follows.looks == ["a"] * 3
 
 
-async def test_the_end_of_an_incident_is_looked_at_at_once(recommender: Recommender, follows: Follows) -> None:
+async def test_the_end_of_an_incident_is_looked_at_once_it_lasts(recommender: Recommender, follows: Follows) -> None:
     await settled(recommender, seen("a"))
     await looks(recommender, 41.0, seen("a"))
-    await looks(recommender, 42.0, seen("a", Cause.HEALTHY, old=0.0))
+    for now in (42.0, 42.0 + SETTLES - 1):
+        await looks(recommender, now, seen("a", Cause.HEALTHY, old=0.0))
+    assert follows.looks == ["a"]
+    await looks(recommender, 42.0 + SETTLES, seen("a", Cause.HEALTHY))
     assert follows.looks == ["a", "a"]
 
 
