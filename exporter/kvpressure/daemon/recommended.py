@@ -31,6 +31,7 @@ class Recommender:
     def __init__(self, follow: Callable[[EngineView], object], steps: Callable[[], Mapping[EngineKey, str]]) -> None:
         self._follow, self._steps = follow, steps
         self._looked: dict[EngineKey, tuple[float, tuple[object, ...]]] = {}
+        self._since: dict[EngineKey, tuple[float, object]] = {}
         self._pending: asyncio.Future[float] | None = None
         self._rests_until = 0.0
 
@@ -39,9 +40,10 @@ class Recommender:
 
         `now` is a monotonic time of this machine, as CPU is, also where the daemon's clock goes faster.
         """
+        views, steps = {view.key: view for view in engines}, self._steps()
+        self._since = {key: self._seen(now, view) for key, view in views.items()}
         if self._pending is not None or now < self._rests_until:
             return
-        views, steps = {view.key: view for view in engines}, self._steps()
         self._looked = {key: one for key, one in self._looked.items() if key in views}
         due = [view for view in views.values() if self._is_due(now, view, thresholds, stands=view.key in steps)]
         if not due:
@@ -70,11 +72,17 @@ class Recommender:
         diagnosis = view.diagnosis
         if diagnosis is None:
             return False
-        settled = diagnosis.t - diagnosis.since >= thresholds.advice_settle_seconds
-        if not (stands or (diagnosis.cause not in CALM and settled)):
+        over = diagnosis.cause in CALM and not stands
+        if over or now - self._since[view.key][0] < thresholds.advice_settle_seconds:
             return False
         last = self._looked.get(view.key)
         return last is None or last[1] != _verdict(view) or now - last[0] >= AGAIN_SECONDS
+
+    def _seen(self, now: float, view: EngineView) -> tuple[float, object]:
+        """Return since when an engine has had its cause, and the cause."""
+        cause = None if view.diagnosis is None else view.diagnosis.cause
+        before = self._since.get(view.key)
+        return before if before is not None and before[1] == cause else (now, cause)
 
     def _done(self, began: float, done: asyncio.Future[float]) -> None:
         self._pending = None

@@ -51,6 +51,12 @@ async def looks(recommender: Recommender, now: float, *views: EngineView) -> Non
         await asyncio.sleep(0)  # what it calls when it is done
 
 
+async def settled(recommender: Recommender, *views: EngineView) -> None:
+    """Show the engines at 10 s, and at 40 s again."""
+    for now in (10.0, 10.0 + SETTLES):
+        await looks(recommender, now, *views)
+
+
 @pytest.fixture
 def follows() -> Follows:
     return Follows()
@@ -62,27 +68,33 @@ def recommender(follows: Follows, monkeypatch: pytest.MonkeyPatch) -> Recommende
     return Recommender(follows, lambda: follows.steps)
 
 
-async def test_an_engine_is_looked_at_once_its_verdict_has_settled_and_again_after_a_minute_or_another_verdict(
+async def test_an_engine_is_looked_at_once_its_cause_has_settled_and_again_after_a_minute_or_another_verdict(
     recommender: Recommender, follows: Follows
 ) -> None:
-    await looks(recommender, 10.0, seen("young", old=SETTLES - 1), seen("calm", Cause.HEALTHY))
+    for now in (10.0, 10.0 + SETTLES - 1):
+        await looks(recommender, now, seen("a"), seen("calm", Cause.HEALTHY))
     assert follows.looks == []
-    for now, view in ((11.0, seen("a")), (12.0, seen("a")), (13.0, seen("a", Cause.STUCK)), (14.0, seen("a"))):
-        await looks(recommender, now, view)
-    assert follows.looks == ["a", "a", "a"]
-    await looks(recommender, 14.0 + AGAIN_SECONDS, seen("a"))
-    assert follows.looks == ["a"] * 4
+    for now in (40.0, 41.0, 40.0 + AGAIN_SECONDS):
+        await looks(recommender, now, seen("a"))
+    assert follows.looks == ["a", "a"]
+    for now in (150.0, 151.0, 150.0 + SETTLES, 151.0 + SETTLES):
+        await looks(recommender, now, seen("a", Cause.STUCK))
+    assert follows.looks == ["a"] * 3
 
 
-async def test_the_end_of_an_incident_is_looked_at_too(recommender: Recommender, follows: Follows) -> None:
-    await looks(recommender, 10.0, seen("a"))
-    await looks(recommender, 11.0, seen("a", Cause.HEALTHY, old=0.0))
+async def test_the_end_of_an_incident_is_looked_at_once_it_lasts(recommender: Recommender, follows: Follows) -> None:
+    await settled(recommender, seen("a"))
+    await looks(recommender, 41.0, seen("a"))
+    for now in (42.0, 42.0 + SETTLES - 1):
+        await looks(recommender, now, seen("a", Cause.HEALTHY, old=0.0))
+    assert follows.looks == ["a"]
+    await looks(recommender, 42.0 + SETTLES, seen("a", Cause.HEALTHY))
     assert follows.looks == ["a", "a"]
 
 
 async def test_those_without_a_look_come_first_one_at_a_time(recommender: Recommender, follows: Follows) -> None:
-    await looks(recommender, 10.0, seen("a"))
-    for now in (11.0 + AGAIN_SECONDS, 12.0 + AGAIN_SECONDS, 13.0 + AGAIN_SECONDS):
+    await settled(recommender, seen("a"), seen("b"), seen("c"))
+    for now in (41.0, 42.0, 43.0 + AGAIN_SECONDS):
         await looks(recommender, now, seen("a"), seen("b"), seen("c"))
     assert follows.looks == ["a", "b", "c", "a"]
 
@@ -90,7 +102,8 @@ async def test_those_without_a_look_come_first_one_at_a_time(recommender: Recomm
 async def test_it_rests_after_each_look_for_what_it_took(monkeypatch: pytest.MonkeyPatch, follows: Follows) -> None:
     monkeypatch.setattr("time.thread_time", lambda: 0.5)
     recommender = Recommender(follows, lambda: follows.steps)
-    for now in (10.0, 34.0, 36.0):
+    await settled(recommender, seen("a"), seen("b"), seen("c"))
+    for now in (64.0, 66.0):
         await looks(recommender, now, seen("a"), seen("b"), seen("c"))
     assert follows.looks == ["a", "b"]
 
@@ -98,8 +111,8 @@ async def test_it_rests_after_each_look_for_what_it_took(monkeypatch: pytest.Mon
 async def test_a_defect_of_advice_is_logged_and_nothing_else(recommender: Recommender, follows: Follows) -> None:
     follows.raises = ZeroDivisionError("division by zero")
     with capture_logs() as logs:
-        await looks(recommender, 10.0, seen("a"), seen("b"))
-        await looks(recommender, 11.0, seen("a"), seen("b"))
+        await settled(recommender, seen("a"), seen("b"))
+        await looks(recommender, 41.0, seen("a"), seen("b"))
     assert [(one["event"], one["log_level"]) for one in logs] == [("nothing is recommended", "error")]
     assert follows.looks == ["a"]
 
