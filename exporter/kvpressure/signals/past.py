@@ -112,8 +112,9 @@ class EngineHistory:
         window = self._window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
-        self._events.take(events)
+        self._events.take(events, window.points)
         if restarted:
+            self._events.restarted()
             self._cost.restarted()
             self._learned_cap = None
             self._hit_curve.restarted()
