@@ -18,8 +18,9 @@ class Diagnostician:
     """Diagnoses one engine, poll after poll.
 
     A new cause is told once it held `cause_hold_seconds` without a break, and no sooner than `cause_dwell_seconds`
-    after the last change; at once where a rule's condition is itself made of what lasted, and stays. From `unknown` the first cause is told at once, and `unknown` itself is: neither
-    contradicts a verdict, so the first verdict may also be corrected without waiting that long.
+    after the last change; at once where a rule's condition is itself made of what lasted, and stays. From `unknown` the
+    first cause is told at once, and `unknown` itself is: neither contradicts a verdict, so the first verdict may also
+    be corrected without waiting that long.
 
     A new detail of the same cause is told once it held as long as a new cause must, and from "" at once. While the
     evidence speaks for another cause than the one that is told, the detail stays what it was.

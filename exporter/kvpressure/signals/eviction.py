@@ -146,7 +146,7 @@ class LastingHarm:
 
 
 LASTING_SECONDS: Final = 8.0
-"""A few long prompts take all of a shorter time in a production chat; by the page alone they are counted at their end."""
+"""A few long prompts take all of a shorter time in a production chat; a page counts them at their end."""
 
 NEWEST_SECONDS: Final = 20.0
 """Where each miss is read, its share of the time is known of so few seconds."""

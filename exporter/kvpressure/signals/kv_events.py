@@ -99,20 +99,22 @@ class EventWindow:
         """Another process answers, whose steps may take another time."""
         self._prompts.restarted()
 
-    def take(self, report: KvEvents | None, points: Sequence[Point]) -> None:
-        """Take the newest report in, which goes with the newest of the polls; None: events are not read, or not now."""
+    def take(self, report: KvEvents | None, newest: Point) -> None:
+        """Take the newest report in, which goes with the newest poll; None: events are not read, or not now."""
         reports = self._reports
         if report is None or (reports and report.evicted_blocks < reports[-1].report.evicted_blocks):
             reports.clear()  # read anew: it counts from 0 again
-        self._prompts.take(points, None if report is None else report.stored_tokens)
+        if report is None:
+            return
+        self._prompts.take(newest, report.t, report.stored_tokens)
         last = reports[-1] if reports else None
-        if report is None or (last is not None and report.t == last.report.t):
+        if last is not None and report.t == last.report.t:
             return
         step = 0.0 if last is None else report.t - last.report.t
         t = report.t if last is None else last.t + (step if step > 0 else STEP_BACK_SECONDS)
         if last is None or report.since != last.report.since:
             self._since = t - max(0.0, report.t - report.since)
-        reports.append(_Taken(t, report, points[-1].counters.get("generation_tokens", 0.0)))
+        reports.append(_Taken(t, report, newest.counters.get("generation_tokens", 0.0)))
         while reports[0].t < t - self._seconds:
             reports.popleft()
 

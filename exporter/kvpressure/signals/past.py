@@ -112,7 +112,7 @@ class EngineHistory:
         window = self._window
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
-        self._events.take(events, window.points)
+        self._events.take(events, self.newest)
         if restarted:
             self._events.restarted()
             self._cost.restarted()
