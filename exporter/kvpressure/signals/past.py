@@ -20,7 +20,7 @@ from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
-from kvpressure.signals.eviction import HitCurve, LastingHarm, Octaves
+from kvpressure.signals.eviction import Eviction, HitCurve, LastingHarm, Octaves
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, with_events
 from kvpressure.signals.minutes import LongMeans
@@ -143,7 +143,7 @@ class EngineHistory:
         eviction = with_events(eviction, misses, self._window, derived, thresholds)
         eviction = self._harm.take(self._window.t, eviction, thresholds)
         derived |= self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
-        self._hits_by_pool = tuple(PoolHits(*one) for one in sorted(eviction.hit_ratio_by_pool.items()))
+        self._hits_by_pool = _by_pool(eviction)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
@@ -209,6 +209,13 @@ def _recomputed(features: Features, thresholds: Thresholds) -> Recomputed | None
         return None
     enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
     return Recomputed(tokens, found.time_ratio) if enough else None
+
+
+def _by_pool(found: Eviction) -> tuple[PoolHits, ...]:
+    """Return the hits by pool, today's too; none where those of larger ones are not measured."""
+    if found.hit_ratio is None or not found.hit_ratio_by_pool:
+        return ()
+    return tuple(PoolHits(*one) for one in sorted({1.0: found.hit_ratio, **found.hit_ratio_by_pool}.items()))
 
 
 def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
