@@ -7,7 +7,7 @@ run with such a pool is asked for, by that run.
 
     python -m tests.lab.kv_events workingset-busy-040 workingset-joins --run 1.5 2
     python -m tests.lab.kv_events workingset-busy-040~1 --verdicts   # seconds of eviction, and those told with events
-    python -m tests.lab.kv_events --fixture     # write tests/fixtures/kv_events again: hashes are numbers, no tokens
+    python -m tests.lab.kv_events --fixture 0   # write one of tests/fixtures/kv_events: hashes are numbers, no tokens
 """
 
 from __future__ import annotations
@@ -233,6 +233,10 @@ def _write(name: str, version: str, seconds: int, clock: Any) -> int:
     path = FOLDER / f"{name.removeprefix('workingset-')}-{version}.txt.xz"
     path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{path.name}: {len(lines)} batches, {path.stat().st_size} bytes")
+    pages = [json.dumps({"t": page.t, "page": page.text}, separators=(",", ":")) for page in seen.pages]
+    beside = path.with_name(path.name.replace(".txt.xz", ".jsonl.xz"))
+    beside.write_bytes(lzma.compress("\n".join(pages).encode(), preset=9 | lzma.PRESET_EXTREME))
+    print(f"{beside.name}: {len(pages)} pages, {beside.stat().st_size} bytes")
     return 0
 
 

@@ -49,7 +49,7 @@ def joined() -> tuple[Observed, Limits]:
 
 @pytest.mark.parametrize("least", [1.0, 1.25])
 def test_what_all_prompts_share_is_what_needs_no_capacity_where_no_smaller_pool_is_measured(least):
-    """As KV events have it: of today's hits some are of contexts that were kept, and of smaller pools nothing is known."""
+    """As KV events have it: some of today's hits are of contexts that were kept; of smaller pools nothing is known."""
     observed, limits = joined()
     curve = tuple(PoolHits(one.factor, one.ratio) for one in CURVE if one.factor >= least)
     kept = (PoolHits(1.0, 0.3), *curve[1:]) if least == 1.0 else curve
