@@ -95,14 +95,14 @@ def test_hits_by_pool_reach_metrics_and_json_triage_and_the_simulation_that_advi
     shown = re.search(r'prefix_cache_hit_ratio_by_pool\{.*pool_ratio="1.5".*\} (\S+)', page)
     assert shown is not None
     assert float(shown.group(1)) == curve["1.5"]
-    assert said_of_larger(json.dumps(engine_json(view))) == pytest.approx(curve["1.5"], abs=0.05)
+    assert said_of_larger(json.dumps(engine_json(view))) == pytest.approx(curve["1.5"], abs=0.1)
 
     actions = advise(
         view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=view.observed
     )
     finding = Finding("lab", view, actions=actions)
     said = printed(report.triage_report([finding], view.t))
-    assert said_of_larger(said) == pytest.approx(curve["1.5"], abs=0.05)
+    assert said_of_larger(said) == pytest.approx(curve["1.5"], abs=0.1)
     assert any(one.expected is not None and one.expected.hit_ratio is not None for one in actions)
 
     sessions = known_sessions(view.observed, view.limits, THRESHOLDS).demand
