@@ -106,13 +106,16 @@ class EventWindow:
             reports.clear()  # read anew: it counts from 0 again
         if report is None:
             return
-        self._prompts.take(newest, report.t, report.stored_tokens)
         last = reports[-1] if reports else None
+        forgotten = last is None or report.since != last.report.since
+        if forgotten:
+            self._prompts.interrupted()
+        self._prompts.take(newest, report.t, report.stored_tokens)
         if last is not None and report.t == last.report.t:
             return
         step = 0.0 if last is None else report.t - last.report.t
         t = report.t if last is None else last.t + (step if step > 0 else STEP_BACK_SECONDS)
-        if last is None or report.since != last.report.since:
+        if forgotten:
             self._since = t - max(0.0, report.t - report.since)
         reports.append(_Taken(t, report, newest.counters.get("generation_tokens", 0.0)))
         while reports[0].t < t - self._seconds:

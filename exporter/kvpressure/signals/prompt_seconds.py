@@ -63,6 +63,10 @@ class PromptSeconds:
         self._polls.clear()
         self._last = self.seconds = None
 
+    def interrupted(self) -> None:
+        """Leave out what was done since the last row: not all that was stored is known."""
+        self._last = None
+
     def take(self, newest: Point, t: float, stored: float) -> None:
         """Take in a poll, and the tokens that had been `stored` in all at `t` (unix seconds), which is about then."""
         if (now := self._poll(newest)) is not None:

@@ -84,6 +84,16 @@ def test_another_process_begins_anew_and_what_is_kept_is_bounded():
     assert engine.run(60) == pytest.approx(PROMPT, rel=0.15)
 
 
+def test_a_row_in_which_events_were_lost_is_left_out():
+    told, stored = PromptSeconds(), 0.0
+    for t in range(120):
+        if t % 10 == 5:
+            told.interrupted()
+        told.take(Point(float(t), {"running": 2.0}, {"steps": 2.0 * t, "generation_tokens": 0.0}), float(t), stored)
+        stored += 0 if t % 10 == 4 else 16_000
+    assert told.seconds == pytest.approx(PROMPT, rel=1e-6)
+
+
 def test_a_clock_that_goes_back_and_counts_that_begin_anew_lose_one_row():
     told = PromptSeconds()
     for second in range(120):
