@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kvpressure.signals.linear import solved
+from kvpressure.model.linear import solved
 
 MAX_ITERATIONS: Final = 30
 CONVERGED: Final = 1e-4
