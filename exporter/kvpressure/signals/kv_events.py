@@ -64,9 +64,9 @@ class Misses:
 
     `recomputed_ratio` is their share of the computed prompt tokens, `time_ratio` their share of the engine's time, None
     until it is known what a prompt token takes; `newest` has both of the last seconds, None also while nothing is
-    computed in these. Of the first, `error_ratio` (relative, one standard
-    deviation) comes from sampling. `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete`
-    says whether little can be missing: a whole pool was evicted since anything was forgotten, or that is long ago.
+    computed in these. Of the first, `error_ratio` (relative, one standard deviation) comes from sampling.
+    `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete` says whether little can be
+    missing: a whole pool was evicted since anything was forgotten, or that is long ago.
     """
 
     recomputed_ratio: float
