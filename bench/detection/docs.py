@@ -36,7 +36,7 @@ the truth knows the ten that come. The false stretch is of a share of the time b
 events and without, of `cold`, `scattered`, `reset`, `restart`, `uncached`, `busy-200`, `calm-130`, `trace-light` and
 `trace-fifth` (seed 71 alone), of which nothing is eviction.
 
-| regime | runs | eviction s | told, events | recall | told, none | false stretches | told, page alone | its false stretches |
+| regime | runs | eviction s | told, events | recall | told, none | false stretches | told, page alone | false, page alone |
 | --- | --: | --: | --: | --: | --: | --: | --: | --: |
 | busy-020 | 2 | 368 | 354 | 96.1 % | 156 | 0 | 0 | 0 |
 | busy-040 | 2 | 543 | 529 | 97.4 % | 3 | 0 | 0 | 0 |
