@@ -6,8 +6,9 @@ computed again by the ledger and by the events, hits by the ledger, and hits in 
 run with such a pool is asked for, by that run.
 
     python -m tests.lab.kv_events workingset-busy-040 workingset-joins --run 1.5 2
-    python -m tests.lab.kv_events workingset-busy-040~1 --verdicts   # seconds of eviction, and those told with events
-    python -m tests.lab.kv_events --fixture     # write tests/fixtures/kv_events again: hashes are numbers, no tokens
+    python -m tests.lab.kv_events workingset-busy-040~1 --verdicts [--alone]   # seconds of eviction, those told, those
+                                                         # told that are none, and farther than 15 s from any
+    python -m tests.lab.kv_events --fixture 0   # write one of tests/fixtures/kv_events: hashes are numbers, no tokens
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ def main() -> int:
     parser.add_argument("--run", type=float, nargs="*", default=(), help="pools to run too, in multiples of its own")
     parser.add_argument("--fixture", metavar="NUMBER", type=int, help="write that one of the fixtures")
     parser.add_argument("--verdicts", action="store_true", help="judge the pages, with events")
+    parser.add_argument("--alone", action="store_true", help="judge them without")
     options = parser.parse_args()
     clock = prepare(fetch(options.version if options.fixture is None else FIXTURES[options.fixture][1]))
     if options.fixture is not None:
@@ -119,7 +121,7 @@ def main() -> int:
         assert regime is not None, name
         regime = replace(regime, seconds=options.seconds or regime.seconds, expect="")
         if options.verdicts:
-            _judge(regime, options.version, clock)
+            _judge(regime, options.version, clock, alone=options.alone)
         else:
             _compare(regime, options.version, clock, options.run)
     return 0
@@ -148,9 +150,9 @@ def _compare(regime: Regime, version: str, clock: Any, pools: Sequence[float]) -
         print(f"  a run with {factor}: {other['found'] / other['asked']:.2f}", flush=True)
 
 
-def _judge(regime: Regime, version: str, clock: Any) -> None:
+def _judge(regime: Regime, version: str, clock: Any, *, alone: bool) -> None:
     seen = run(regime, version, clock)
-    told = told_seconds(seen)
+    told = told_seconds(seen, alone=alone)
     true = eviction_seconds(seen, regime.cost.prefill_token_seconds)
     near = {other for second in true for other in range(second - EDGE_SECONDS, second + EDGE_SECONDS + 1)}
     print(f"| {regime.name} | {len(true)} | {len(true & told)} | {len(told - true)} | {len(told - near)} |", flush=True)
@@ -173,8 +175,11 @@ def eviction_seconds(seen: Seen, prefill_token_seconds: float) -> set[int]:
     return true
 
 
-def told_seconds(seen: Seen) -> set[int]:
-    """Seconds of which the exporter says eviction, with the events up to then: as the cause or beside another."""
+def told_seconds(seen: Seen, *, alone: bool = False) -> set[int]:
+    """Seconds of which the exporter says eviction, with the events up to then: as the cause or beside another.
+
+    By the page `alone` no events are read.
+    """
     from kvpressure.cli.replay import ReplayTarget  # noqa: PLC0415 - the clock stands still from here on
     from kvpressure.config.thresholds import load_thresholds  # noqa: PLC0415
     from kvpressure.engine_state import Pipeline, PipelineSettings  # noqa: PLC0415
@@ -192,7 +197,8 @@ def told_seconds(seen: Seen) -> set[int]:
             t, payload = seen.batches[at]
             take(ghosts, batch(payload), t, counts)
             at += 1
-        pipeline.set_environment(page.t, Environment(kv_events={"lab": (ghosts.report(page.t, 0, counts),)}))
+        if not alone:
+            pipeline.set_environment(page.t, Environment(kv_events={"lab": (ghosts.report(page.t, 0, counts),)}))
         for view in pipeline.on_page(ReplayTarget("lab"), reader.read(page.text.encode(), page.t)):
             judged = view.diagnosis
             symptom = judged.symptoms.get("evicting")
@@ -233,6 +239,10 @@ def _write(name: str, version: str, seconds: int, clock: Any) -> int:
     path = FOLDER / f"{name.removeprefix('workingset-')}-{version}.txt.xz"
     path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{path.name}: {len(lines)} batches, {path.stat().st_size} bytes")
+    pages = [json.dumps({"t": page.t, "page": page.text}, separators=(",", ":")) for page in seen.pages]
+    beside = path.with_name(path.name.replace(".txt.xz", ".jsonl.xz"))
+    beside.write_bytes(lzma.compress("\n".join(pages).encode(), preset=9 | lzma.PRESET_EXTREME))
+    print(f"{beside.name}: {len(pages)} pages, {beside.stat().st_size} bytes")
     return 0
 
 

@@ -18,8 +18,9 @@ class Diagnostician:
     """Diagnoses one engine, poll after poll.
 
     A new cause is told once it held `cause_hold_seconds` without a break, and no sooner than `cause_dwell_seconds`
-    after the last change. From `unknown` the first cause is told at once, and `unknown` itself is: neither
-    contradicts a verdict, so the first verdict may also be corrected without waiting that long.
+    after the last change; at once where a rule's condition is itself made of what lasted, and stays. From `unknown` the
+    first cause is told at once, and `unknown` itself is: neither contradicts a verdict, so the first verdict may also
+    be corrected without waiting that long.
 
     A new detail of the same cause is told once it held as long as a new cause must, and from "" at once. While the
     evidence speaks for another cause than the one that is told, the detail stays what it was.
@@ -91,7 +92,8 @@ class Diagnostician:
         if NOT_KNOWN in (named.cause, found.cause):
             self._since = self._stays_until = t
             return True
-        if t - self._pending_since < thresholds.cause_hold_seconds or t < self._stays_until:
+        held = t - self._pending_since >= thresholds.cause_hold_seconds and t >= self._stays_until
+        if not (held or found.has_lasted):
             return False
         self._since, self._stays_until = t, t + thresholds.cause_dwell_seconds
         return True

@@ -17,9 +17,10 @@ class KvEvents:
     """One rank's events, read since the source began; every count is cumulative.
 
     `since` is when the ghost list was last forgotten (unix seconds): of what was evicted before, nothing is known.
-    `evicted_blocks` are blocks removed from the GPU's pool, `missed_tokens` the tokens of blocks stored again after
-    they had been removed: capacity misses, counted at `sampled_ratio` of all blocks and scaled up. `missed_by_blocks`
-    are the same tokens by how many more blocks would have kept them (at most as many as that one of `BOUNDS`).
+    `stored_tokens` are the tokens of blocks that came into the GPU's pool, of prompts and answers; `evicted_blocks` are
+    blocks removed from it, `missed_tokens` the tokens of blocks stored again after they had been removed: capacity
+    misses, counted at `sampled_ratio` of all blocks and scaled up. `missed_by_blocks` are the same tokens by how many
+    more blocks would have kept them (at most as many as that one of `BOUNDS`).
     `misses` are the blocks that this was counted on. `reach` is how many more blocks can be known at all.
     `counts` has what was read, by what became of it.
     """
@@ -27,6 +28,7 @@ class KvEvents:
     t: float
     since: float
     rank: int = 0
+    stored_tokens: float = 0.0
     evicted_blocks: int = 0
     missed_tokens: float = 0.0
     missed_by_blocks: tuple[float, ...] = ()

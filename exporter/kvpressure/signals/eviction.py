@@ -136,7 +136,7 @@ class LastingHarm:
             newest.append((t, share if enough else 0.0))
             while newest[0][0] <= t - LASTING_SECONDS:
                 newest.popleft()
-            least = min(one for _, one in newest)
+            least = min(one for _, one in newest) if found.newest is None else newest[-1][1]
             while highest and highest[-1][1] <= least:
                 highest.pop()
             highest.append((t, least))
@@ -146,7 +146,7 @@ class LastingHarm:
 
 
 LASTING_SECONDS: Final = 8.0
-"""A few long prompts take all of a shorter time in a production chat; the verdict waits for its own hold besides."""
+"""A few long prompts take all of a shorter time in a production chat; a page counts them at their end."""
 
 NEWEST_SECONDS: Final = 20.0
 """Where each miss is read, its share of the time is known of so few seconds."""

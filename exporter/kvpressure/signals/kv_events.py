@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
@@ -15,7 +15,8 @@ from kvpressure.model.kv_events import BOUNDS, KvEvents
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.eviction import NEWEST_SECONDS, Eviction, newest_minute, time_ratio
-from kvpressure.signals.prefix_cache import computed_prompt_tokens_per_second
+from kvpressure.signals.points import Point
+from kvpressure.signals.prompt_seconds import PromptSeconds
 from kvpressure.signals.windows import EngineWindow
 
 POOLS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -23,6 +24,9 @@ POOLS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 
 LEAST_SHARE: Final = 0.25
 """Of the window that must have been read, for a rate over all of it."""
+
+STEP_BACK_SECONDS: Final = 1.0
+"""Between a report and one that an earlier time is in: the clock was set back, and a report is made every second."""
 
 COMPLETE_SECONDS: Final = 120.0
 """Once events were read for so long, what was evicted before them is asked for seldom."""
@@ -58,17 +62,27 @@ FAMILIES: Final = (
 class Misses:
     """Capacity misses over the window.
 
-    `recomputed_ratio` is their share of the computed prompt tokens, `newest_ratio` that of the last seconds, None while
-    nothing is computed in these. Of the first, `error_ratio` (relative, one standard
-    deviation) comes from sampling. `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete`
-    says whether little can be missing: a whole pool was evicted since anything was forgotten, or that is long ago.
+    `recomputed_ratio` is their share of the computed prompt tokens, `time_ratio` their share of the engine's time, None
+    until it is known what a prompt token takes; `newest` has both of the last seconds, None also while nothing is
+    computed in these. Of the first, `error_ratio` (relative, one standard deviation) comes from sampling.
+    `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete` says whether little can be
+    missing: a whole pool was evicted since anything was forgotten, or that is long ago.
     """
 
     recomputed_ratio: float
-    newest_ratio: float | None = None
+    time_ratio: float | None = None
+    newest: tuple[float, float] | None = None
     error_ratio: float = 0.0
     complete: bool = False
     hit_ratio_by_pool: Mapping[float, float] = field(default_factory=dict)
+
+
+class _Taken(NamedTuple):
+    """A report; `t` never goes back, and `generated` are the tokens of answers by then."""
+
+    t: float
+    report: KvEvents
+    generated: float
 
 
 class EventWindow:
@@ -76,24 +90,42 @@ class EventWindow:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._reports: deque[KvEvents] = deque()
+        self._reports: deque[_Taken] = deque()
+        self._since = 0.0
+        """When the ghost list was last forgotten, as the `t` of what was taken."""
+        self._prompts = PromptSeconds()
 
-    def take(self, report: KvEvents | None) -> None:
-        """Take the newest report in; None: events are not read, or not now."""
+    def restarted(self) -> None:
+        """Another process answers, whose steps may take another time."""
+        self._prompts.restarted()
+
+    def take(self, report: KvEvents | None, newest: Point) -> None:
+        """Take the newest report in, which goes with the newest poll; None: events are not read, or not now."""
         reports = self._reports
-        if report is None or (reports and report.evicted_blocks < reports[-1].evicted_blocks):
+        if report is None or (reports and report.evicted_blocks < reports[-1].report.evicted_blocks):
             reports.clear()  # read anew: it counts from 0 again
-        if report is None or (reports and report.t <= reports[-1].t):
+        if report is None:
             return
-        reports.append(report)
-        while reports[0].t < report.t - self._seconds:
+        last = reports[-1] if reports else None
+        forgotten = last is None or report.since != last.report.since
+        if forgotten:
+            self._prompts.interrupted()
+        self._prompts.take(newest, report.t, report.stored_tokens)
+        if last is not None and report.t == last.report.t:
+            return
+        step = 0.0 if last is None else report.t - last.report.t
+        t = report.t if last is None else last.t + (step if step > 0 else STEP_BACK_SECONDS)
+        if forgotten:
+            self._since = t - max(0.0, report.t - report.since)
+        reports.append(_Taken(t, report, newest.counters.get("generation_tokens", 0.0)))
+        while reports[0].t < t - self._seconds:
             reports.popleft()
 
     def families(self, misses: Misses | None) -> Derived:
         """Return the series of the events; none where they are not read."""
         if not self._reports:
             return {}
-        newest = self._reports[-1]
+        newest = self._reports[-1].report
         curve = misses.hit_ratio_by_pool if misses is not None else {}
         return known(
             {
@@ -113,29 +145,30 @@ class EventWindow:
         computed, hits = at(derived, "computed_prompt_tokens_per_second"), at(derived, "prefix_cache_hit_ratio")
         if not computed or not self._reports:
             return None
-        first, last = self._reports[0], self._reports[-1]
-        seconds = last.t - max(first.t, last.since)
-        if seconds < LEAST_SHARE * self._seconds:
+        (begin, first, _), (end, last, _) = self._reports[0], self._reports[-1]
+        if end - max(begin, self._since) < LEAST_SHARE * self._seconds:
             return None
-        tokens = computed * (last.t - first.t)
+        tokens, each = computed * (end - begin), self._prompts.seconds
         missed = last.missed_tokens - first.missed_tokens
         blocks, evicted = _pool_blocks(window), last.evicted_blocks - first.evicted_blocks
         reach = last.reach - evicted
         return Misses(
             min(1.0, missed / tokens),
-            self._newest_ratio(window),
+            None if each is None else min(1.0, missed * each / (end - begin)),
+            None if each is None else self._newest(each),
             _error_ratio(last.misses - first.misses, last.sampled_ratio),
-            (blocks is not None and reach >= blocks) or first.t - last.since >= COMPLETE_SECONDS,
+            (blocks is not None and reach >= blocks) or begin - self._since >= COMPLETE_SECONDS,
             {} if blocks is None or hits is None else _curve(first, last, tokens, hits, blocks, reach),
         )
 
-    def _newest_ratio(self, window: EngineWindow) -> float | None:
-        points, last = window.latest(NEWEST_SECONDS, 2), self._reports[-1]
-        computed = computed_prompt_tokens_per_second(points, window.cache)
-        first = next((one for one in self._reports if one.t >= points[0].t), last)
-        if not computed or last.t <= first.t:
+    def _newest(self, each: float) -> tuple[float, float] | None:
+        last = self._reports[-1]
+        first = next(one for one in self._reports if one.t > last.t - NEWEST_SECONDS - 0.5 * STEP_BACK_SECONDS)
+        missed = last.report.missed_tokens - first.report.missed_tokens
+        computed = last.report.stored_tokens - first.report.stored_tokens - (last.generated - first.generated)
+        if last is first or max(missed, computed) <= 0:
             return None
-        return min(1.0, (last.missed_tokens - first.missed_tokens) / (last.t - first.t) / computed)
+        return missed / max(missed, computed), min(1.0, missed * each / (last.t - first.t))
 
 
 def with_events(
@@ -147,15 +180,14 @@ def with_events(
     past = told.recomputed_ratio if told.turnovers >= thresholds.eviction_turnover_min_count else None
     if not misses.complete and past is not None and past > misses.recomputed_ratio:
         return told  # blocks that were evicted before events were read are not known to have been here
-    newest = misses.newest_ratio
-    takes = time_ratio(window.latest(NEWEST_SECONDS, 2), newest)
+    takes = misses.time_ratio
     return replace(
         told,
         turnover_seconds=at(derived, "cache_turnover_seconds"),
         hit_ratio=at(derived, "prefix_cache_hit_ratio"),
         recomputed_ratio=misses.recomputed_ratio,
-        time_ratio=time_ratio(newest_minute(window), misses.recomputed_ratio),
-        newest=None if takes is None or newest is None else (newest, takes),
+        time_ratio=time_ratio(newest_minute(window), misses.recomputed_ratio) if takes is None else takes,
+        newest=misses.newest,
         # Each of these was evicted: no reset and no restart looks like it.
         turnovers=thresholds.eviction_turnover_min_count,
         by_events=True,

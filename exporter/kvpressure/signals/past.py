@@ -116,8 +116,9 @@ class EngineHistory:
         sample = _with_share(sample, cache)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
-        self._events.take(events)
+        self._events.take(events, self.newest)
         if restarted:
+            self._events.restarted()
             self._cost.restarted()
             self._learned_cap = None
             self._asked_tokens = AskedTokens()

@@ -171,7 +171,13 @@ def _target(page: Page) -> _Target:
 
 
 def shared_tokens(page: Page) -> float:
-    """Return the tokens that begin every prompt: what is found even of those whose own context is not."""
+    """Return the tokens that begin every prompt: hits that need no capacity, found also where no context is kept.
+
+    A smaller pool than today's has hardly any others; of today's hits some may be of contexts that were kept.
+    """
+    smallest = min(page.observed.hits_by_pool, key=lambda one: one.factor, default=None)
+    if smallest is not None and smallest.factor < 1.0:
+        return smallest.ratio * page.prompts.mean
     # So many requests at least got their first token in that time.
     longest = page.prompts.at(LONG_PROMPT)
     found = [
@@ -179,7 +185,8 @@ def shared_tokens(page: Page) -> float:
         for one in page.intervals
         if one.prompted and one.computed is not None
     ]
-    return max(0.0, min(found)) if len(found) >= LEAST_INTERVALS else 0.0
+    most = math.inf if smallest is None or smallest.factor > 1.0 else smallest.ratio * page.prompts.mean
+    return min(most, max(0.0, min(found))) if len(found) >= LEAST_INTERVALS else 0.0
 
 
 def _server(page: Page, limits: Limits) -> Server:

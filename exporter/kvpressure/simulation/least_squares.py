@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from kvpressure.model.linear import solved
+
 MAX_ITERATIONS: Final = 30
 CONVERGED: Final = 1e-4
 MOVE: Final = 0.05
@@ -128,23 +130,6 @@ def _normal(rows: Sequence[Row], values: Values) -> tuple[list[list[float]], lis
             for other in size:
                 normal[one][other] += weight * slopes[one] * slopes[other]
     return normal, right
-
-
-def solved(matrix: Sequence[Values], right: Values) -> list[float]:
-    """Return the solution of a small, positive definite system."""
-    size = len(right)
-    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
-    for place in range(size):
-        pivot = max(range(place, size), key=lambda line: abs(rows[line][place]))
-        rows[place], rows[pivot] = rows[pivot], rows[place]
-        for line in range(place + 1, size):
-            factor = rows[line][place] / rows[place][place]
-            rows[line] = [a - factor * b for a, b in zip(rows[line], rows[place], strict=True)]
-    found = [0.0] * size
-    for place in reversed(range(size)):
-        rest = sum(rows[place][other] * found[other] for other in range(place + 1, size))
-        found[place] = (rows[place][size] - rest) / rows[place][place]
-    return found
 
 
 def inverse(matrix: Sequence[Values]) -> tuple[tuple[float, ...], ...]:

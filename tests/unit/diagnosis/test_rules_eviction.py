@@ -52,6 +52,26 @@ def test_of_those_that_do_not_fit_alone_nothing_more_is_said():
     assert "evicted" not in grounds(evicting(share=0.1, **BLOCKED))[1]
 
 
+def test_eviction_is_told_at_once_for_what_it_takes_has_lasted_and_another_cause_is_not():
+    diagnostician = Diagnostician()
+    diagnostician.diagnose(0.0, inputs(**NOBODY_WAITS))
+    assert diagnostician.diagnose(60.0, inputs(**BLOCKED, waiting=5.0, waiting_ratio=1.0, demand=9.0)).cause is (
+        Cause.HEALTHY
+    )
+    assert diagnostician.diagnose(61.0, inputs(**NOBODY_WAITS)).cause is Cause.HEALTHY
+    assert diagnostician.diagnose(62.0, evicting()).cause is Cause.KV_CACHE_PRESSURE
+
+
+def test_eviction_does_not_wait_for_the_cause_before_to_have_stayed():
+    diagnostician, blocked = Diagnostician(), inputs(**BLOCKED, waiting=5.0, waiting_ratio=1.0, demand=9.0)
+    diagnostician.diagnose(0.0, blocked)
+    hold = round(THRESHOLDS.cause_hold_seconds)
+    for t in range(60, 60 + hold + 1):
+        found = diagnostician.diagnose(float(t), inputs(**NOBODY_WAITS))
+    assert found.cause is Cause.HEALTHY
+    assert diagnostician.diagnose(61.0 + hold, evicting()).detail == "eviction"
+
+
 @pytest.mark.parametrize(("share", "stage"), [(0.4, Stage.BUILDING), (0.7, Stage.COLLAPSED)])
 def test_the_stage_is_how_much_time_it_takes(share: float, stage: Stage):
     found = Diagnostician().diagnose(1.0, evicting(share))

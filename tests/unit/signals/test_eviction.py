@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,18 @@ def test_harm_of_before_the_clock_was_set_back_is_forgotten():
     past._harm.take(1_000.0, Eviction(recomputed_ratio=0.5, time_ratio=0.4, turnovers=1.0), THRESHOLDS)
     past.begin_anew()
     assert past._harm.take(1.0, Eviction(), THRESHOLDS).lasting_time_ratio is None
+
+
+def test_a_mean_of_the_last_seconds_has_lasted_already():
+    """Where each miss is read and a prompt token's time is known."""
+    harm = LastingHarm()
+    calm = Eviction(recomputed_ratio=0.1, time_ratio=0.02, newest=(0.1, 0.02), turnovers=1.0)
+    for t in range(8):
+        harm.take(float(t), calm, THRESHOLDS)
+    found = replace(calm, newest=(0.4, 0.25))
+    assert harm.take(8.0, found, THRESHOLDS).lasting_time_ratio == 0.25
+    cold = replace(calm, newest=(THRESHOLDS.eviction_recomputed_min_ratio / 2, 0.25))
+    assert LastingHarm().take(0.0, cold, THRESHOLDS).lasting_time_ratio == 0.0
 
 
 def test_a_single_prompt_is_no_lasting_harm():

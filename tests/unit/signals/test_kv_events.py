@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 
@@ -11,6 +12,7 @@ from kvpressure.model.kv_events import BOUNDS, KvEvents, of_rank
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.kv_events import EventWindow, Misses, kept_by, with_events
+from kvpressure.signals.points import Point
 from tests.support.engines import CACHE, THRESHOLDS, window
 
 COMPUTED = 1000.0
@@ -30,10 +32,14 @@ def report(t: float, *, missed_per_second: float = 0.0, needs: float = 1.0, **mo
     return KvEvents(t, missed_tokens=missed, missed_by_blocks=by, **values)
 
 
+def poll(t: float, **counters: float) -> Point:
+    return Point(t, {"running": 1.0, "kv_usage": 0.5}, {"generation_tokens": 0.0} | counters)
+
+
 def taken(seconds: int = 120, **more) -> EventWindow:
     events = EventWindow(60.0)
     for t in range(seconds):
-        events.take(report(float(t), **more))
+        events.take(report(float(t), **more), poll(float(t)))
     return events
 
 
@@ -77,25 +83,67 @@ def test_the_error_is_that_of_the_sample():
     assert found.error_ratio == 0.0
     found = EventWindow(60.0)
     for t in range(120):
-        found.take(report(float(t), missed_per_second=400.0, sampled_ratio=0.25, misses=t))
+        found.take(report(float(t), missed_per_second=400.0, sampled_ratio=0.25, misses=t), poll(float(t)))
     assert found.misses(page(), DERIVED).error_ratio == pytest.approx((0.75 / 60) ** 0.5)
 
 
 def test_nothing_is_known_too_soon_nor_while_nothing_is_computed():
     assert taken(10).misses(page(), DERIVED) is None
-    assert taken(since=110.0).misses(page(), DERIVED) is None
+    events = taken()
+    for t in range(120, 130):
+        events.take(report(float(t), since=119.5), poll(float(t)))
+    assert events.misses(page(), DERIVED) is None
     assert taken().misses(page(), {}) is None
     assert EventWindow(60.0).misses(page(), DERIVED) is None
 
 
 def test_a_source_that_is_read_anew_or_not_at_all_begins_anew():
     events = taken(missed_per_second=400.0)
-    events.take(report(1.0))
-    events.take(report(120.0, evicted_blocks=1))
+    events.take(report(1.0), poll(1.0))
+    events.take(report(120.0, evicted_blocks=1), poll(120.0))
     assert events.misses(page(), DERIVED) is None
     events = taken(missed_per_second=400.0)
-    events.take(None)
+    events.take(None, poll(120.0))
     assert events.families(None) == {}
+
+
+@pytest.mark.parametrize("back", [0.5, 3600.0])
+def test_a_clock_that_is_set_back_neither_freezes_the_window_nor_empties_it(back):
+    events = EventWindow(60.0)
+    for second in range(240):
+        wall = 10_000.0 + second - (back if second >= 120 else 0.0)
+        told = dataclasses.replace(report(float(second), missed_per_second=400.0), t=wall, since=10_000.0)
+        events.take(told, poll(wall))
+        if second >= 30:
+            found = events.misses(page(), DERIVED)
+            assert found.recomputed_ratio == pytest.approx(0.4, rel=0.05)
+    assert events.families(found)["kv_capacity_miss_tokens_total"] == pytest.approx(400.0 * 239)
+    assert found.complete
+
+
+def test_what_is_forgotten_after_the_clock_was_set_back_is_known_to_be():
+    events = EventWindow(60.0)
+    for second in range(200):
+        wall = 10_000.0 + second - (3600.0 if second >= 120 else 0.0)
+        since = 10_000.0 if second < 190 else 10_000.0 + 190 - 3600.0
+        events.take(dataclasses.replace(report(float(second)), t=wall, since=since), poll(wall))
+    assert events.misses(page(), DERIVED) is None
+
+
+def test_with_the_time_of_a_prompt_token_the_share_of_time_is_that_of_the_misses():
+    events, rng, stored, steps = EventWindow(60.0), random.Random(1), 0.0, 0.0
+    for t in range(120):
+        told = dataclasses.replace(report(float(t), missed_per_second=400.0), stored_tokens=stored)
+        events.take(told, poll(float(t), steps=steps, generation_tokens=10.0 * t))
+        prompts = rng.uniform(500.0, 1_500.0)  # at 0.5 ms each, and 20 ms a step without
+        stored, steps = stored + prompts + 10.0, steps + (1.0 - prompts * 0.0005) / 0.02
+    found = events.misses(page(), DERIVED)
+    assert found.time_ratio == pytest.approx(400.0 * 0.0005, rel=0.02)
+    recomputed, takes = found.newest
+    assert takes == pytest.approx(0.2, rel=0.02)
+    assert recomputed == pytest.approx(0.4, rel=0.15)
+    told = with_events(Eviction(), found, page(), DERIVED, THRESHOLDS)
+    assert (told.time_ratio, told.newest) == (found.time_ratio, found.newest)
 
 
 def test_the_series_are_there_while_events_are_read():

@@ -12,7 +12,14 @@ from kvpressure.engines.recordings import TraceError
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Minutes, Observed, PoolHits
-from kvpressure.simulation.calibrate_sessions import best_hit_ratio, deviation, has_sessions, known_sessions
+from kvpressure.simulation.calibrate import read
+from kvpressure.simulation.calibrate_sessions import (
+    best_hit_ratio,
+    deviation,
+    has_sessions,
+    known_sessions,
+    shared_tokens,
+)
 from kvpressure.simulation.lengths import lengths
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
@@ -43,6 +50,19 @@ def shown(name: str) -> tuple[Observed, Limits]:
 
 def joined() -> tuple[Observed, Limits]:
     return shown("joins-0.33.0.jsonl.xz")
+
+
+@pytest.mark.parametrize("least", [1.0, 1.25])
+def test_what_all_prompts_share_is_what_needs_no_capacity_where_no_smaller_pool_is_measured(least):
+    """As KV events have it: some of today's hits are of contexts that were kept; of smaller pools nothing is known."""
+    observed, limits = joined()
+    curve = tuple(PoolHits(one.factor, one.ratio) for one in CURVE if one.factor >= least)
+    kept = (PoolHits(1.0, 0.3), *curve[1:]) if least == 1.0 else curve
+    found = known_sessions(replace(observed, hits_by_pool=curve), limits, THRESHOLDS)
+    assert found.demand.sessions is not None
+    assert found.demand.sessions.shared == pytest.approx(1_500, rel=0.15)
+    page = read(replace(observed, hits_by_pool=kept), limits, even=True)
+    assert shared_tokens(page) == pytest.approx(1_500, rel=0.15)
 
 
 def test_with_the_hits_by_pool_sessions_are_found_as_the_lab_has_them():

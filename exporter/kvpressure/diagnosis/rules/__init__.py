@@ -21,6 +21,7 @@ class Rule:
 
     `detail` is a word of `verdict.DETAILS` or "" where nothing tells which kind; `grounds` is then between what nobody
     can tell. `expects` are symptoms and how they are where the rule is right: confidence is the share that agrees.
+    `has_lasted` says that what it takes has lasted by then, so that the verdict need not wait for it.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Rule:
     when: Predicate
     grounds: Grounds
     expects: Mapping[str, bool]
+    has_lasted: bool = False
 
 
 class EvidenceSource(NamedTuple):

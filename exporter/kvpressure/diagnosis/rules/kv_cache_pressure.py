@@ -163,6 +163,7 @@ RULES: Final = (
         symptoms.evicting | (symptoms.may_evict & batch.mostly_prefill),
         _evicted,
         EVICTION_EXPECTS,
+        has_lasted=True,
     ),
     # No cap holds the batch, and those that wait are known to do so for a place in it.
     _kv("longest", "admission", queue.queued & queue.queued_always & room.longest_blocked, _longest),

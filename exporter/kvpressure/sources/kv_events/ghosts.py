@@ -60,7 +60,7 @@ class GhostList:
         self._entries, self._mixed = entries, mixed
         self._threshold = _ALL
         self._since = now
-        self._evicted = 0
+        self._stored = self._evicted = 0
         self._forgotten = 0
         """Of what was evicted up to this one nothing is known."""
         self._longest: float | None = None
@@ -87,7 +87,8 @@ class GhostList:
     def stored(self, hashes: Sequence[Hash], parent: Hash | None, block_tokens: int, group: int, *, full: bool) -> None:
         """Take in blocks that came into the pool, in the order of their prompt."""
         run = self._run(parent, group)
-        counts = self._counts(group, full=full)
+        if counts := self._counts(group, full=full):
+            self._stored += len(hashes) * block_tokens
         keys = [key for one in hashes if (key := self._mixed(one, group)) % _ALL < self._threshold]
         newest = bisect_right(self._order, run.started) + run.taken
         found = []
@@ -171,6 +172,7 @@ class GhostList:
             t=t,
             since=self._since,
             rank=rank,
+            stored_tokens=float(self._stored),
             evicted_blocks=self._evicted,
             missed_tokens=self._missed,
             missed_by_blocks=tuple(self._tokens),

@@ -180,6 +180,16 @@ def test_of_several_groups_of_layers_tokens_count_once():
     assert report(ghosts).missed_tokens == SIZE
 
 
+def test_all_tokens_that_are_stored_count_once_whatever_is_sampled():
+    ghosts = GhostList(0.0, entries=64)
+    for one in range(1_000):
+        ghosts.stored([one, -one - 1], None, SIZE, 0, full=True)
+        ghosts.stored([one, -one - 1], None, SIZE, 1, full=False)
+    found = report(ghosts)
+    assert found.sampled_ratio < 1.0
+    assert found.stored_tokens == 2_000 * SIZE
+
+
 def test_a_long_prompt_does_not_count_what_it_evicts_itself():
     ghosts = GhostList(0.0)
     ghosts.removed([1, 2, 3, 4], 0)

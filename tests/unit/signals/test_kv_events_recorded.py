@@ -1,0 +1,110 @@
+"""kv_events: the bytes that vLLM published, beside its pages, as far as `/metrics`, triage and priced advice."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections import Counter
+
+import pytest
+
+from kvpressure.advice import Place, advise
+from kvpressure.cli import report
+from kvpressure.cli.findings import Finding
+from kvpressure.cli.replay import ReplayTarget
+from kvpressure.engine_state import Pipeline, PipelineSettings
+from kvpressure.engines.reader import PageReader
+from kvpressure.exposition import Snapshot, text
+from kvpressure.model.codec import engine_json
+from kvpressure.model.environment import Environment
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView
+from kvpressure.simulation.calibrate_sessions import known_sessions
+from kvpressure.sources.kv_events.decode import batch
+from kvpressure.sources.kv_events.ghosts import GhostList
+from kvpressure.sources.kv_events.take import take
+from tests.support.printed import printed
+from tests.support.tools import FIXTURES
+from tests.support.verdicts import THRESHOLDS
+
+pytestmark = pytest.mark.recorded
+
+NAME = FIXTURES / "kv_events" / "busy-060-0.33.0"
+TARGET = ReplayTarget("lab")
+TOKEN_SECONDS = 1 / 16_000
+"""Of a prompt token, in that lab."""
+
+
+def lines(ending: str) -> list[str]:
+    return lzma.decompress(NAME.with_name(NAME.name + ending).read_bytes()).decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def seen() -> tuple[list[EngineView], list[dict]]:
+    """Every view, with the events up to then; and what the block pool's ledger has of each second."""
+    about, *rest = lines(".txt.xz")
+    batches = [(float(t), bytes.fromhex(data)) for t, data in map(str.split, rest)]
+    pages = [json.loads(line) for line in lines(".jsonl.xz")]
+    pipeline, reader = Pipeline(PipelineSettings(always_observed=True), THRESHOLDS), PageReader()
+    ghosts, counts, views = GhostList(pages[0]["t"]), Counter[str](), []
+    for page in pages:
+        while batches and batches[0][0] <= page["t"]:
+            t, payload = batches.pop(0)
+            take(ghosts, batch(payload), t, counts)
+        events = ghosts.report(page["t"], 0, counts)
+        pipeline.set_environment(page["t"], Environment(kv_events={TARGET.name: (events,)}))
+        views += pipeline.on_page(TARGET, reader.read(page["page"].encode(), page["t"]))
+    return views, json.loads(about)["seconds"]
+
+
+def test_the_share_of_the_time_is_that_of_the_ledger(seen):
+    views, seconds = seen
+    off = []
+    for second in range(60, 150):
+        true = sum(one["again"] for one in seconds[second - 59 : second + 1]) * TOKEN_SECONDS / 60
+        off.append(views[second].derived["recomputed_time_ratio"] / true - 1.0)
+    assert sorted(map(abs, off))[len(off) // 2] < 0.1
+    assert max(map(abs, off)) < 0.25
+
+
+def test_eviction_is_told_once_it_took_a_fifth_of_twenty_seconds_and_from_then_on(seen):
+    views, seconds = seen
+    takes = [sum(one["again"] for one in seconds[max(0, t - 19) : t + 1]) * TOKEN_SECONDS / 20 for t in range(150)]
+    begins = next(t for t, share in enumerate(takes) if share >= THRESHOLDS.eviction_time_min_ratio)
+    found = [view.diagnosis.symptoms.get("evicting") for view in views]
+    told = [one is not None and one.state is True for one in found]
+    assert abs(told.index(True) - begins) <= 3
+    assert all(told[told.index(True) :])
+    causes = {view.diagnosis.cause for view, one in zip(views, told, strict=True) if one}
+    assert causes == {Cause.KV_CACHE_PRESSURE}
+
+
+def said_of_larger(said: str) -> float:
+    """The hits with half more pool in the grounds, which are those of some seconds before while a verdict stays."""
+    found = re.search(r"(\d+)% with 1.5 times the pool", " ".join(said.split()))
+    assert found is not None
+    return int(found.group(1)) / 100
+
+
+def test_hits_by_pool_reach_metrics_and_json_triage_and_the_simulation_that_advises(seen):
+    view = next(one for one in reversed(seen[0]) if one.diagnosis.detail == "eviction")
+    curve = view.derived["prefix_cache_hit_ratio_by_pool"]
+    assert curve["1.5"] > view.derived["prefix_cache_hit_ratio"] + 0.1
+    page = text.render(Snapshot(view.t, (view,), (), (), {}), openmetrics=True).decode()
+    shown = re.search(r'prefix_cache_hit_ratio_by_pool\{.*pool_ratio="1.5".*\} (\S+)', page)
+    assert shown is not None
+    assert float(shown.group(1)) == curve["1.5"]
+    assert said_of_larger(json.dumps(engine_json(view))) == pytest.approx(curve["1.5"], abs=0.1)
+
+    actions = advise(
+        view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=view.observed
+    )
+    finding = Finding("lab", view, actions=actions)
+    said = printed(report.triage_report([finding], view.t))
+    assert said_of_larger(said) == pytest.approx(curve["1.5"], abs=0.1)
+    assert any(one.expected is not None and one.expected.hit_ratio is not None for one in actions)
+
+    sessions = known_sessions(view.observed, view.limits, THRESHOLDS).demand
+    assert sessions.clients == pytest.approx(12, abs=4)
+    assert sessions.sessions.shared == pytest.approx(1_500, rel=0.2)
