@@ -133,6 +133,7 @@ def _requests(value: float) -> str:
 
 FIRST_STEPS: Final[Mapping[str, str]] = {
     "add_replica": "add replicas",
+    "ask_less": "let clients ask for fewer tokens",
     "another_limit": "see which limit holds requests back",
     "api_servers": "more API server processes",
     "cap_output": "cap answers at the router",
@@ -147,7 +148,7 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "kv_offloading": "an offload tier",
     "less_work": "less work per request",
     "max_num_batched_tokens": "change the tokens of a step",
-    "max_num_seqs": "change max-num-seqs",
+    "max_num_seqs": "change the cap on sequences",
     "measure": "measure evictions",
     "memory_headroom": "change the memory share",
     "prefix_caching": "turn prefix caching on",
