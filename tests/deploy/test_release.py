@@ -91,7 +91,9 @@ def package_files() -> set[str]:
         for entry in folder.iterdir():
             if entry.is_dir():
                 folders.append((entry, name / entry.name))
-            elif entry.resolve() in there and (entry.suffix in {".j2", ".json"} or "tools/bundle/data" not in str(name)):
+            elif entry.resolve() in there and (
+                entry.suffix in {".j2", ".json"} or "tools/bundle/data" not in str(name)
+            ):
                 found.add(str(name / entry.name))
     return found
 

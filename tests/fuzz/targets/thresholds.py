@@ -25,7 +25,9 @@ _load = strict_yaml.load
 
 def _loaded(text: str) -> Thresholds:
     """With what is overridden read once: it is the same for all inputs, and reading it takes thirty times as long."""
-    with patch.object(strict_yaml, "load", lambda text, name, **more: _READ if text is _BASE else _load(text, name, **more)):
+    with patch.object(
+        strict_yaml, "load", lambda text, name, **more: _READ if text is _BASE else _load(text, name, **more)
+    ):
         return load_thresholds(text, base=_BASE)
 
 
