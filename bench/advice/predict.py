@@ -9,7 +9,7 @@ from time import process_time
 from typing import Final
 
 from bench.advice.changes import UNTRIED, Key, key
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS

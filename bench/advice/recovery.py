@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.advice.predict import last_pressed, target
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.cli.replay import Replay
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError

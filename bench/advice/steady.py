@@ -19,7 +19,7 @@ from typing import Final
 
 from bench.advice.predict import target
 from bench.simulator import demo
-from kvpressure.advice import Case, Place, advise, advise_on
+from kvpressure.advice.advise import Case, Place, advise, advise_on
 from kvpressure.cli.replay import Replay
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.daemon.advised import Advised

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench.detection.docs import DOCUMENT
 from bench.detection.lab import LAB, records
-from kvpressure.advice import Case, Place, advise_on
+from kvpressure.advice.advise import Case, Place, advise_on
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings

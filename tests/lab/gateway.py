@@ -29,7 +29,7 @@ from typing import Final
 
 from bench.advice.__main__ import RESULTS
 from bench.advice.changes import Key, change, costs_no_more, key, sets
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast_of
 from kvpressure.config.target import Target

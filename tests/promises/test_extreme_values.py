@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.advice import Action, Place, advise
+from kvpressure.advice.advise import Action, Place, advise
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.report import console, triage_report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.model.action import Action
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineView

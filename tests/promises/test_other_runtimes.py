@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
-from kvpressure.advice import advise
+from kvpressure.advice.advise import advise
 from kvpressure.advice.case import Place
 from kvpressure.cli import main
 from kvpressure.commandline.budget import Budget

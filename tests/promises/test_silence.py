@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.cli.findings import EngineFacts, Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.cli.sampling import Seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvpressure.advice import Action, Limit, Limits, Place, advise
+from kvpressure.advice.advise import Action, Limit, Limits, Place, advise
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.model.values import Derived

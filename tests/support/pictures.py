@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvpressure.advice import Action, Place, advise
+from kvpressure.advice.advise import Action, Place, advise
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds

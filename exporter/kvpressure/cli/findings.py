@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kvpressure.advice import Action, Case, Place, advise_on
+from kvpressure.advice.advise import Action, Case, Place, advise_on
 from kvpressure.cli.access import LIMIT_FLAGS
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import Thresholds

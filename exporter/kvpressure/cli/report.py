@@ -15,7 +15,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from kvpressure.advice import Action
+from kvpressure.advice.advise import Action
 from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.say import say

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice.forecast import as_shown
 from kvpressure.advice.recommendation import NOTHING, Change, Recommendation, Setup
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
@@ -77,6 +76,8 @@ def _beside(view: EngineView, thresholds: Thresholds, action: Action) -> Action:
     """Return an action that was predicted lately, beside what is shown now."""
     if action.expected is None:
         return action
+    from kvpressure.advice.forecast import as_shown  # noqa: PLC0415 - it was predicted, so this is loaded already
+
     return replace(action, expected=as_shown(view.derived, thresholds, action.expected))
 
 

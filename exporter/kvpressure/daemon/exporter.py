@@ -12,7 +12,7 @@ from dataclasses import replace
 import structlog
 
 from kvpressure import __version__, logs
-from kvpressure.advice import Action, Case, Place, advise_on
+from kvpressure.advice.case import Case, Place
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
@@ -28,6 +28,7 @@ from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.profile import Profile
+from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
 from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, SourceHealth
 from kvpressure.model.view import EngineKey, EngineView, Price, decode_side_of, peers_of
@@ -107,6 +108,8 @@ class Daemon:
     def _advice(self, view: EngineView, standing: Change) -> tuple[Action, ...]:
         if view.diagnosis is None:
             return ()
+        from kvpressure.advice.advise import advise_on  # noqa: PLC0415 - 1.5 MiB that a node without trouble never needs
+
         target = next((target for target in self._targets.targets if target.name == view.key.target), None)
         place = Place(
             namespace=view.namespace,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Limit, Limits, advise, known_limits
+from kvpressure.advice.advise import Limit, Limits, advise, known_limits
 from kvpressure.exposition.wording import by_time
 from kvpressure.model.action import AFTER, NOW
 from kvpressure.model.samples import CacheConfig

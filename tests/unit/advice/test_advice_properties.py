@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.advice import Limit, Limits, Place
+from kvpressure.advice.advise import Limit, Limits, Place
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.printable import clean
 from tests.support.advice_cases import PROCESS, PRODUCTION, advice, kv, limits

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.batch import more_sequences
 from kvpressure.advice.case import Case
 from kvpressure.advice.replicas import replica

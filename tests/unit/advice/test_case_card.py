@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place
+from kvpressure.advice.advise import Place
 from kvpressure.advice.case import Case
 from kvpressure.capacity.cards import table
 from kvpressure.cli.replay import ReplayTarget

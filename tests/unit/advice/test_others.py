@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Limit, Limits, Place, advise
+from kvpressure.advice.advise import Limit, Limits, Place, advise
 from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import ASSUMED

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast_of
 from kvpressure.advice.pressure import declined

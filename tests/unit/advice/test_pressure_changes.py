@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise, advise_on
+from kvpressure.advice.advise import Place, advise, advise_on
 from kvpressure.advice.cache import caching, tier
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import by_priority

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import AFTER, Action
 from kvpressure.model.codec import action_json

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvpressure.advice import Limit, Limits
+from kvpressure.advice.advise import Limit, Limits
 from kvpressure.advice.recommendation import REFUTED, Change, Recommendation, Setup
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.verdict import Cause

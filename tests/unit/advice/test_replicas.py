@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.advice import Limits, Place, advise
+from kvpressure.advice.advise import Limits, Place, advise
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView, Peer
 from tests.support.advice_cases import advice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.advice import Case, Place, advise_on
+from kvpressure.advice.advise import Case, Place, advise_on
 from kvpressure.model.action import Action
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import DecodeEngine, EngineView

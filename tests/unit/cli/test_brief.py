@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.cli.brief import brief_report, facts_of
 from kvpressure.cli.findings import Finding
 from kvpressure.config.thresholds import load_thresholds

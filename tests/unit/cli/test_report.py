@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding, advice_json, advised, as_json, exit_code, worst_first
 from kvpressure.config.thresholds import load_thresholds

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from kvpressure.advice import _NOW
+from kvpressure.advice.advise import _NOW
 from kvpressure.advice.recommendation import LOOK
 from kvpressure.daemon.advised import Advised
 from kvpressure.daemon.recommended import AGAIN_SECONDS, Recommender

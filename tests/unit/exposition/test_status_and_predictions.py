@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from kvpressure.advice import Case, Place, advise_on
+from kvpressure.advice.advise import Case, Place, advise_on
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.advised import Advised

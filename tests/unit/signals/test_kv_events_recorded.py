@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget

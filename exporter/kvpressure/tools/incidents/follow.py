@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from kvpressure.advice import Place, advise
+from kvpressure.advice.advise import Place, advise
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings

@@ -1,0 +1,226 @@
+"""PURE: what to do about a diagnosis, in order, with computed values and commands to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.advice import others, pressure, transfer
+from kvpressure.advice.case import Case, Place
+from kvpressure.advice.limits import known_limits
+from kvpressure.advice.rollout import VERIFY, with_open_check
+from kvpressure.advice.shell import placeholders
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.action import AFTER, NOW, Action
+from kvpressure.model.catalogue import NOT_KNOWN
+from kvpressure.model.limits import Limit, Limits
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.model.view import CALM, Observed, Peer
+
+__all__ = ["Action", "Case", "Limit", "Limits", "Place", "advise", "advise_on", "known_limits"]
+
+_BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]] = {
+    Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
+    Cause.CONCURRENCY_BOUND: others.concurrency_bound,
+    Cause.COMPUTE_BOUND: others.compute_bound,
+    Cause.HOST_BOUND: others.host_bound,
+    Cause.STUCK: others.stuck,
+    Cause.HEALTHY: pressure.building,
+    Cause.UNKNOWN: others.unknown,
+    Cause.DEFERRED: others.deferred,
+    Cause.PAUSED: lambda _: ([], ""),
+    Cause.IDLE: lambda _: ([], ""),
+}
+"""Each returns its actions, and why nothing could be predicted of them, "" where that is not special to the case."""
+_BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] = {
+    "eviction": pressure.evicted,
+    "held_for_transfer": transfer.held_for_transfer,
+    "reserved": pressure.reserved,
+    "transfer": transfer.slow_transfer,
+}
+"""Details whose cure is another than that of their cause."""
+
+_CHANGE_NOTHING: Final = frozenset(
+    {
+        "apply",
+        "another_limit",
+        "look_longer",
+        "measure",
+        "save_evidence",
+        "see_decode_side",
+        "see_what_is_waited_for",
+        "see_whether_it_runs",
+        VERIFY,
+        "would_not_help",
+    }
+)
+"""What only looks, or puts in force what other actions have told."""
+_NOW: Final = frozenset(
+    {
+        "add_replica",
+        "another_limit",
+        "ask_less",
+        "cap_output",
+        "cap_prompt",
+        "cap_tokens",
+        "decode_replica",
+        "fewer_sessions",
+        "look_longer",
+        "route",
+        "save_evidence",
+        "see_decode_side",
+        "see_what_is_waited_for",
+        "see_whether_it_runs",
+    }
+)
+"""What a router, a gateway or a new server does, and what only looks."""
+_NOTHING: Final = frozenset({"would_not_help", VERIFY})
+_USES_WHAT_IS_THERE: Final = "route"
+"""Costs nothing and is at once: it comes before what refuses requests or needs GPUs, whatever these gain."""
+_ORDER: Final = (NOW, AFTER, "")
+_ENDS_REQUESTS: Final = "restart"
+"""Mends nothing where the verdict is wrong."""
+_UNPREDICTED_ACTION: Final = {
+    "restart": "a restart changes no limit",
+    "host_memory": "it keeps the server alive, and changes nothing that it does",
+    "less_work": "the page does not tell how long the steps of another model would take",
+    "queue_limit": "the page does not tell how long the requests were that were refused",
+}
+_UNPREDICTED_CAUSE: Final = {
+    Cause.HOST_BOUND: "the time passes outside the engine's steps, and only these are simulated",
+    Cause.STUCK: "the engine does nothing, so there is nothing to start from",
+    Cause.HEALTHY: "nothing is lost yet that could be won back",
+}
+_ELSE: Final = "too little is known of the traffic"
+
+
+def _by_verdict(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions, and why they could not be predicted; where evictions stand beside, the cures of both."""
+    diagnosis = case.diagnosis
+    if diagnosis.detail in _BY_DETAIL:
+        return _BY_DETAIL[diagnosis.detail](case)
+    actions, reason = _BY_CAUSE[diagnosis.cause](case)
+    if diagnosis.cause is Cause.KV_CACHE_PRESSURE and case.symptom("evicting") is True:
+        beside, why = pressure.evicted(case)
+        return _both(actions, beside), reason or why
+    return actions, reason
+
+
+def _unconfirmed(case: Case) -> tuple[list[Action | None], str]:
+    """Return what to do about a verdict that the evidence does not bear out: nothing that costs anybody anything."""
+    if case.diagnosis.cause in (Cause.STUCK, NOT_KNOWN):
+        return _by_verdict(case)
+    return ([] if case.diagnosis.cause in CALM else [others.unconfirmed(case)]), ""
+
+
+def _both(actions: Sequence[Action | None], beside: Sequence[Action | None]) -> list[Action | None]:
+    """Return all of the first, then those of the others that do something else; what checks all of it comes last."""
+    first, then = ([one for one in some if one is not None] for some in (actions, beside))
+    done = {one.key for one in first}
+    kept = [one for one in first if one.key != VERIFY]
+    return [
+        *kept,
+        *(one for one in then if one.key not in done and one.key != VERIFY),
+        *(one for one in first if one.key == VERIFY),
+    ]
+
+
+def advise(
+    diagnosis: Diagnosis,
+    derived: Derived,
+    limits: Limits,
+    place: Place,
+    thresholds: Thresholds,
+    *,
+    silent: bool = False,
+    observed: Observed | None = None,
+    peers: Sequence[Peer] = (),
+) -> tuple[Action, ...]:
+    """Return the actions on a diagnosis; what is told of a `Case` goes for its parts.
+
+    Consequences are predicted from what was `observed`. `peers` are other replicas that could take requests.
+    """
+    return advise_on(Case(diagnosis, derived, limits, place, thresholds, observed, peers), silent=silent)
+
+
+def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
+    """Return the actions in the order to take them, those without a restart first; empty when nothing is wrong.
+
+    Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
+    still runs. A device OOM is advised on whatever the cause is: the server that it killed seems idle or unknown.
+    Consequences are predicted where anything was observed, which takes a second of CPU at most: not for every poll.
+    """
+    diagnosis, thresholds = case.diagnosis, case.thresholds
+    unsure = diagnosis.confidence < thresholds.advice_destructive_min_confidence_ratio
+    too_early = unsure or diagnosis.t - diagnosis.since < thresholds.stuck_min_seconds
+    actions, reason = _unconfirmed(case) if unsure and not case.device_oom else _by_verdict(case)
+    first: list[Action | None] = [others.silent(case)] if silent else []
+    if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
+        first += pressure.after_device_oom(case)
+    explained = [_explained(action, diagnosis.cause, "") for action in first if action is not None]
+    explained += [_explained(action, diagnosis.cause, reason) for action in actions if action is not None]
+    if diagnosis.cause is Cause.STUCK and too_early:
+        explained = [_looked_at(case, one) if one.key == _ENDS_REQUESTS else one for one in explained]
+    elif unsure:
+        explained = [one for one in explained if one.key != _ENDS_REQUESTS]
+    simulated = {one.key: one.expected.gain_ratio for one in actions if one is not None and one.expected is not None}
+    placed = [replace(action, when=_when(action, diagnosis.cause)) for action in explained]
+    placed = sorted(_most_gain_first(case, placed, simulated), key=lambda one: _ORDER.index(one.when))
+    return tuple(
+        replace(
+            action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)
+        )
+        for order, action in enumerate(placed, 1)
+    )
+
+
+def _most_gain_first(case: Case, actions: Sequence[Action], simulated: Mapping[str, float]) -> list[Action]:
+    """Return the actions; of the predicted ones without a restart the one that gains most comes first.
+
+    Of equal ones the first that is listed does; `simulated` are gains by key, where no number is certain enough to be
+    printed those decide. What uses replicas that have room stays where it is.
+    """
+    ordered = list(actions)
+    now = {at: one for at, one in enumerate(ordered) if one.when == NOW and one.key != _USES_WHAT_IS_THERE}
+    found = {at: one.expected.gain_ratio for at, one in now.items() if one.expected is not None}
+    gains = found or {at: simulated[one.key] for at, one in now.items() if one.key in simulated}
+    if gains:
+        enough = (1 + max(gains.values())) * (1 - case.thresholds.advice_gain_min_ratio)
+        most = next(at for at, gain in gains.items() if 1 + gain >= enough)
+        ordered.insert(min(gains), ordered.pop(most))
+    return ordered
+
+
+def _looked_at(case: Case, action: Action) -> Action:
+    """Return what takes the place of an action that would end requests on a verdict that is unsure or too young."""
+    looks, diagnosis = others.silent(case), case.diagnosis
+    floor = case.thresholds.advice_destructive_min_confidence_ratio
+    why = f"from a confidence of {floor:.0%} on; it is {diagnosis.confidence:.0%}"
+    if diagnosis.confidence >= floor:
+        seconds = diagnosis.t - diagnosis.since
+        why = f"once the verdict is {case.thresholds.stuck_min_seconds:.0f} s old; it is {seconds:.0f} s old"
+    return replace(
+        looks,
+        title="See whether the server still serves",
+        why=f"{action.title} would end its requests, and is advised {why}.",
+    )
+
+
+def _when(action: Action, cause: Cause) -> str:
+    if action.key in _NOTHING or (action.key == "memory_headroom" and not action.flags):
+        return ""
+    lost_anyway = cause is Cause.STUCK  # a server that gets nowhere has no work left to lose
+    return NOW if action.key in _NOW or lost_anyway else AFTER
+
+
+def _explained(action: Action, cause: Cause, reason: str) -> Action:
+    """Return the action; without a predicted effect it says why, with `reason` where nothing else is known to be."""
+    if action.expected is not None and action.expected.doubt:
+        return replace(action, expected=None, unpredicted=action.expected.text)
+    stays = action.key == "memory_headroom" and not action.flags
+    if action.expected is not None or action.unpredicted or action.key in _CHANGE_NOTHING or stays:
+        return action
+    why = _UNPREDICTED_CAUSE.get(cause) or _UNPREDICTED_ACTION.get(action.key) or reason or _ELSE
+    return replace(action, unpredicted=why)
