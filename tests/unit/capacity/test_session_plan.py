@@ -30,6 +30,7 @@ def test_the_cliff_is_where_the_lab_has_it():
     assert plan.best_hit_ratio == pytest.approx(0.905, abs=0.03)
 
 
+@pytest.mark.exhaustive
 def test_what_serves_them_serves_them():
     plan, found = planned(480_000), beside(480_000)
     assert not found.serves
@@ -51,6 +52,7 @@ def test_a_pool_for_all_needs_nothing_more():
     assert found.sessions_per_replica == 40
 
 
+@pytest.mark.exhaustive
 def test_many_sessions_are_planned_by_their_share_of_the_pool():
     few, many = planned(480_000), planned(4_800_000, replace(AGENTS, count=400))
     assert many.working_set_tokens == pytest.approx(10 * few.working_set_tokens, rel=0.02)

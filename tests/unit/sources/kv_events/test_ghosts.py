@@ -114,6 +114,7 @@ def test_a_sample_tells_the_same_within_its_error():
         assert next(both) == pytest.approx(next(both), rel=0.15)
 
 
+@pytest.mark.exhaustive
 def test_memory_is_bounded_at_any_number_of_blocks():
     tracemalloc.start()
     try:
