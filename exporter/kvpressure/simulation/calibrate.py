@@ -206,7 +206,7 @@ def known(
         reuses=cache.prefix_caching is not False,
     )
     rate = generated / seconds
-    noise = _tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running + waiting)
+    noise = _tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running, waiting)
     measured = Measured(rate, running, waiting, preempted / seconds, *noise)
     demand = _demand(observed, intervals, prompts, outputs, cached, taken.alike)
     if taken.other_clients:
@@ -280,10 +280,13 @@ def _tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
     return PARTS_FACTOR * statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
 
 
-def _usual_ratio(observed: Observed, rate: float, present: float) -> float:
-    """Return what the engine does in five minutes over what it does in the window; 1 where its load was another."""
-    long = observed.minutes
-    if long is None or not 1 / SAME_LOAD < (long.running + long.waiting) / present < SAME_LOAD:
+def _usual_ratio(observed: Observed, rate: float, running: float, waiting: float) -> float:
+    """Return what the engine does in five minutes over what it does in the window; 1 where its load was another.
+
+    It was where other numbers of requests ran or waited: an incident that has just begun is no sample of the calm.
+    """
+    long, apart = observed.minutes, (SAME_LOAD - 1) * (running + waiting)
+    if long is None or max(abs(long.running - running), abs(long.waiting - waiting)) >= apart:
         return 1.0
     return long.tokens_per_second / rate
 
