@@ -56,7 +56,7 @@ _CHANGE_NOTHING: Final = frozenset(
         "would_not_help",
     }
 )
-"""What only looks, or puts in force what other actions have told."""
+"""What only looks, or puts in force what other actions change."""
 _NOW: Final = frozenset(
     {
         "add_replica",
@@ -138,7 +138,7 @@ def advise(
     observed: Observed | None = None,
     peers: Sequence[Peer] = (),
 ) -> tuple[Action, ...]:
-    """Return the actions on a diagnosis; what is told of a `Case` goes for its parts.
+    """Return the actions on a diagnosis; its parts are as in `Case`.
 
     Consequences are predicted from what was `observed`. `peers` are other replicas that could take requests.
     """

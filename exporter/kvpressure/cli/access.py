@@ -29,7 +29,7 @@ _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?
 _OURS: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
 REFUSED_SECONDS: Final = 0.5
-"""For so long an engine may refuse connections before that is told: it may just start."""
+"""For so long an engine may refuse connections before that is reported: it may just start."""
 
 access_options = together(
     click.option("--bearer-token-file", type=EXISTING_FILE, help="File that holds the bearer token to send."),

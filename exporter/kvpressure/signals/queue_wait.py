@@ -63,7 +63,7 @@ class QueueWait:
             or _first_tokens_late(window, baseline, thresholds)
         )
         shrinks = _shrinks(window, thresholds)
-        # A queue that breathes is not told while it shrinks, and what comes back began before that.
+        # A queue that breathes is not reported while it shrinks, and what comes back began before that.
         if window.t - self._last > thresholds.verdict_window_seconds:
             self._since = window.t
         if late and not shrinks:

@@ -195,7 +195,7 @@ class Model:
         return [(question, outcome) for question, outcome in made if outcome is not None]
 
     def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
-        """Return what changes make of this engine, set beside one of which tokens a second are told times `factor`."""
+        """Return what changes make of this engine, set beside one whose tokens a second are multiplied by `factor`."""
         then = self.outcome(applied(self.state, changes))
         if then is None or self.outcome(self.state) is None:
             return None
