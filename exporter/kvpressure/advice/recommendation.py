@@ -99,10 +99,10 @@ class Recommendation:
         stands, calm = self._standing, CATALOGUE[diagnosis.cause].calm
         actions = tuple(advise(NOTHING if stands is None else (stands.step.key, stands.step.value)))
         unsure = bool(actions) and actions[0].key == LOOK
-        if unsure and stands is not None and stands.cause is diagnosis.cause and stands.step.when == NOW:
-            return _first(stands, actions)  # between two bursts: what needs no restart stays, the look comes after it
         if unsure or (stands is None and t - diagnosis.since < settle):
-            return actions
+            # Between two bursts what needs no restart stays, and the look comes after it.
+            stays = stands is not None and stands.cause is diagnosis.cause and stands.step.when == NOW
+            return _first(stands, actions) if stands is not None and stays else actions
         if stands is None:
             if calm:
                 self._refuted.clear()
