@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -159,6 +159,12 @@ def pages_table(name: str, scores: dict[int, dict[str, PageScore]], critical: st
     return Table(f"Pages, {name}", head, (*rows, *wrong))
 
 
+def told_table(told: Mapping[str, tuple[int, int]]) -> Table:
+    """A row per alert: in how many of the episodes with what it is about it fired."""
+    rows = tuple((alert, str(did), str(of)) for alert, (did, of) in told.items())
+    return Table("Episodes with what the alert is about, and those in which it fired", ("alert", "fired", "of"), rows)
+
+
 def result_rows(name: str, scores: dict[int, dict[str, PageScore]], critical: str) -> list[dict[str, object]]:
     """The critical alert's figures, for pages.json and the README."""
     return [
@@ -211,13 +217,7 @@ def main() -> int:
         with prometheus.serving(sample for one in beside for sample in one.samples()) as server:
             rights[AROUND], told = around.scored(beside, server)
         shown.append(rights_table(AROUND, rights[AROUND]))
-        shown.append(
-            Table(
-                "Episodes with what the alert is about, and those in which it fired",
-                ("alert", "fired", "of"),
-                tuple((alert, str(did), str(of)) for alert, (did, of) in told.items()),
-            )
-        )
+        shown.append(told_table(told))
     for table in shown:
         print(table.text())
     if options.write_docs:
