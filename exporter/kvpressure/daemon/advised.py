@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice.recommendation import NOTHING, Change, Recommendation, Setup
+from kvpressure.advice.recommendation import LOOK, NOTHING, Change, Recommendation, Setup
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
-from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.model.view import CALM, EngineKey, EngineView
 
 KEPT_SECONDS: Final = 15.0
 MAX_KEPT: Final = 8
@@ -40,14 +40,15 @@ class Advised:
             return make(view, NOTHING)
         with self._lock:
             actions = self._advice(view, thresholds, replicas, make)
-            stands = bool(actions) and actions[0].since is not None
             steps = {key: one for key, one in self._steps.items() if abs(view.t - one[0]) < FORGOTTEN_SECONDS}
             steps.pop(view.key, None)
-            self._steps = {**steps, view.key: (view.t, actions[0].key)} if stands else steps
+            if actions and _is_first_step(actions[0], calm=view.diagnosis.cause in CALM):
+                steps[view.key] = view.t, actions[0].key
+            self._steps = steps
         return actions
 
     def steps(self) -> dict[EngineKey, str]:
-        """Return the key of the step that stands for each engine, where one does, as of its newest advice."""
+        """Return the key of the first step for each engine, where there is one, as of its newest advice."""
         return {key: step for key, (_, step) in self._steps.items()}
 
     def _advice(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
@@ -70,6 +71,11 @@ class Advised:
         if view.diagnosis is None:
             return ()
         return recommendation.follow(view.diagnosis, setup, thresholds, lambda change: make(view, change))
+
+
+def _is_first_step(action: Action, *, calm: bool) -> bool:
+    """Return whether this is worth saying in an alert: it stands, or it is what would be done about trouble now."""
+    return action.since is not None or (not calm and bool(action.when) and action.key != LOOK)
 
 
 def _beside(view: EngineView, thresholds: Thresholds, action: Action) -> Action:

@@ -16,6 +16,8 @@ from kvpressure.net.threads import in_own_thread
 
 RESTS_FACTOR: Final = 50.0
 """Rest after each look, in seconds a second of CPU that it took: all of them take a fiftieth of a core."""
+FIRST_SECONDS: Final = 10.0
+"""Of a verdict, before its first look: an alert fires once, often before the verdict has settled."""
 AGAIN_SECONDS: Final = 60.0
 """An engine whose verdict stays is looked at again after so long: whether its step still holds."""
 
@@ -25,7 +27,7 @@ log = structlog.get_logger("kvpressure.daemon.recommended")
 class Recommender:
     """Looks at one engine at a time, in a thread: first at those without a look, then at the one looked at longest ago.
 
-    `follow` advises on a view, as the page does; `steps` gives the step that stands, by engine.
+    `follow` advises on a view, as the page does; `steps` gives the first step, by engine.
     """
 
     def __init__(self, follow: Callable[[EngineView], object], steps: Callable[[], Mapping[EngineKey, str]]) -> None:
@@ -59,7 +61,7 @@ class Recommender:
         self._pending.add_done_callback(lambda done: self._done(now, done))
 
     def marked(self, engines: Iterable[EngineView]) -> tuple[EngineView, ...]:
-        """Return the views, each with the step that stands for its engine; none where nothing is wrong any more."""
+        """Return the views, each with the first step for its engine; none where nothing is wrong any more."""
         steps = self._steps()
         return tuple(
             replace(view, step=steps[view.key])
@@ -72,11 +74,16 @@ class Recommender:
         diagnosis = view.diagnosis
         if diagnosis is None:
             return False
-        over = diagnosis.cause in CALM and not stands
-        if over or now - self._since[view.key][0] < thresholds.advice_settle_seconds:
+        since, settle = self._since[view.key][0], thresholds.advice_settle_seconds
+        if diagnosis.cause in CALM:
+            if not stands or now - since < settle:
+                return False
+        elif now - since < min(FIRST_SECONDS, settle):
             return False
         last = self._looked.get(view.key)
-        return last is None or last[1] != _verdict(view) or now - last[0] >= AGAIN_SECONDS
+        if last is None or last[1] != _verdict(view) or now - last[0] >= AGAIN_SECONDS:
+            return True
+        return last[0] < since + settle <= now  # what was said before it settled is looked at again
 
     def _seen(self, now: float, view: EngineView) -> tuple[float, object]:
         """Return since when an engine has had its cause, and the cause."""
