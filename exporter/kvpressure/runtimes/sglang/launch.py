@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kvpressure.commandline.numbers import share, whole
-from kvpressure.commandline.options import Dialect, Options
+from kvpressure.commandline.options import Dialect, Given, Options
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
+from kvpressure.model.environment import ROLE_CODES
 from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, port_or, start_script
 
 NAMES: Final[Mapping[str, str]] = {
     "chunked-prefill-size": "chunked-p",
     "config": "config",
     "context-length": "context-l",
+    "disaggregation-mode": "disaggregation-m",
     "dp-size": "dp-size",
     "dtype": "dtype",
     "ep-size": "ep-size",
@@ -47,6 +49,13 @@ _ALIASES: Final = {
 
 _SWITCH: Final = re.compile(r"--(enable|disable|trust|skip|allow|collect|is|show|delete)([-_]|$)")
 
+
+def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
+    given = options.get("disaggregation-mode")
+    code = None if given is None else ROLE_CODES.get(given.text)
+    return None if given is None or code is None else (code, given.written)
+
+
 FLAGS: Final = Flags(
     dialect=Dialect(NAMES, _SWITCH, aliases=_ALIASES),
     limits={
@@ -57,6 +66,7 @@ FLAGS: Final = Flags(
         # At most that: a pool that memory makes smaller stays smaller.
         "kv_capacity_tokens": ("max-total-tokens", whole),
     },
+    role=_role,
     model="model-path",
     ranks=(
         ("--tensor-parallel-size", "--tp-size", "--tp"),
