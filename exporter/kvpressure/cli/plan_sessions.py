@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import click
 
 from kvpressure.capacity.arithmetic import number, size
 from kvpressure.capacity.capacity_plan import Plan
 from kvpressure.capacity.session_plan import TURNS, OnPool, SessionPlan, SessionsAsked, plan_sessions
+from kvpressure.cli.options import together
 from kvpressure.cli.say import say, say_json
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 ANSWER_TOKENS: Final = 300.0
 """Of an answer, unless --output-p95 says another."""
@@ -34,7 +33,7 @@ def seconds(text: str) -> float:
     return found
 
 
-_OPTIONS: Final = (
+session_options: Final = together(
     click.option("--sessions", type=click.IntRange(1, 100_000), help="Chats or agents at a time that come back."),
     click.option("--context", type=click.FloatRange(16, 10_000_000), help="Tokens of a session's context on average."),
     click.option("--think", type=seconds, metavar="TIME", help="From an answer to the session's next turn, as 20s."),
@@ -42,13 +41,6 @@ _OPTIONS: Final = (
         "--turns", type=click.IntRange(2, 10_000), default=TURNS, show_default=True, help="Turns of a session."
     ),
 )
-
-
-def session_options(function: F) -> F:
-    """Sessions that are described."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def asked_of(options: Mapping[str, Any]) -> SessionsAsked | None:
