@@ -15,7 +15,7 @@ from kvpressure.cli.access import prometheus_options, server_of
 from kvpressure.cli.options import EXISTING_FILE, refuse, thresholds_of
 from kvpressure.cli.progress import Bar
 from kvpressure.cli.say import fail, say, say_json
-from kvpressure.config.own_file import write_own
+from kvpressure.config.files import write_own
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import SourceError

@@ -31,10 +31,11 @@ from kvpressure.cli.access import access_options, kube_context_options, namespac
 from kvpressure.cli.cards import predicted, prediction_report
 from kvpressure.cli.model_file import known_gpu, known_model, read_config
 from kvpressure.cli.options import UsualFirst
-from kvpressure.cli.plan_report import flags, report
-from kvpressure.cli.plan_sessions import (
+from kvpressure.cli.plan_report import (
     asked_of,
+    flags,
     planned,
+    report,
     session_options,
     session_report,
     sessions_alone,

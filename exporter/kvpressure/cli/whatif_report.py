@@ -15,7 +15,7 @@ from rich.text import Text
 from kvpressure.cli.say import CliError
 from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
-from kvpressure.config.own_file import write_own
+from kvpressure.config.files import write_own
 from kvpressure.model.action import UNPREDICTABLE
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import number

@@ -27,8 +27,8 @@ from kvpressure.kubernetes.objects.references import Found
 from kvpressure.kubernetes.port_forward import PortForward
 from kvpressure.model.environment import LOG_KINDS, ContainerId, LogReport
 from kvpressure.sources.logs.classify import is_telling
+from kvpressure.sources.logs.follower import Allowance, Tally
 from kvpressure.sources.logs.lines import Line
-from kvpressure.sources.logs.tally import Allowance, Tally
 
 TAIL_LINES: Final = 5000
 LARGEST_LOG_BYTES: Final = 2 * 1024 * 1024

@@ -41,7 +41,7 @@ def note_least(name: Literal["tokens", "blocks"]) -> Note:
     """Return what notes the number of a line, the smallest of several."""
 
     def note(facts: Facts, match: re.Match[str]) -> None:
-        if found := whole(match[1]):
+        if found := logged_count(match[1]):
             setattr(facts, name, min(found, getattr(facts, name) or found))
 
     return note
@@ -65,7 +65,7 @@ class Wordings:
     quotes: str = ""
 
 
-def whole(text: str) -> int:
+def logged_count(text: str) -> int:
     """Return a number of a log, `12,345` or `12345`; 0 for none."""
     digits = text.replace(",", "")
     return int(digits) if digits.isdecimal() else 0

@@ -1,15 +1,165 @@
 """Text Generation Inference, from its source and documentation (router and launcher 3.3); no server was run.
 
-What to advise of TGI, in its own flags; after its launcher's documentation.
+TGI's metrics page, which its router serves on the port of the API.
+
+A request joins the batch when its prompt and all that it may generate (`max_new_tokens`) fit into
+`max_batch_total_tokens` beside what those in it have reserved in the same way (backends/v3/src/queue.rs), and prompts
+joining together are no more than `max_batch_prefill_tokens`. The page has what is reserved
+(`tgi_batch_current_max_tokens`), and of what, the log alone says. Nothing is preempted: what was reserved suffices.
+
+Series have no labels but `method` and `err`, and there is no process start. Lengths are counted when a request comes
+in, tokens and latencies when it ends.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.runtimes.runtime import Advice, Audit, Planning, Remedy, Runtime
-from kvpressure.runtimes.tgi.launch import STARTING
-from kvpressure.runtimes.tgi.metrics import EVIDENCE, LOGS, TGI
+from kvpressure.commandline.options import Dialect, Options, share, whole
+from kvpressure.commandline.programs import SHELLS, Launch, base
+from kvpressure.commandline.shell import Words
+from kvpressure.runtimes.runtime import Advice, Audit, Planning, Remedy, Runtime, Wordings, note_least
+from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, with_variables
+from kvpressure.runtimes.table import OptionalSignal, Row, Table
+
+TGI: Final = Table(
+    runtime="tgi",
+    prefix="tgi_",
+    spellings=("tgi_",),
+    relayed=frozenset(),
+    gauges=(
+        Row("running", ("tgi_batch_current_size",)),
+        Row("waiting", ("tgi_queue_size",)),
+        Row("kv_tokens", ("tgi_batch_current_max_tokens",)),
+    ),
+    counters=(
+        Row("generation_tokens", ("tgi_request_generated_tokens_sum",)),
+        Row("steps", ("tgi_batch_inference_count",)),
+        Row("finished", ("tgi_request_success",)),
+        Row("rejected", ("tgi_request_failure",), where=(("err", "overloaded"),)),
+        # A batch of those that join is one observation of how many they are.
+        Row("started", ("tgi_batch_next_size_sum",)),
+        Row("finished_prompts", ("tgi_request_input_length_count",)),
+        Row("finished_prompt_tokens", ("tgi_request_input_length_sum",)),
+        Row("finished_output_tokens", ("tgi_request_generated_tokens_sum",)),
+        Row("ended", ("tgi_request_duration_count",), slow=True),
+        Row("e2e_seconds", ("tgi_request_duration_sum",), slow=True),
+        Row("queue_seconds", ("tgi_request_queue_duration_sum",), slow=True),
+        Row("inference_seconds", ("tgi_request_inference_duration_sum",), slow=True),
+    ),
+    histograms=(
+        Row("e2e", ("tgi_request_duration",)),
+        Row("inter_token", ("tgi_request_mean_time_per_token_duration",)),
+        Row("queue", ("tgi_request_queue_duration",)),
+        Row("request_prompt_tokens", ("tgi_request_input_length",)),
+        Row("request_max_tokens", ("tgi_request_max_new_tokens",)),
+        Row("request_output_tokens", ("tgi_request_generated_tokens",)),
+    ),
+    admission="reserved",
+)
+
+
+EVIDENCE: Final = (
+    OptionalSignal(
+        what="why requests wait: for room, or put off on their own account",
+        signals=("waiting_deferred",),
+        series=(),
+        how="no version of TGI exports it",
+    ),
+    OptionalSignal(
+        what="how many tokens the KV cache holds, of which the page tells only what is reserved",
+        signals=("capacity_tokens",),
+        series=(),
+        how="no version of TGI exports it: let kvpressure read the engine's log from its start on (logs in the "
+        "settings), which says Setting max batch total tokens to",
+    ),
+    OptionalSignal(
+        what="how long prefill took",
+        signals=("prefill_seconds",),
+        series=(),
+        how="no version of TGI exports it request by request",
+    ),
+)
+
+
+LOGS: Final = Wordings(
+    rows=(
+        ("engine_dead", " crashed", r"\bshard \d+ crashed\b"),
+        ("engine_dead", "shard complete standard error output", ""),
+        ("kv_capacity", "setting max batch total tokens to ", r"\bsetting max batch total tokens to \d"),
+    ),
+    words=("setting max batch total tokens to ",),
+    facts=((re.compile(r"\bsetting max batch total tokens to (\d{1,12})"), note_least("tokens")),),
+    banner="setting max batch total tokens to ",
+)
+
+
+NAMES: Final[Mapping[str, str]] = dict.fromkeys(
+    (
+        "cuda-memory-fraction",
+        "dtype",
+        "kv-cache-dtype",
+        "max-batch-prefill-tokens",
+        "max-batch-size",
+        "max-batch-total-tokens",
+        "max-concurrent-requests",
+        "max-input-tokens",
+        "max-total-tokens",
+        "model-id",
+        "num-shard",
+        "port",
+        "quantize",
+    ),
+    "\0",
+)
+"""Options that are looked for; none may be abbreviated. Each is a variable in capitals as well."""
+
+_ALIASES: Final = {"max-input-length": "max-input-tokens"}
+_SWITCH: Final = re.compile(r"--?(trust-remote-code|json-output|disable-|env|ngrok$|enable-|h$|help)")
+
+FLAGS: Final = Flags(
+    dialect=Dialect(NAMES, _SWITCH, aliases=_ALIASES, short={"-p": "port"}),
+    limits={
+        "max_input_tokens": ("max-input-tokens", whole),
+        "max_model_len": ("max-total-tokens", whole),
+        "max_num_seqs": ("max-batch-size", whole),
+        "max_num_batched_tokens": ("max-batch-prefill-tokens", whole),
+        "gpu_memory_utilization": ("cuda-memory-fraction", share),
+        # What fits by itself counts instead where the model's attention lets the server find that out.
+        "kv_capacity_tokens": ("max-batch-total-tokens", whole),
+    },
+    model="model-id",
+    ranks=(("--num-shard",),),
+    sizing=Sizing(tensor="num-shard", kv_cache_dtype="kv-cache-dtype", dtype="dtype", quantization="quantize"),
+)
+
+PORT: Final = 80
+"""Of its images; the launcher's own default is 3000."""
+
+_IMAGES: Final = re.compile(r"text-generation-inference|huggingface-pytorch-tgi-inference")
+
+
+def _launch(words: Words) -> Launch | None:
+    found = (at for at, word in enumerate(words) if base(word) == "text-generation-launcher")
+    return next((Launch(words[at + 1 :]) for at in found), None)
+
+
+def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
+    name = image_name(image)
+    if command or not _IMAGES.fullmatch(name):
+        return False
+    return not args or base(args[0]) not in SHELLS
+
+
+def _option(variable: str) -> str:
+    option = variable.lower().replace("_", "-")
+    return option if variable.isupper() and (option in NAMES or option in _ALIASES) else ""
+
+
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, port_or(PORT), completed=with_variables(_option))
+
 
 _FLAGS: Final = {
     "max_num_seqs": "--max-batch-size",

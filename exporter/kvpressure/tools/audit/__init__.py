@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from kvpressure.capacity.gpus import GPUS, gpu_named, nearest_gpus
-from kvpressure.commandline.numbers import human
+from kvpressure.commandline.options import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATIONS
 from kvpressure.tools.audit import compose, ray_serve, values, workloads

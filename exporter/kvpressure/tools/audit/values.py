@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.commandline.numbers import whole
+from kvpressure.commandline.options import whole
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import annotated, read_limits, read_start
 from kvpressure.runtimes.registry import RUNTIMES

@@ -20,7 +20,7 @@ from typing import IO, Annotated, Any, Final, TypeVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
-from kvpressure.config.own_file import open_own
+from kvpressure.config.files import open_own
 from kvpressure.model.schemas import misfit
 from kvpressure.model.schemas.incidents import SCHEMA
 from kvpressure.model.verdict import Cause
