@@ -9,8 +9,8 @@ from typing import Final
 
 from kvpressure.runtimes.registry import ASSUMED, TABLES, named
 from kvpressure.runtimes.table import Table
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, all_names, one_of, spelled, target_of
 from kvpressure.tools.incidents.paging import Span, ranged
 

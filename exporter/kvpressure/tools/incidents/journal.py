@@ -25,8 +25,7 @@ from kvpressure.model.schemas import misfit
 from kvpressure.model.schemas.incidents import SCHEMA
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import brief
-from kvpressure.tools.incidents.answers import is_bounded, read_json
-from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.answers import PrometheusError, is_bounded, read_json
 from kvpressure.tools.incidents.names import Json
 
 VERSION: Final = 2

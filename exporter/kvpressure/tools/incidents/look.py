@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 from kvpressure import __version__
 from kvpressure.model.schemas.incidents import VERSION
 from kvpressure.tools.incidents import judged_alerts, reported
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.backtest import compared
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.discover import Discovered, names_there, slowest, targets_there
-from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
 from kvpressure.tools.incidents.journal import (
