@@ -30,9 +30,8 @@ from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.record import SourceError
 from kvpressure.printable import clean
-from kvpressure.tools.audit import Knowledge, Manifests, Problem, audit, read
+from kvpressure.tools.audit import Knowledge, Manifests, Problem, as_json, as_sarif, audit, read
 from kvpressure.tools.audit.checks import CHECKS
-from kvpressure.tools.audit.formats import as_json, as_sarif
 from kvpressure.tools.audit.manifests import MAX_CHARS
 from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place, Report, Reviewed
 

@@ -21,7 +21,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.view import Price
-from kvpressure.tools.incidents import html, markdown
+from kvpressure.tools.incidents.files import as_html, as_markdown
 from kvpressure.tools.incidents.journal import Journal
 from kvpressure.tools.incidents.look import look_back
 from kvpressure.tools.incidents.names import Json, Selection
@@ -91,8 +91,8 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
         say(*summary(document))
         for incident in document["incidents"]:
             say("", *lines(incident))
-    _write(options["html"], html.report, document)
-    _write(options["markdown"], markdown.report, document)
+    _write(options["html"], as_html, document)
+    _write(options["markdown"], as_markdown, document)
     sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
 
 

@@ -13,7 +13,16 @@ from kvpressure.tools.incidents import judged_alerts, reported
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.backtest import compared
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.discover import Discovered, names_there, slowest, targets_there
+from kvpressure.tools.incidents.discover import (
+    QUEUE_STEP,
+    Discovered,
+    names_there,
+    screened,
+    screens,
+    slowest,
+    stretches,
+    targets_there,
+)
 from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
 from kvpressure.tools.incidents.journal import (
@@ -31,7 +40,6 @@ from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
 from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.tools.incidents.question import Question
-from kvpressure.tools.incidents.screen import QUEUE_STEP, screened, screens, stretches
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
