@@ -21,6 +21,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.view import Price
+from kvpressure.tools.incidents.collect import priced
 from kvpressure.tools.incidents.files import as_html, as_markdown
 from kvpressure.tools.incidents.journal import Journal
 from kvpressure.tools.incidents.look import look_back
@@ -85,6 +86,9 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     except KeyboardInterrupt:
         kept = f"; run it again with --resume {options['resume']} to go on" if options["resume"] else ""
         fail(f"incidents: stopped{kept}")
+    per_hour = options["price_per_hour"]
+    price = None if per_hour is None else Price(per_hour, options["currency"])
+    document = priced(document, options["gpus_per_engine"], price)
     if as_json:
         say_json(document)
     else:
@@ -94,11 +98,6 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     _write(options["html"], as_html, document)
     _write(options["markdown"], as_markdown, document)
     sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
-
-
-def _price(options: dict[str, Any]) -> Price | None:
-    per_hour = options["price_per_hour"]
-    return None if per_hour is None else Price(per_hour, options["currency"])
 
 
 def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> None:
