@@ -16,8 +16,8 @@ from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named
 from kvpressure.capacity.known_models import name_of
 from kvpressure.capacity.pool import Memory, pool_from_memory
 from kvpressure.cli.model_file import known_model
+from kvpressure.cli.say import CliError
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.record import SourceError
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.config_changes import GPU, ConfigChange
@@ -26,13 +26,6 @@ from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffi
 from kvpressure.simulation.server import STEP_TOKENS, RequestShape, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import Batch, UnknownError, knee_of
-
-
-class CardError(SourceError):
-    """Nothing is known of a card or a model; the sentence says which names are, and what to do."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__("no_card", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +45,10 @@ class OnCard:
 
 
 def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) -> OnCard:
-    """Return a model on the cards that options name. Raises CardError."""
+    """Return a model on the cards that options name. Raises CliError."""
     card, known = card_named(gpu), model_meant(model)
     if card is None:
-        raise CardError(f"--gpu {gpu}: no step times are known of it; there are: {', '.join(CARDS.values())}")
+        raise CliError(f"--gpu {gpu}: no step times are known of it; there are: {', '.join(CARDS.values())}")
     parallel = options.get("tensor_parallel") or 1
     dtype = options.get("kv_cache_dtype") or ""
     bits = 8 if f"{dtype}".startswith(("fp8", "int8")) else 16
@@ -111,7 +104,7 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
     try:
         # As it was given: a PCIe card has the name and the memory of the SXM one, and other step times.
         card = on_card(options["gpu"].given, options["model"], options, runtime)
-    except CardError:
+    except CliError:
         return None
     server = Server(float(plan.pool_tokens), card.steps)
     server = replace(server, max_num_seqs=plan.max_num_seqs, step_tokens=plan.max_num_batched_tokens)
@@ -193,5 +186,5 @@ def _asked(card: str, model: str, parallel: int, bits: int, geometry: Geometry |
     try:
         found: StepTable = silicon.asked(made)
     except silicon.SiliconError as error:
-        raise CardError(f"{error}; {what_there_is(model)}") from error
+        raise CliError(f"{error}; {what_there_is(model)}") from error
     return found

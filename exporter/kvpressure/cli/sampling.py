@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import Any
 
 import click
@@ -102,9 +101,7 @@ class Sampler:
         await self._fleet.apply(Changes(added=self.targets))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._fleet.stop()
         await self._sources.stop()
 

@@ -12,9 +12,9 @@ from kvpressure.capacity.cards import CARDS
 from kvpressure.cli.access import access_options, limit_options, pod_options
 from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
 from kvpressure.cli.report import console, progress, show
-from kvpressure.cli.say import CANNOT_TELL, fail, say_json
+from kvpressure.cli.say import CANNOT_TELL, CliError, fail, say_json
 from kvpressure.cli.whatif_changes import changes, names
-from kvpressure.cli.whatif_report import PictureError, draw, json_of, table_report
+from kvpressure.cli.whatif_report import draw, json_of, table_report
 from kvpressure.cli.whatif_source import Source, onto_of, source_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
@@ -128,7 +128,7 @@ def command(**options: Any) -> None:
         curves = [over_load(source.model, row.changes) for row in (rows[0], rows[-1])[: len(rows)]]
         try:
             draw(options["picture"], source, rows, curves)
-        except PictureError as error:
+        except CliError as error:
             fail(error)
     if options["as_json"]:
         say_json(json_of(source, rows, found, curves))

@@ -12,9 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvpressure.cli.say import CliError
 from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
-from kvpressure.config.own_file import write_own
+from kvpressure.config.files import write_own
 from kvpressure.model.action import UNPREDICTABLE
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import number
@@ -215,12 +216,8 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-class PictureError(Exception):
-    """The picture cannot be drawn; the message says why and what to do."""
-
-
 def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Sequence[Point]]) -> None:
-    """Write the picture. Raises PictureError.
+    """Write the picture. Raises CliError.
 
     Today's flags and the last row's, from a tenth of today's load to three times as much; today's load is marked, with
     the range of the table.
@@ -230,7 +227,7 @@ def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Seque
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise PictureError(
+        raise CliError(
             "--picture needs matplotlib: pip install 'kv-pressure-exporter[picture]' (--json has the same figures)"
         ) from error
     demand = source.model.known.demand
@@ -277,4 +274,4 @@ def _write(path: Path, figure: Any) -> None:
     try:
         write_own(path, drawn.getvalue())
     except OSError as error:
-        raise PictureError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise CliError(f"{path}: cannot be written: {error.strerror or error}") from error

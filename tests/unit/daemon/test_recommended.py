@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from kvpressure.advice.advise import _NOW
 from kvpressure.advice.recommendation import LOOK
-from kvpressure.daemon.advised import Advised
-from kvpressure.daemon.recommended import AGAIN_SECONDS, FIRST_SECONDS, Recommender
+from kvpressure.daemon.recommended import AGAIN_SECONDS, FIRST_SECONDS, Advised, Recommender
 from kvpressure.exposition.families import engine_values
 from kvpressure.model.action import FIRST_STEPS, NOW, Action
 from kvpressure.model.verdict import Cause, Diagnosis

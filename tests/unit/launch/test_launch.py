@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget
-from kvpressure.commandline.numbers import human, share, whole
+from kvpressure.commandline.options import human, share, whole
 from kvpressure.launch import Reading, read_start, runtime_of, serving_port
 from kvpressure.launch import read_limits as read_limits_of
 from kvpressure.model.environment import LIMIT_NAMES

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from typing import Final
 
 from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Remedy
@@ -21,12 +19,6 @@ _FLAGS: Final = {
     "kv_events": "--kv-events-config",
     "kv_cache_metrics": "--kv-cache-metrics",
 }
-
-
-def _caps(total: int, output: int) -> str:
-    answers = shlex.quote(json.dumps({"max_new_tokens": output}))
-    return f"--max-model-len={total} --override-generation-config={answers}"
-
 
 _REMEDIES: Final = {
     "lora_slots": Remedy(
@@ -116,7 +108,7 @@ ADVICE: Final = Advice(
         "max_num_batched_tokens": "2,048 to 16,384 unless set, by GPU",
         "gpu_memory_utilization": "0.9 unless set; 0.92 in recent versions",
     },
-    caps=_caps,
+    cap_flags="--max-model-len={total} --override-generation-config='{{\"max_new_tokens\": {output}}}'",
     step_why="At start vLLM sets aside the memory that one step of so many tokens needs and gives the rest to the "
     "pool: less per step leaves more to the pool and lowers the peak that ends in a device OOM.",
     step_cost="Long prompts are computed in more steps: time to first token rises. It must stay at or above "

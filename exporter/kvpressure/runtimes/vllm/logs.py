@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kvpressure.runtimes.runtime import GIB, Facts, Wordings, note_least, whole
+from kvpressure.runtimes.runtime import GIB, Facts, Wordings, logged_count, note_least
 
 _FREE_MEMORY: Final = "desired gpu memory utilization"
 
@@ -28,11 +28,11 @@ def _memory(facts: Facts, match: re.Match[str]) -> None:
 
 
 def _concurrency(facts: Facts, match: re.Match[str]) -> None:
-    facts.concurrency_tokens = whole(match[1]) * float(match[2])
+    facts.concurrency_tokens = logged_count(match[1]) * float(match[2])
 
 
 def _override(facts: Facts, match: re.Match[str]) -> None:
-    found, wanted = whole(match[1]), whole(match[2])
+    found, wanted = logged_count(match[1]), logged_count(match[2])
     facts.overridden = found / wanted if found and wanted else 1.0
 
 

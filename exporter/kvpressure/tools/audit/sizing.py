@@ -14,7 +14,7 @@ from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, 
 from kvpressure.capacity.gpus import Gpu, gpu_named
 from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool, Memory
-from kvpressure.commandline.numbers import human, whole
+from kvpressure.commandline.options import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine

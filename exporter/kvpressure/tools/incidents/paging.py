@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kvpressure.tools.incidents.answers import TooMuchError
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.errors import TooMuchError
 
 DAY_SECONDS: Final = 86_400.0
 SHORTEST_PAGE_SECONDS: Final = 900.0

@@ -11,9 +11,9 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.tools.incidents import client
+from kvpressure.tools.incidents.discover import Screen, screened, screens, stretches
 from kvpressure.tools.incidents.names import Selection, Spelled, Target, spelled
 from kvpressure.tools.incidents.paging import Span, pages
-from kvpressure.tools.incidents.screen import Screen, screened, screens, stretches
 from tests.support.fake_prometheus import FakePrometheus, success
 
 LIMITS = load_thresholds()

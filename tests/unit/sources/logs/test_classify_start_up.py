@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.runtimes.runtime import GIB
-from kvpressure.sources.logs.learn import StartUp
+from kvpressure.sources.logs.classify import StartUp
 from tests.support.tools import FIXTURES
 
 LOGS = FIXTURES / "logs"

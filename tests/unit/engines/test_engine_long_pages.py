@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvpressure.engines.long_pages import LongPages
+from kvpressure.engines.engine import LongPages
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext import lines

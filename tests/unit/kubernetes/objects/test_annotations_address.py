@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.objects import address
-from kvpressure.kubernetes.objects.address import AddressError
+from kvpressure.kubernetes.objects import annotations as address
+from kvpressure.kubernetes.objects.annotations import AddressError
 from kvpressure.kubernetes.objects.pods import MAX_TARGETS, PodReader
 
 HOST_IPS = ("10.0.0.7", "fd00::7")

@@ -1,12 +1,16 @@
-"""A look back as one HTML file: nothing is loaded from anywhere, and nothing in it runs.
+"""A look back as one HTML file, in which nothing is loaded from anywhere and nothing runs, and as Markdown.
 
-Its pictures are lines over time with the trouble shaded, as SVG whose text is escaped.
+Pictures of the first are lines over time with the trouble shaded, as SVG whose text is escaped. The second has one
+section an incident, what a post-mortem starts from. Names of engines come from outside: what Markdown would take for
+more than text is escaped.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import jinja2
@@ -34,7 +38,7 @@ _CHARTS: Final = (
 )
 
 
-def report(document: Json) -> str:
+def as_html(document: Json) -> str:
     """Return the page."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("kvpressure.tools.incidents", "templates"),
@@ -129,3 +133,99 @@ def _path(style: str, places: Sequence[float], values: Sequence[float], top: flo
 
     drawn = ["M" + "L".join(point(*one) for one in run) + "h1" * (len(run) == 1) for run in runs(values)]
     return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn))
+
+
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
+
+
+def plain(text: object) -> str:
+    r"""Text in one line that means nothing to Markdown.
+
+    >>> print(plain("a|b <i>"))
+    a\|b \<i\>
+    """
+    return _SPECIAL.sub(r"\\\1", clean(str(text)))
+
+
+def fenced(lines: list[str]) -> Iterator[str]:
+    """Shell lines as they are."""
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield from (f"{fence}sh", *map(clean, lines), fence)
+
+
+def as_markdown(document: Json) -> str:
+    """Return the whole document."""
+    return "\n".join(_lines(document)) + "\n"
+
+
+def _lines(document: Json) -> Iterator[str]:
+    head, *rest = words.summary(document)
+    yield from ("# Incidents of engines", "", plain(head), "")
+    yield from (f"- {plain(line.strip())}" for line in rest)
+    if document["incidents"]:
+        yield from ("", "| # | began (UTC) | length | engine | cause | lost tokens |", "|---|---|---|---|---|---|")
+    for number, one in enumerate(document["incidents"], 1):
+        began, length = clock(one["began"], day=True).removesuffix(" UTC"), duration(one["seconds"])
+        cells = (number, began, length, words.engine_name(one), words.cause_label(one), words.lost(one))
+        yield "| " + " | ".join(map(plain, cells)) + " |"
+    for number, one in enumerate(document["incidents"], 1):
+        yield from _incident(number, one)
+
+
+def _incident(number: int, one: Json) -> Iterator[str]:
+    yield from ("", f"## {number}. {plain(words.cause_label(one))}: {plain(words.engine_name(one))}", "")
+    yield f"**{plain(words.when(one))}.** {plain(words.meaning(one))} Lost: {plain(words.lost(one))}."
+    yield from ("", "### What happened", "", "| time (UTC) | what |", "|---|---|")
+    for t, text in sorted(_events(one)):
+        yield f"| {clock(t, day=True).removesuffix(' UTC')} | {plain(text)} |"
+    yield from ("", "### Why", "")
+    if one["grounds"]:
+        yield f"- {plain(one['grounds'])}"
+    if one["confidence"] is not None:
+        yield f"- Confidence {percent(one['confidence'])}, from samples {one['step_seconds']:.0f} s apart."
+    if peak := words.peak(one):
+        yield f"- At most: {plain(peak)}."
+    if reported := words.exporter(one):
+        yield f"- The exporter {plain(reported)}."
+    for name, symptom in one["symptoms"].items():
+        if symptom["state"]:
+            unit = "" if symptom["unit"] == "count" else symptom["unit"]
+            known = symptom["threshold"] is not None
+            limit = f" (threshold {plain(quantity(symptom['threshold'], unit))})" if known else ""
+            yield f"- `{clean(name).replace('`', '')}`: {plain(symptom['text'])}{limit}"
+    for missing in one["missing"]:
+        yield f"- Not known: {plain(missing['what'])}. {plain(missing['how'])}."
+    yield from _actions(one)
+    yield from ("", "### To be filled in", "", "- Impact on users:", "- What was done, and when:", "- Follow-ups:")
+
+
+def _events(one: Json) -> Iterator[tuple[float, str]]:
+    yield one["began"], f"{words.cause_label(one)} begins"
+    for fired in one["fired"]:
+        whose = "copied rule" if fired["by"] == "copied" else "kvpressure"
+        yield fired["at"], f"{fired['rule']} ({whose}) would have fired"
+    if not any(fired["by"] == "copied" for fired in one["fired"]):
+        yield one["began"], "none of the copied rules would have fired"
+    picture = one["picture"] or {"t": (), "cause": ()}
+    for (_, before), (t, after) in pairwise(zip(picture["t"], picture["cause"], strict=True)):
+        if before != after and one["began"] < t:
+            yield t, f"verdict: {CAUSES[Cause(after)].label}"
+    if one["ended"] is not None:
+        yield one["ended"], "the trouble last showed"
+
+
+def _actions(one: Json) -> Iterator[str]:
+    yield from ("", "### What would have helped", "")
+    if not one["actions"]:
+        yield f"{words.NO_ACTION[:1].upper()}{words.NO_ACTION[1:]}."
+    for action in one["actions"]:
+        change = plain(words.change(action, "→"))
+        yield f"{action['order']}. **{plain(action['title'])}**{change}. {plain(action['why'])}"
+        if action["expected"]:
+            yield f"   Expected: {plain(action['expected']['text'])}"
+        elif action["not_predicted"]:
+            yield f"   Not predicted: {plain(action['not_predicted'])}"
+        if action["commands"]:
+            yield ""
+            yield from (f"   {line}" for line in fenced(action["commands"]))

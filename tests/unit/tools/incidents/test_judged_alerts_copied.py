@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.copied import read_page
+from kvpressure.tools.incidents.judged_alerts import read_page
 from kvpressure.tools.incidents.names import spelled
 from kvpressure.tools.incidents.paging import Span
 from tests.support.fake_prometheus import LABELS, NAMES, FakePrometheus, success

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.cards import CardPool, merge
+from kvpressure.sources.gpu.backend import CardPool, merge
 
 
 class FakeCard:

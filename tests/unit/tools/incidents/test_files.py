@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.tools.incidents import html, markdown, words
+from kvpressure.tools.incidents import words
+from kvpressure.tools.incidents.files import as_html, as_markdown
 from tests.support.past_incidents import document
 from tests.support.schemas import check
 
@@ -18,7 +19,7 @@ def test_the_document_is_described_by_its_schema() -> None:
 
 
 def test_a_page_has_its_pictures_and_loads_nothing() -> None:
-    page = html.report(document())
+    page = as_html(document())
     assert page.count("<svg") == 4
     assert "KV cache pressure/" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
@@ -27,7 +28,7 @@ def test_a_page_has_its_pictures_and_loads_nothing() -> None:
 
 def test_names_from_outside_are_text_in_every_report() -> None:
     hostile = document(target=HOSTILE, model_name=HOSTILE, grounds=HOSTILE)
-    page, report = html.report(hostile), markdown.report(hostile)
+    page, report = as_html(hostile), as_markdown(hostile)
     assert ("<script" in page, "\x1b" in page, "\u202e" in page) == (False, False, False)
     assert ("<script" in report.replace("\\<", ""), "\x1b" in report, "\u202e" in report) == (False, False, False)
     assert report.count("\n| 1 |") == 1
@@ -35,7 +36,7 @@ def test_names_from_outside_are_text_in_every_report() -> None:
 
 
 def test_the_timeline_says_when_the_rules_would_have_fired() -> None:
-    report = markdown.report(document())
+    report = as_markdown(document())
     assert "KVPressureCacheTooSmall (kvpressure) would have fired" in report
     assert "none of the copied rules would have fired" in report
     assert "### To be filled in" in report
@@ -46,4 +47,4 @@ def test_what_is_not_known_is_said_and_not_zero() -> None:
     text = "\n".join(words.lines(one))
     assert "lost        not known" in text
     assert "confidence" not in text
-    html.report(document(picture=None))
+    as_html(document(picture=None))

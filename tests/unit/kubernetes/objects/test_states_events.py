@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.kubernetes.objects.events import OTHER, REASONS, EventRecord, read_event
-from kvpressure.kubernetes.watch.event_book import MAX_SUBJECTS, EventBook
+from kvpressure.kubernetes.objects.states import OTHER, REASONS, EventRecord, read_event
+from kvpressure.kubernetes.watch.stores import MAX_SUBJECTS, EventBook
 from kvpressure.model.environment import ContainerId
 
 ENGINE = ContainerId("llm", "a-0", "vllm")
