@@ -25,9 +25,9 @@ from kvpressure.signals.baseline import BATCH, KV_USAGE, STEP_TOKENS
 from kvpressure.signals.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
-from kvpressure.signals.eviction import Octaves
 from kvpressure.signals.evidence import OutsideEvidence, outside_evidence
 from kvpressure.signals.gpu import whole_gpus
+from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.optional import with_reports
 from kvpressure.signals.past import EngineHistory, Features
 from kvpressure.signals.windows import stepped_back
