@@ -50,6 +50,7 @@ class Browser:
     async def open(self, url: str, viewport: dict[str, int] | None = None, **options: Any) -> Watched:
         """A loaded page. `options` are playwright's for a context: color_scheme, java_script_enabled, ..."""
         context = await self._chromium.new_context(viewport=viewport or DESKTOP, **options)
+        context.set_default_timeout(PATIENCE_SECONDS * 1000)
         watched = Watched(await context.new_page())
         page = watched.page
         page.on("console", lambda said: watched.complaints.append(f"{said.type}: {said.text}"))

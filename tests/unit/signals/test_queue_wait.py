@@ -106,7 +106,7 @@ def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
 def test_a_few_that_wait_for_all_the_others_count_although_the_queue_drains_in_a_second():
     assert unserved(told(60, lambda _: 1.0, float, slow=SLOW))[-1] > 50
     assert unserved(told(60, lambda _: 1.0, float, slow=(0.05, 40.0)))[-1] == 0.0, "fewer than one in a hundred"
-    assert unserved(told(60, lambda _: 1.0, float, slow=(0.2, 5.0)))[-1] == 0.0, "no longer than a large model takes"
+    assert unserved(told(60, lambda _: 1.0, float, slow=(0.2, 0.9)))[-1] == 0.0, "no longer than it may be"
     assert unserved(told(60, lambda _: 0.0, float, slow=SLOW))[-1] == 0.0, "nobody waits"
 
 

@@ -78,8 +78,8 @@ def alerts_markdown(alerts: Sequence[Alert], options: Options, rights: Rights) -
     for name, group in groupby(alerts, key=lambda alert: alert.name):
         rules = list(group)
         parts.append(_section(name, rules, thresholds))
-        if rules[0].off_because:
-            parts.append(_right(rights.get(name, {})))
+        if rules[0].off_because and name in rights:
+            parts.append(_right(rights[name]))
     return "".join(parts)
 
 
@@ -105,8 +105,6 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
 
 def _right(measured: Mapping[str, Sequence[int]]) -> str:
     """Return the line that says how often an alert was right, and where."""
-    if not measured:
-        return "\nHow often it is right is not known: it fired in no episode of docs/detection.md.\n"
     each = [f"{right} of {total} {where}" for where, (right, total) in measured.items()]
     right, total = (sum(counts) for counts in zip(*measured.values(), strict=True))
     sums = f"{right} of {total}: " if len(each) > 1 else ""
