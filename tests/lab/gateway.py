@@ -6,8 +6,9 @@ while max(queue / 5, usage / 0.8) is below 1, counting those that it has let thr
 
 The engine stands for a pool of equal ones, each of which gets the regime's load: what one of them shows, all do. For
 each regime: the verdicts of the seconds with a queue at the gateway, and the steps advised at the last second in which
-there is something to advise on with the gateway and without. The exit status is 1 where the steps differ, or where such a second is called healthy or idle once the
-queue has been there for 30 s without a pause: a verdict changes once half of its 20 s show it, and 10 s later.
+there is something to advise on with the gateway and without. The exit status is 1 where the steps differ, or where such
+a second is called healthy or idle once the queue has been there for 30 s without a pause: a verdict changes once half
+of its 20 s show it, and 10 s later.
 
     python -m tests.lab.gateway kv-thrash --seconds 150
     python -m tests.lab.gateway kv-thrash --best
