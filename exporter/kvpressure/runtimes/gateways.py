@@ -107,9 +107,9 @@ OTHER_NAMES: Final = frozenset(name.encode() for name in OTHERS)
 class PoolReading:
     """What one scrape reports of a pool: `signals` by the names of the rows; one that is not on it has no key.
 
-    `pods` are those of its engines, where they are listed; `roles` what its workers do, by their id, where prefill and
-    decode are apart. `by_load` says whether it holds requests back by the use of
-    caches and the length of queues.
+    `pods` are those of its engines, where they are listed. Where prefill and decode are apart, `roles` are those of its
+    workers, by their id, and `queues` how many requests wait for each role. `by_load` says whether it holds requests
+    back by the use of caches and the length of queues.
     """
 
     pool: str
@@ -117,6 +117,7 @@ class PoolReading:
     pods: frozenset[str] = frozenset()
     by_load: bool = True
     roles: Mapping[str, str] = field(default_factory=dict)
+    queues: Mapping[str, float] = field(default_factory=dict)
 
 
 def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolReading, ...]:
@@ -124,6 +125,7 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
     found: dict[str, dict[str, list[float]]] = {}
     pods: dict[str, set[str]] = {}
     workers: dict[str, str] = {}
+    queues: dict[str, float] = {}
     for one, value in zip(series, values, strict=True):
         labels = dict(one.labels)
         if one.name in MEMBERS:
@@ -134,6 +136,8 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
         elif 0 <= value <= LARGEST_VALUE:
             pool = labels.get(_POOL_LABELS.get(one.name, ""), "")
             found.setdefault(pool, {}).setdefault(one.name, []).append(value)
+            if one.name in _QUEUES and (role := labels.get("worker_type", "")) in ROLE_CODES:
+                queues[role] = queues.get(role, 0.0) + value
     if "" in found and len(found) == 2:
         # Early versions have no label of the pool on their queue, and serve one pool each.
         rest = found.pop("")
@@ -147,6 +151,7 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
             frozenset(pods.get(pool, ())),
             by_load=_DYNAMO.isdisjoint(readings),
             roles={worker: role for worker, role in roles.items() if worker and role in ROLE_CODES},
+            queues=queues if roles else {},
         )
         for pool, readings in sorted(found.items())
     )
@@ -154,6 +159,7 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
 
 _POOL_LABELS: Final = {name: row.pool_label for row in _ALL for name in row.names}
 _DYNAMO: Final = frozenset(name for row in DYNAMO for name in row.names)
+_QUEUES: Final = frozenset(name for row in DYNAMO if row.signal == "queue_requests" for name in row.names)
 
 
 def pod_of_member(name: str, labels: Mapping[str, str]) -> Iterator[str]:

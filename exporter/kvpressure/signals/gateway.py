@@ -69,7 +69,7 @@ def with_gateways(
     gateways = [one for one in reports if isinstance(one, GatewayReport) and target.name in one.engines]
     if roles := [one.roles[sample.worker] for one in gateways if sample.worker in one.roles]:
         sample = replace(sample, role=sample.role or roles[0])
-    found = [one for one in gateways if one.queue_requests is not None]
+    found = [_of_role(one, sample.role) for one in gateways if one.queue_requests is not None]
     if not found:
         return sample, None
     queue = sum(one.queue_requests or 0.0 for one in found)
@@ -92,6 +92,14 @@ def with_gateways(
     return replace(
         sample, gauges=_waiting(sample.gauges, taken) | {name: one for name, one in more.items() if one is not None}
     ), kept
+
+
+def _of_role(one: GatewayReport, role: str) -> GatewayReport:
+    """Return the report with what waits for engines of that role alone, where the gateway tells them apart."""
+    if role not in one.role_queues:
+        return one
+    many = sum(other == role for other in one.roles.values())
+    return replace(one, queue_requests=one.role_queues[role], engine_count=many or one.engine_count)
 
 
 def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:

@@ -26,7 +26,7 @@ FAMILIES: Final = (
     engine_family(
         "role",
         "1 for what an engine does where prefill and decode are apart: prefill or decode. By its pod's label, its "
-        "flags or its requests; absent where it does both, or that is not known.",
+        "flags, its page, a gateway or its requests; absent where it does both, or that is not known.",
         "role",
     ),
     engine_family(

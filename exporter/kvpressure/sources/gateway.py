@@ -150,6 +150,7 @@ class GatewaySource(Source):
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
             roles=reading.roles,
+            role_queues=reading.queues,
         )
 
     def _has(self, target: Target, pods: frozenset[str]) -> bool:

@@ -177,3 +177,10 @@ def test_a_gateway_tells_the_role_of_an_engine_whose_page_does_not(own: str, wor
     found = state.step(EnginePage(1.0, (sample,), runtime="vllm"), sample, around, SETTINGS, THRESHOLDS)
     assert found is not None
     assert role_of(found.derived) == role
+
+
+@pytest.mark.parametrize(("role", "waiting"), [("prefill", 7.0), ("decode", 1.0), ("", 11.5)])
+def test_an_engine_has_its_share_of_those_that_wait_for_its_role(role: str, waiting: float):
+    sample = EngineSample("llama", "0", BUSY, {}, {}, CACHE, role)
+    apart = report(roles={"1": "prefill", "2": "prefill", "3": "decode"}, role_queues={"prefill": 14.0, "decode": 1.0})
+    assert with_gateways(sample, TARGET, 1, [apart])[0].gauges["waiting"] == waiting
