@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from kvpressure.capacity.capacity_plan import Plan
@@ -23,9 +22,9 @@ from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.config_changes import GPU, ConfigChange
 from kvpressure.simulation.consequences import Span, modelled
 from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffic, alternatives
-from kvpressure.simulation.server import STEP_TOKENS, RequestShape, Server
+from kvpressure.simulation.server import STEP_TOKENS, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
-from kvpressure.simulation.steps import Batch, UnknownError, knee_of
+from kvpressure.simulation.steps import UnknownError, beyond_knee
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +115,14 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
         return None
     if figures is None or figures.first_token_seconds is None:
         return None
-    knee = knee_of(card.steps, _batch(first.demand.requests))
     return Prediction(
         card.gpu,
         card.model,
         figures.tokens_per_second,
         figures.first_token_seconds,
         figures.latency_p95,
-        knee if math.isfinite(knee) else None,
+        first.knee_requests if math.isfinite(first.knee_requests) else None,
     )
-
-
-def _batch(shapes: Sequence[RequestShape]) -> Batch:
-    """Return what one of these requests has in a step."""
-    prompt, output = fmean(one.prompt for one in shapes), fmean(one.output for one in shapes)
-    preceding = fmean(one.prompt**2 for one in shapes) / 2 / prompt
-    return Batch(1.0, prompt + output / 2, output, prompt, preceding)
 
 
 def prediction_report(found: Prediction | None, max_num_seqs: int) -> Iterator[str]:
@@ -142,9 +133,8 @@ def prediction_report(found: Prediction | None, max_num_seqs: int) -> Iterator[s
     yield f"  tokens a second: {_range(found.tokens_per_second)}"
     yield f"  seconds to first token, mean: {_range(found.first_token_seconds)}"
     yield f"  seconds of a request, p95: {_range(found.latency_p95_seconds)}"
-    if found.knee_requests is not None and found.knee_requests < max_num_seqs:
-        knee = math.ceil(found.knee_requests)
-        yield f"  from about {knee} running on, a tenth more give less than 5 % more tokens/s: all mostly get slower"
+    if found.knee_requests is not None and (beyond := beyond_knee(max_num_seqs, found.knee_requests)):
+        yield f"  {beyond}"
 
 
 def _range(span: Span) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.runtimes.runtime import Runtime
+from kvpressure.simulation import steps
 from kvpressure.simulation.config_changes import MAX_REPLICAS, OFFLOAD, TIER_BYTES_PER_SECOND
 from kvpressure.simulation.consequences import Figures, Point, Row, Span
 from kvpressure.simulation.search import Found
@@ -71,6 +73,7 @@ def json_of(
             "prompt_tokens_mean": source.model.known.prompts.mean,
             "output_tokens_mean": source.model.known.outputs.mean,
             "step_seconds": server.steps.record(),
+            "knee_requests": knee if math.isfinite(knee := source.model.known.knee_requests) else None,
         },
         "sessions": None if demand.sessions is None else _sessions_json(demand, demand.sessions),
         "without_sessions": source.without_sessions or None,
@@ -177,6 +180,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield f"Evicted contexts are loaded at {speed}, counted as if that held up the steps."
     if "max_num_batched_tokens" in keys:
         yield "What memory a smaller step leaves to the pool is not counted."
+    yield from _beyond_knee(source, rows)
     if any(one.behind for one in rows):
         behind = ", ".join(label(one, source.runtime).replace("\n", ", ") for one in rows if one.behind)
         yield f"More requests arrive than are answered ({behind}): the queue and p95 keep growing."
@@ -186,6 +190,15 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{changed}: {UNPREDICTABLE}{one.figures.doubt}."
     if any(one.figures is None for one in rows):
         yield "-: nobody would be answered."
+
+
+def _beyond_knee(source: Source, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield where the knee lies for each row that lets more run than that."""
+    known, clients = source.model.known, source.model.state[1].clients or math.inf
+    for one in rows:
+        most = max((change.value for change in one.changes if change.key == "max_num_seqs"), default=0.0)
+        if beyond := steps.beyond_knee(min(most, clients), known.knee_requests):
+            yield f"{label(one, source.runtime).replace(chr(10), ', ')}: {beyond}"
 
 
 def _search_notes(source: Source, found: Found) -> Iterator[str]:
