@@ -116,8 +116,9 @@ def _queued(text: str) -> str:
 def _install() -> str:
     python = str(CACHE / "venv" / "bin" / "python")
     if not Path(python).exists():
+        # pyenv's shim is on the PATH also where another version is active, and then runs nothing.
         versions = sorted(Path.home().glob(".pyenv/versions/3.12*/bin/python"))
-        found = shutil.which("python3.12") or next(iter(map(str, versions)), None)
+        found = next(map(str, versions), None) or shutil.which("python3.12")
         if found is None:
             sys.exit("Dynamo's wheels need Python 3.12, and there is no python3.12 here: `pyenv install 3.12`")
         subprocess.run([found, "-m", "venv", str(CACHE / "venv")], check=True)

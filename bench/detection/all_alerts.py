@@ -49,7 +49,10 @@ class RightScore:
 
     def add(self, rule: Rule, outcome: Outcome, fired: Firing, track: Sequence[Second]) -> None:
         """Count one engine."""
-        last, truth = int(track[-1].t - track[0].t), right_seconds(rule, outcome, track)
+        self.count(fired, right_seconds(rule, outcome, track), int(track[-1].t - track[0].t))
+
+    def count(self, fired: Firing, truth: Collection[int], last: int) -> None:
+        """Count one that fired so, and may in the seconds of `truth`, of which `last` is the last that is known."""
         begins, holds = ([int(t) in truth for t in times if t <= last] for times in (begins_of(fired), fired.holds))
         self.alerts, self.right = self.alerts + len(begins), self.right + sum(begins)
         self.evaluations += len(holds)

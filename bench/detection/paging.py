@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
-from bench.detection import lab, prometheus
+from bench.detection import around, lab, prometheus
 from bench.detection.__main__ import judged
 from bench.detection.all_alerts import RightScore, begins_of, rights_table, write_rights
 from bench.detection.docs import DOCUMENT, with_pages
@@ -34,7 +34,11 @@ LAB: Final = "in the scheduler lab"
 VARIED: Final = "on varied regimes"
 SIMULATED: Final = "on the simulator and recordings"
 LONG: Final = "on episodes of half an hour"
+LAB_LONG: Final = "in the scheduler lab, for twenty minutes"
+AROUND: Final = "on logs, sources and thresholds"
 LONG_SECONDS: Final = 120.0
+RIGHTS_ALONE: Final = (LONG, LAB_LONG)
+"""Sets on which only the other alerts are scored, at one interval."""
 AFTER_SECONDS: Final = 60.0
 """A page that begins within this long after the end tells of what is over."""
 SUBSET: Final = {"kv_cache_pressure": (3, 11), "healthy": (1, 8), "concurrency_bound": (3, 3)}
@@ -176,6 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--varied", nargs="*", type=Path, default=[], help="recordings of varied regimes")
+    parser.add_argument("--long", nargs="*", type=Path, default=[], help="recordings for alerts that take minutes")
     parser.add_argument("--full", action="store_true", help="all episodes of the simulator")
     parser.add_argument("--only-lab", action="store_true", help="no episodes of the simulator")
     parser.add_argument("--write-docs", action="store_true")
@@ -186,6 +191,7 @@ def main() -> int:
         LAB: _recorded(options.folders, options.workers),
         VARIED: _recorded(options.varied, options.workers),
         **{name: judged(some, options.workers, each=0) for name, some in episodes.items()},
+        LAB_LONG: _recorded(options.long, options.workers),
     }
     shown: list[Table] = []
     rows: list[dict[str, object]] = []
@@ -194,12 +200,24 @@ def main() -> int:
     for name, outcomes in sets.items():
         if not outcomes:
             continue
-        each = {seconds: scored(outcomes, seconds) for seconds in ((15,) if name == LONG else INTERVALS)}
+        each = {seconds: scored(outcomes, seconds) for seconds in ((15,) if name in RIGHTS_ALONE else INTERVALS)}
         scores = {seconds: found for seconds, (found, _) in each.items()}
-        shown += [] if name == LONG else [summary(name, scores), pages_table(name, scores, critical)]
+        shown += [] if name in RIGHTS_ALONE else [summary(name, scores), pages_table(name, scores, critical)]
         rights[name] = each[15][1]
         shown.append(rights_table(name, rights[name]))
         rows += result_rows(f"{len(outcomes)} {name}", scores, critical) if name in {LAB, SIMULATED} else []
+    if episodes:
+        beside = around.episodes()
+        with prometheus.serving(sample for one in beside for sample in one.samples()) as server:
+            rights[AROUND], told = around.scored(beside, server)
+        shown.append(rights_table(AROUND, rights[AROUND]))
+        shown.append(
+            Table(
+                "Episodes with what the alert is about, and those in which it fired",
+                ("alert", "fired", "of"),
+                tuple((alert, str(did), str(of)) for alert, (did, of) in told.items()),
+            )
+        )
     for table in shown:
         print(table.text())
     if options.write_docs:

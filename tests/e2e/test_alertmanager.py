@@ -103,7 +103,7 @@ async def test_critical_wakes_warning_makes_a_ticket_and_info_tells_nobody(tmp_p
         severities = {
             "critical": "KVPressureReplicasFailing",
             "warning": "KVPressureSourceDown",
-            "info": "KVPressureLimitUndeclared",
+            "info": "KVPressureSequenceCapReached",
         }
         found = await states(url, [alert(name, severity, HERE) for severity, name in severities.items()])
         receivers = [[one["name"] for one in state["receivers"]] for state in found]

@@ -60,6 +60,11 @@ gateway_options = together(
 )
 """`gateways_of` gathers what was given."""
 
+kv_events_option = click.option(
+    "--kv-events", "kv_events_port", metavar="PORT", type=click.IntRange(1, 65535), help="Read KV events at PORT too."
+)
+"""Of engines at addresses: it is the port of `endpoint` in their `--kv-events-config`."""
+
 prometheus_options = together(
     access_options,
     click.option("--username", default="", help="User name for basic authentication, with --password-file."),

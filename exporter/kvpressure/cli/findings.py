@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kvpressure.advice.advise import Action, Case, Place, advise_on
 from kvpressure.cli.access import LIMIT_FLAGS
 from kvpressure.cli.say import CANNOT_TELL
-from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.action import Action
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import SourceHealth
@@ -21,6 +20,7 @@ from kvpressure.model.view import CALM, EngineView, GpuView, badness, decode_sid
 
 if TYPE_CHECKING:
     from kvpressure.config.target import Target  # which takes the settings along
+    from kvpressure.config.thresholds import Thresholds
 
 HEALTHY, LIMITED = 0, 1
 """Exit codes beside CANNOT_TELL: nothing limits the engine; a bottleneck was named."""
@@ -139,6 +139,8 @@ class EngineFacts:
         self, view: EngineView, thresholds: Thresholds, url: str = "", beside: Sequence[EngineView] = ()
     ) -> Finding:
         """Return the finding on one engine, with its advice; `beside` are the engines that are sampled beside it."""
+        from kvpressure.advice.advise import Case, Place, advise_on  # noqa: PLC0415 - nobody waits for it to be refused
+
         if view.diagnosis is None:
             return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
         limits, silent = view.limits.with_declared(self.limits), view.silence is not None

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvpressure.cli.access import access_of, access_options, facts_options, gateway_options, pod_options, refusals
+from kvpressure.cli.access import (
+    access_of,
+    access_options,
+    facts_options,
+    gateway_options,
+    kv_events_option,
+    pod_options,
+    refusals,
+)
 from kvpressure.cli.options import EXISTING_FILE
-from kvpressure.cli.say import CANNOT_TELL, say
+from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.kubernetes.objects.references import is_reference
 
-_LIVE = ("selector", "watch", "gpus", "gateways", "config")
-_MORE_TO_SAY = (*_LIVE, "as_json", "kubeconfig", "context", "port")
-"""With any of these a refused connection is not all that there is to print, or pods are meant."""
+_LIVE = ("selector", "watch", "gpus", "gateways", "config", "kv_events_port")
+_GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
+"""With any of these a refused connection is not the end, or pods are meant."""
 
 
 @click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")
@@ -29,6 +39,7 @@ _MORE_TO_SAY = (*_LIVE, "as_json", "kubeconfig", "context", "port")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
 @gateway_options
+@kv_events_option
 @pod_options
 @access_options
 @facts_options
@@ -51,14 +62,29 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     if advice and options["watch"]:
         raise click.UsageError("--advice is printed once: give it without --watch")
     if trace is not None and (engines or any(options[name] for name in _LIVE)):
-        raise click.UsageError("--trace is of a recording: give it without engines, gateways, --watch and --gpus")
+        raise click.UsageError(
+            "--trace is of a recording: give it without engines, gateways, KV events, --watch and --gpus"
+        )
     access_of(options)
-    plain = not (trace or any(options[name] for name in _MORE_TO_SAY) or any(map(is_reference, engines)))
-    if plain and (found := refusals(engines)):
-        say(*(line for name, why in found.items() for line in (name, f"cannot tell: {why}", "")))
+    ends = not (trace or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines)))
+    began = time.time()
+    if ends and (found := refusals(engines)):
+        if options["as_json"]:
+            _print_refused(found, began, advice=advice)
+        else:
+            say(*(line for name, why in found.items() for line in (name, f"cannot tell: {why}", "")))
         sys.exit(CANNOT_TELL)
     from kvpressure.cli import triage_run  # noqa: PLC0415 - a second of CPU on a busy machine: not for --help
     from kvpressure.cli.sampling import Shows  # noqa: PLC0415
 
     shows = Shows.FULL if full else Shows.ADVICE if advice else Shows.BRIEF
     sys.exit(triage_run.run(engines, trace, shows, options))
+
+
+def _print_refused(found: Mapping[str, str], began: float, *, advice: bool) -> None:
+    """Print the same for programs, as a run would in which no engine answered."""
+    from kvpressure.cli.findings import Finding, advice_json, as_json  # noqa: PLC0415 - only where programs read it
+
+    now, findings = time.time(), [Finding(name, problem=why) for name, why in found.items()]
+    sampled = {"t": now, "duration_seconds": round(now - began, 3)}
+    say_json(advice_json(findings) if advice else {**sampled, **as_json(findings)})

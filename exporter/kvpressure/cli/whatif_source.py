@@ -170,6 +170,8 @@ def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, S
 async def _sampled(sampler: Sampler, seconds: float) -> Sequence[Seen]:
     async with sampler:
         await sample(sampler, seconds)
+        if problems := sampler.problems:
+            say(*problems, err=True)
         return sampler.seen()
 
 

@@ -13,7 +13,7 @@ from kvpressure.engines.planner import Plan, make_plan, recognised
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line
 from kvpressure.promtext.scanner import Memory, PageScanner
-from kvpressure.runtimes.gateways import OTHER_NAMES, known_gateway
+from kvpressure.runtimes.gateways import OTHER_NAMES, WORKER_NAMES, known_gateway
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.table import LabelSignals, Table
 
@@ -107,8 +107,8 @@ _OURS = b"\n# TYPE kvpressure_"
 
 @cache
 def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
-    """Return the names of all `tables` and those by which gateways are recognised, one set for all readers."""
-    return OTHER_NAMES.union(*(table.wanted() for table in tables))
+    """Return the names of all `tables`, and those that say whose a page is, one set for all readers."""
+    return OTHER_NAMES.union(WORKER_NAMES, *(table.wanted() for table in tables))
 
 
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:

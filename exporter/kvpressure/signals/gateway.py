@@ -62,11 +62,13 @@ class GatewayQueue:
 def with_gateways(
     sample: EngineSample, target: Target, ranks: int, reports: Sequence[EngineReport]
 ) -> tuple[EngineSample, float | None]:
-    """Return a sample with its share of what gateways hold back, and the share of the pool that they keep free.
+    """Return a sample with its share of what gateways hold back and its role, and the share of the pool kept free.
 
     `ranks` is how many engines the target has. The share of the pool is None where no gateway holds requests back.
     """
     gateways = [one for one in reports if isinstance(one, GatewayReport) and target.name in one.engines]
+    if roles := [one.roles[sample.worker] for one in gateways if sample.worker in one.roles]:
+        sample = replace(sample, role=sample.role or roles[0])
     found = [one for one in gateways if one.queue_requests is not None]
     if not found:
         return sample, None

@@ -149,6 +149,7 @@ class GatewaySource(Source):
             saturation_ratio=signals.get("saturation_ratio"),
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
+            roles=reading.roles,
         )
 
     def _has(self, target: Target, pods: frozenset[str]) -> bool:

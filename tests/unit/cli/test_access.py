@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,8 +111,15 @@ def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pyt
         said = f"connection refused by http://{closed}/metrics; is the server running and the port right?"
         assert refusals([closed, f"http://{closed}/metrics"]) == {closed: said}
         assert refusals([closed, opened]) == refusals([]) == refusals(["no port at all:x"]) == {}
-        answer = CliRunner().invoke(main, ["triage", closed])
-    assert (answer.exit_code, answer.output) == (2, f"{closed}\ncannot tell: {said}\n\n")
+        monkeypatch.setitem(sys.modules, "kvpressure.cli.triage_run", None)  # which takes a second of CPU to load
+        for more in ([], ["--gpus"], ["--gateway", closed]):
+            answer = CliRunner().invoke(main, ["triage", closed, *more])
+            assert (answer.exit_code, answer.output) == (2, f"{closed}\ncannot tell: {said}\n\n")
+        printed = json.loads(CliRunner().invoke(main, ["triage", closed, "--json", "--gpus"]).output)
+        advice = json.loads(CliRunner().invoke(main, ["triage", closed, "--json", "--advice"]).output)
+    (engine,) = printed["engines"]
+    assert (printed["exit_code"], engine["cause"], engine["error"], printed["gpus"]) == (2, "unknown", said, [])
+    assert advice["engines"] == [{key: engine[key] for key in advice["engines"][0]}]
 
 
 def test_a_metadata_service_is_not_even_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:

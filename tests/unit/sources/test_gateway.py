@@ -17,7 +17,7 @@ from kvpressure.model.environment import GatewayReport
 from kvpressure.net.schedule import SystemClock
 from kvpressure.promtext.lines import Series
 from kvpressure.promtext.scanner import PageScanner
-from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
+from kvpressure.runtimes.gateways import MAX_WORKERS, NAMES, PoolReading, pools_of
 from kvpressure.sources import gateway
 from kvpressure.sources.gateway import ON_LOOP_BYTES, SOURCE, GatewaySettings, GatewaySource
 from kvpressure.sources.source import Known, Wiring
@@ -244,3 +244,39 @@ async def test_pools_of_one_name_in_two_namespaces_are_two(namespace, reports):
     source, _ = SOURCE.make(GatewaySettings.model_validate({"targets": rows}), WIRING)
     assert isinstance(source, GatewaySource)
     assert len(await read(source, page(LLM_D))) == reports
+
+
+def dynamo(*workers: tuple[str, str], models: tuple[str, ...] = ("tiny",)) -> bytes:
+    """A frontend of Dynamo's with so many models, and what it says of each worker."""
+    lines = [f'dynamo_frontend_inflight_requests{{model="{model}"}} 1' for model in models]
+    lines += [
+        f'dynamo_frontend_worker_active_decode_blocks{{dp_rank="0",worker_id="{worker}",worker_type="{kind}"}} 7'
+        for worker, kind in workers
+    ]
+    return "\n".join([*lines, ""]).encode()
+
+
+APART = (("11", "prefill"), ("12", "decode"))
+
+
+@pytest.mark.parametrize(
+    ("body", "roles"),
+    [
+        (dynamo(*APART), dict(APART)),
+        (dynamo(("12", "decode")), {}),  # one that does both is called so too
+        (dynamo(*APART, ("13", "encode"), ("", "prefill")), dict(APART)),
+        (dynamo(*APART, models=("tiny", "large")), {}),  # whose workers they are is not said
+    ],
+)
+def test_dynamos_frontend_says_what_workers_do_where_prefill_and_decode_are_apart(body: bytes, roles: dict[str, str]):
+    assert all(pool.roles == roles for pool in pools(body))
+
+
+def test_workers_without_an_end_are_not_all_remembered():
+    (pool,) = pools(dynamo(*((str(number), "prefill") for number in range(5000))))
+    assert len(pool.roles) == MAX_WORKERS
+
+
+async def test_what_a_gateway_says_of_workers_is_in_its_report():
+    (report,) = await read(made(), dynamo(*APART))
+    assert report.roles == dict(APART)

@@ -45,16 +45,9 @@ CHECKS: Final[tuple[Check, ...]] = (
         "error",
         "As many sequences as the KV cache holds",
         "The server's own default depends on its version and on the GPU, and not on the KV cache: sequences above what "
-        "fits are admitted and then preempted.",
+        "fits are admitted and then preempted. Above max_num_batched_tokens it does not start, and at one or two there "
+        "is no batch.",
         limits.declared,
-    ),
-    Check(
-        "max-num-seqs-plausible",
-        "error",
-        "max_num_seqs is plausible",
-        "Above the server's largest default it is no limit, above max_num_batched_tokens it does not start, and at "
-        "one or two there is no batch. Where the size of the KV cache is given, every sequence should find room in it.",
-        limits.plausible,
     ),
     Check(
         "max-num-batched-tokens",

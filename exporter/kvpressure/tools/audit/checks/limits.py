@@ -29,7 +29,13 @@ _STEP: Final = "max_num_batched_tokens"
 
 
 def declared(engine: Engine, context: Context) -> Verdict:
-    """As many sequences as find room in the KV cache; what is not declared is the server's default."""
+    """As many sequences as find room in the KV cache, and at least a batch; undeclared is the server's default."""
+    found = _fitting(engine, context)
+    return found if found.status == "fail" else _implausible(engine, context) or found
+
+
+def _fitting(engine: Engine, context: Context) -> Verdict:
+    """By the room in the KV cache."""
     if (verdict := unseen(engine, _LIMIT)) is not None:
         return verdict
     place, limit, sized = engine.limit_place(_LIMIT), engine.reading.limits.get(_LIMIT), context.sized(engine)
@@ -37,7 +43,7 @@ def declared(engine: Engine, context: Context) -> Verdict:
     default = f": {engine.runtime.audit.undeclared[_LIMIT]}" if count is None else f", so {number(count)}"
     shown = f"not declared{default}" if limit is None else number(limit.value)
     if limit is not None and _refused(engine):
-        return Verdict("unknown", f"{shown}: the server would not start (max-num-seqs-plausible)", place)
+        return Verdict("unknown", f"{shown}: the server would not start", place)
     if not isinstance(sized, str) and count is not None and not sized.refused:
         share = context.thresholds.advice_request_share_max_ratio
         return _measured(engine, sized, (count, shown), share)
@@ -79,34 +85,32 @@ def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]
     if count <= fits:
         return Verdict("pass", f"{shown}: {found}", place)
     if fits == engine.runtime.audit.largest_sequences:
-        return Verdict("unknown", f"{shown}: {found}, and more are never planned (max-num-seqs-plausible)", place)
+        return Verdict("unknown", f"{shown}: {found}, and more are never planned", place)
     fix = limit_fix(engine, _LIMIT, str(fits), sized.command)
     return Verdict("fail", f"{shown}: only {found}, the others are preempted", place, fix)
 
 
-def plausible(engine: Engine, context: Context) -> Verdict:
-    """At most what the server itself would take, what the token budget and the KV cache allow; at least a batch."""
+def _implausible(engine: Engine, context: Context) -> Verdict | None:
+    """Return what is wrong with a number whatever the memory: more than the server, a step or the given pool takes."""
     limits = engine.reading.limits
     limit = limits.get(_LIMIT)
     if limit is None:
-        return Verdict("unknown", "max_num_seqs is not known", engine.limit_place(_LIMIT))
+        return None
     place, fix = engine.limit_place(_LIMIT), _fix(engine, context)
     batched, pool = limits.get(_STEP), limits.get("kv_capacity_tokens")
     count, title, largest = number(limit.value), engine.runtime.title, engine.runtime.audit.largest_sequences
     if batched is not None and _refused(engine):
         reason = f"{count} is above max_num_batched_tokens ({number(batched.value)}): {title} refuses to start"
-        return Verdict("fail", reason, place, fix)
-    if largest is not None and limit.value > largest:
+    elif largest is not None and limit.value > largest:
         reason = f"{count} is above {title}'s largest default ({number(largest)}): the KV cache is the limit then"
-        return Verdict("fail", reason, place, fix)
-    if limit.value <= context.thresholds.batch_collapse_max_sequences:
-        return Verdict("fail", f"{count} leaves nothing to batch", place, fix)
-    if pool is not None and limit.value * (tokens := _least_tokens(engine, context)) > pool.value:
+    elif limit.value <= context.thresholds.batch_collapse_max_sequences:
+        reason = f"{count} leaves nothing to batch"
+    elif pool is not None and limit.value * (tokens := _least_tokens(engine, context)) > pool.value:
         fits = number(pool.value // tokens)
         reason = f"{count}: only {fits} of {number(tokens)} tokens fit a KV cache of {number(pool.value)}"
-        return Verdict("fail", reason, place, fix)
-    most = f"{title}'s largest default" if largest else "any that is known"
-    return Verdict("pass", f"{count} is between a batch and {most}", place)
+    else:
+        return None
+    return Verdict("fail", reason, place, fix)
 
 
 def _least_tokens(engine: Engine, context: Context) -> int:
@@ -124,12 +128,11 @@ def _refused(engine: Engine) -> bool:
 
 
 def _fix(engine: Engine, context: Context) -> str:
-    """Return what a plan would set; "" where it cannot be computed, or where `declared` prints it."""
+    """Return what a plan would set; "" where it cannot be computed."""
     sized, least = context.sized(engine), context.thresholds.batch_collapse_max_sequences
     if isinstance(sized, str) or sized.plan is None or sized.plan.max_num_seqs <= least:
         return ""
-    shown_before = declared(engine, context).status == "fail"
-    return "" if shown_before else limit_fix(engine, _LIMIT, str(sized.plan.max_num_seqs), sized.command)
+    return limit_fix(engine, _LIMIT, str(sized.plan.max_num_seqs), sized.command)
 
 
 def batched_tokens(engine: Engine, context: Context) -> Verdict:
