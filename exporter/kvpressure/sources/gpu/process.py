@@ -104,7 +104,7 @@ class Status:
         self._set(t, failure.reason, failure.sentence)
 
     def detached(self, t: float, sentence: str) -> None:
-        """Note that somebody asked for the devices: down, and no failure."""
+        """Note that it is detached on request: down, and no failure."""
         self._set(t, "detached", sentence)
 
     def _count(self, reason: str) -> None:
@@ -231,7 +231,7 @@ class GpuSource(Source):
         try:
             if self._on_report is not None:
                 self._on_report(report)
-        except Exception as error:  # noqa: BLE001 it belongs to whoever takes reports; the next one may be taken
+        except Exception as error:  # noqa: BLE001 it is the callback's; the next one may be taken
             self._fail(self._bug(error))
         else:
             self._status.reported(self._clock(), report)
