@@ -92,7 +92,7 @@ limit_options = together(
         for name, (flag, kind, text) in LIMIT_FLAGS.items()
     )
 )
-"""Limits that cannot be seen from outside."""
+"""Limits that no page shows."""
 
 facts_options = together(
     limit_options,

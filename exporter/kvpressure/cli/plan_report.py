@@ -148,20 +148,20 @@ def asked_of(options: Mapping[str, Any]) -> SessionsAsked | None:
     return SessionsAsked(given["sessions"], given["context"], given["think"], answer, options["turns"])
 
 
-def with_lengths(options: Mapping[str, Any], asked: SessionsAsked) -> dict[str, Any]:
-    """Return the options with the longest context and the answer as lengths, where none are given or seen."""
+def with_lengths(options: Mapping[str, Any], sessions: SessionsAsked) -> dict[str, Any]:
+    """Return the options with the longest context and the answer as lengths, where none are given or measured."""
     if options["url"] is not None:
         return dict(options)
-    lengths = {"prompt_p95": asked.longest_tokens, "output_p95": asked.answer_tokens}
+    lengths = {"prompt_p95": sessions.longest_tokens, "output_p95": sessions.answer_tokens}
     return {**options, **{name: options[name] or value for name, value in lengths.items()}}
 
 
-def planned(asked: SessionsAsked, plan: Plan | None) -> SessionPlan:
+def planned(sessions: SessionsAsked, plan: Plan | None) -> SessionPlan:
     """Return the plan for the sessions on the pool of a plan, or on none."""
     if plan is None:
-        return plan_sessions(asked, None, None)
+        return plan_sessions(sessions, None, None)
     each = plan.pool_bytes / plan.pool_tokens if plan.pool_bytes is not None and plan.pool_tokens else None
-    return plan_sessions(asked, plan.pool_tokens, each)
+    return plan_sessions(sessions, plan.pool_tokens, each)
 
 
 def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None = None) -> Iterator[str]:
@@ -169,10 +169,11 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
 
     With `gpus` that share each layer, the pool is large enough.
     """
-    asked, found = plan.asked, plan.on_pool
+    sessions, found = plan.asked, plan.on_pool
     bytes_ = "" if plan.working_set_bytes is None else f", {size(plan.working_set_bytes)} on each GPU"
     best = f"{plan.best_hit_ratio:.0%} of their prompts' tokens"
-    yield f"{number(asked.count)} sessions that come back, with contexts that grow to {_rounded(asked.longest_tokens)}"
+    grown = _rounded(sessions.longest_tokens)
+    yield f"{number(sessions.count)} sessions that come back, with contexts that grow to {grown}"
     yield f"  working set     {_rounded(plan.working_set_tokens)} tokens{bytes_}"
     yield f"  could be found  {best}, if nothing were evicted"
     yield f"  cliff           {_rounded(plan.cliff_tokens)} tokens: a smaller pool finds less than half of that"
@@ -194,9 +195,9 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
     yield "  shortest; `kvpressure whatif` starts from a running engine instead."
 
 
-def sessions_alone(asked: SessionsAsked, *, as_json: bool) -> NoReturn:
+def sessions_alone(sessions: SessionsAsked, *, as_json: bool) -> NoReturn:
     """Say what serves sessions whatever the engine, and end."""
-    plan = planned(asked, None)
+    plan = planned(sessions, None)
     if as_json:
         say_json({"sessions": asdict(plan)})
     else:

@@ -23,9 +23,9 @@ from kvpressure.engines.recordings import SUFFIXES, TraceWriter
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.sources.gpu.process import SOURCE as GPUS
 from kvpressure.sources.gpu.process import GpuSettings
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
-from kvpressure.sources.gpu.source import SOURCE as GPUS
 
 DEADLINE_SECONDS = 10.0
 """How long a page may take, whatever the interval: engines in trouble answer slowly, and they are recorded."""

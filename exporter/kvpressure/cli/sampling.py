@@ -35,7 +35,7 @@ from kvpressure.net.urls import target_name
 from kvpressure.printable import clean
 from kvpressure.sources.gateway import SOURCE as GATEWAYS
 from kvpressure.sources.gateway import GatewaySettings
-from kvpressure.sources.gpu.source import SOURCE as GPUS
+from kvpressure.sources.gpu.process import SOURCE as GPUS
 from kvpressure.sources.kv_events import SOURCE as KV_EVENTS
 from kvpressure.sources.port_owner import find_owners, port_here
 from kvpressure.sources.source import merged

@@ -1,7 +1,7 @@
 """The only way that commands print, beside `report.CleanConsole`: what they show of the world is made safe here.
 
 Standard output and standard error may be full: a command says so in one sentence and ends, whatever it prints. That is
-seen to below the buffers, so that everything that prints goes this way: ours, click's, rich's and the interpreter's.
+done below the buffers, so that everything that prints goes this way: ours, click's, rich's and the interpreter's.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Options:
     """What the words of one start say.
 
     `given` are the options of the dialect by full name; `new_tokens` the caps on outputs, of which the last is in
-    force; `hidden` says why there may be options that are not seen, in sentences without a full stop. `unsettled` are
+    force; `hidden` says why there may be options that are unknown, in sentences without a full stop. `unsettled` are
     the given ones that a word behind them may set anew, with that word: of an option the last one wins.
     """
 

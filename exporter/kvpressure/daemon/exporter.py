@@ -35,7 +35,7 @@ from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.urls import typed_address
 from kvpressure.signals.history import Histories
-from kvpressure.sources.gpu.source import GpuFactory, registration
+from kvpressure.sources.gpu.process import GpuFactory, registration
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0

@@ -16,7 +16,7 @@ from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
 from kvpressure.sources import gpu_exporter, host, logs, pod_devices, port_owner
-from kvpressure.sources.gpu import source as gpu
+from kvpressure.sources.gpu import process as gpu
 from kvpressure.sources.gpu.backend import ABSENT
 from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged

@@ -24,7 +24,7 @@ KEPT_SECONDS: Final = 15.0
 MAX_KEPT: Final = 8
 """Engines predicted in so many seconds: a second or two of CPU, in the thread that draws. Others get the playbook."""
 FORGOTTEN_SECONDS: Final = 600.0
-"""After so long in which nobody asked, what was recommended is another incident's."""
+"""After so long without a look, what was recommended is another incident's."""
 RESTS_FACTOR: Final = 50.0
 """Rest after each look, in seconds a second of CPU that it took: all of them take a fiftieth of a core."""
 FIRST_SECONDS: Final = 10.0

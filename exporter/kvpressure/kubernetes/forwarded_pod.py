@@ -157,9 +157,9 @@ async def read_logs(client: KubeClient, id_: ContainerId, now: float, *, restart
     path = f"/api/v1/namespaces/{id_.namespace}/pods/{id_.pod}/log"
     query = {"container": id_.container, "tailLines": str(TAIL_LINES), "limitBytes": str(LARGEST_LOG_BYTES)}
     for previous in (False, True) if restarted else (False,):
-        asked = {**query, "timestamps": "true", "previous": "true" if previous else "false"}
+        wanted = {**query, "timestamps": "true", "previous": "true" if previous else "false"}
         try:
-            report = report_of(await client.text(path, action, asked, LARGEST_LOG_BYTES), id_, now)
+            report = report_of(await client.text(path, action, wanted, LARGEST_LOG_BYTES), id_, now)
         except KubeError as error:
             found = replace(found, problem=found.problem or f"{error}")
         else:

@@ -76,7 +76,14 @@ def audit(
     `progress` is told after each engine how many are done, of how many.
     """
     engines, problems = find_engines(given)
-    said = (problem for engine in engines for problem in _unreadable(engine))
+    said = (
+        Problem(
+            f"annotation {name} of {engine.title}: {engine.annotations[name]!r} {why}; it counts as not given",
+            engine.annotation_place(name),
+        )
+        for engine in engines
+        for name, why in _wrong_annotations(engine)
+    )
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
     context = Context(given, tuple(engines), thresholds, sized)
     reviewed = []
@@ -106,14 +113,8 @@ def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Review
     )
 
 
-def _unreadable(engine: Engine) -> Iterator[Problem]:
-    """Return what is wrong with an engine's annotations: nothing rests on it, and whoever wrote it should know."""
-    for name, why in _wrong(engine):
-        written = f"annotation {name} of {engine.title}: {engine.annotations[name]!r}"
-        yield Problem(f"{written} {why}; it counts as not given", engine.annotation_place(name))
-
-
-def _wrong(engine: Engine) -> Iterator[tuple[str, str]]:
+def _wrong_annotations(engine: Engine) -> Iterator[tuple[str, str]]:
+    """Yield the annotations on which nothing rests, and why: their author should know."""
     given = engine.annotations
     for name in (PROMPT, OUTPUT, *ANNOTATIONS.values()):
         if name in given and human(given[name]) is None:

@@ -200,8 +200,8 @@ def _of_values(
     start = read_start(chart.command, _arguments(spec, section, chart), env, Budget(), read.files)
     resources, keda = mapping(spec.get("resources")), get(spec, "keda", "enabled") is True
     bounds = ("minReplicaCount", "maxReplicaCount")
-    asked = text(spec.get("requestGPU"))
-    count = whole(asked)
+    gpus = text(spec.get("requestGPU"))
+    count = whole(gpus)
     return Engine(
         item=item,
         title=f"values/{name}",
@@ -220,7 +220,7 @@ def _of_values(
         scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
         model=text(spec.get("modelURL")),
         gpu=gpu_text(spec, annotations),
-        gpus=(asked or None) if count is None else int(count),
+        gpus=(gpus or None) if count is None else int(count),
         gpu_key="requestGPU",
     )
 

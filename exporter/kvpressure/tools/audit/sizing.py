@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -171,7 +172,11 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         declared=limit,
         refused=refused,
     )
-    return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
+    if traffic is not None and not refused:
+        with suppress(RefusedError):
+            plan = plan_model(geometry, sized.cost, sized.memory, traffic, thresholds, limit=limit)
+            return replace(sized, plan=plan)
+    return sized
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:
@@ -179,21 +184,6 @@ def _step(engine: Engine, gpu: Gpu) -> int:
     small, large = engine.runtime.planning.step_tokens
     sequences = engine.runtime.audit.default_sequences(gpu.name, gpu.memory_bytes)
     return large if sequences in {None, engine.runtime.audit.largest_sequences} else small
-
-
-def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
-    """Return the plan that the same values give at the prompt."""
-    try:
-        return plan_model(
-            sized.geometry,
-            sized.cost,
-            sized.memory,
-            sized.traffic,
-            thresholds,
-            limit=sized.declared,
-        )
-    except RefusedError:
-        return None
 
 
 def _rank(engine: Engine, option: str) -> int:

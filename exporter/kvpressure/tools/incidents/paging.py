@@ -29,11 +29,6 @@ class Span:
         """Its length."""
         return self.end - self.start
 
-    def halves(self, step: float) -> tuple[Span, Span]:
-        """Two spans that meet at a whole number of steps."""
-        middle = self.start + max(1, round(self.seconds / 2 / step)) * step
-        return Span(self.start, middle), Span(middle, self.end)
-
 
 def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
     """Spans of at most `longest` seconds, and of no more steps than a server answers; each begins where one ended."""
@@ -55,7 +50,8 @@ def in_pages(span: Span, step: float, shortest: float, query: Callable[[Span], S
     except TooMuchError:
         if span.seconds <= max(shortest, 2 * step):
             raise
-        for half in span.halves(step):
+        middle = span.start + max(1, round(span.seconds / 2 / step)) * step
+        for half in (Span(span.start, middle), Span(middle, span.end)):
             yield from in_pages(half, step, shortest, query)
         return
     yield found

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
+import kvpressure.kubernetes.objects.annotations as address
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.objects import annotations as address
 from kvpressure.kubernetes.objects.annotations import AddressError
 from kvpressure.kubernetes.objects.pods import MAX_TARGETS, PodReader
 

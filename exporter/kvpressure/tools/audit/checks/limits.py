@@ -166,14 +166,14 @@ _LEAST_SHOWN = 0.005
 
 
 def input_tokens(engine: Engine, context: Context) -> Verdict:
-    """Check that the longest request bounds the prompt; a gateway's own limit is told by annotation.
+    """Check that the longest request bounds the prompt; a gateway's own limit is an annotation.
 
     What is not declared is the model's own length, and judged as if it were written there.
     """
-    told = engine.reading.limits.get("max_input_tokens")
-    if told is not None:
+    kept = engine.reading.limits.get("max_input_tokens")
+    if kept is not None:
         place = engine.annotation_place(ANNOTATIONS["max_input_tokens"])
-        return Verdict("pass", f"{number(told.value)} tokens, kept at the gateway", place)
+        return Verdict("pass", f"{number(kept.value)} tokens, kept at the gateway", place)
     if (verdict := unseen(engine, _LONGEST)) is not None:
         return verdict
     place, declared, sized = engine.limit_place(_LONGEST), engine.reading.limits.get(_LONGEST), context.sized(engine)
@@ -209,12 +209,12 @@ def _measured_request(engine: Engine, sized: Sized, context: Context) -> Verdict
 def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
     """Check that the server bounds every request's output, where it can; so may a gateway."""
     annotation = ANNOTATIONS["max_output_tokens"]
-    told = engine.reading.limits.get("max_output_tokens")
-    if told is not None:
-        by_gateway = annotation in told.where
+    kept = engine.reading.limits.get("max_output_tokens")
+    if kept is not None:
+        by_gateway = annotation in kept.where
         place = engine.annotation_place(annotation) if by_gateway else engine.limit_place("max_output_tokens")
         how = "kept at the gateway" if by_gateway else "kept by the server"
-        return Verdict("pass", f"{number(told.value)} tokens, {how}", place)
+        return Verdict("pass", f"{number(kept.value)} tokens, {how}", place)
     if (verdict := unseen(engine, "max_output_tokens")) is not None:
         return verdict
     reason = "no limit: an output may run to the end of the context"
