@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kvpressure.commandline.options import Dialect, Options, share, whole
+from kvpressure.commandline.options import Dialect, Given, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
+from kvpressure.model.environment import ROLE_CODES
 from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Runtime
 from kvpressure.runtimes.sglang.metrics import EVIDENCE, LOGS, SGLANG
 from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, port_or, start_script
@@ -17,6 +18,7 @@ NAMES: Final[Mapping[str, str]] = {
     "chunked-prefill-size": "chunked-p",
     "config": "config",
     "context-length": "context-l",
+    "disaggregation-mode": "disaggregation-m",
     "dp-size": "dp-size",
     "dtype": "dtype",
     "ep-size": "ep-size",
@@ -48,6 +50,13 @@ _ALIASES: Final = {
 
 _SWITCH: Final = re.compile(r"--(enable|disable|trust|skip|allow|collect|is|show|delete)([-_]|$)")
 
+
+def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
+    given = options.get("disaggregation-mode")
+    code = None if given is None else ROLE_CODES.get(given.text)
+    return None if given is None or code is None else (code, given.written)
+
+
 FLAGS: Final = Flags(
     dialect=Dialect(NAMES, _SWITCH, aliases=_ALIASES),
     limits={
@@ -58,6 +67,7 @@ FLAGS: Final = Flags(
         # At most that: a pool that memory makes smaller stays smaller.
         "kv_capacity_tokens": ("max-total-tokens", whole),
     },
+    role=_role,
     model="model-path",
     ranks=(
         ("--tensor-parallel-size", "--tp-size", "--tp"),
