@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.action import Action
+from kvpressure.model.action import NOW, Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.limits import LEARNED, Limits
 from kvpressure.model.verdict import Cause, Diagnosis
@@ -75,6 +75,7 @@ class Recommendation:
     It is settled once the verdict is `advice_settle_seconds` old, and stays. Another one takes its place when, for as
     long, the verdict is another, it was done and the cause holds on, or it is no longer predicted to help; a step that
     was refuted does not come back. What it does is predicted anew each time, for the value that it was settled with.
+    While the newest polls do not support the verdict, a step that needs a restart makes way for another look.
     """
 
     def __init__(self) -> None:
@@ -99,7 +100,9 @@ class Recommendation:
         actions = tuple(advise(NOTHING if stands is None else (stands.step.key, stands.step.value)))
         unsure = bool(actions) and actions[0].key == LOOK
         if unsure or (stands is None and t - diagnosis.since < settle):
-            return actions
+            # Between two bursts what needs no restart stays, and the look comes after it.
+            stays = stands is not None and stands.cause is diagnosis.cause and stands.step.when == NOW
+            return _first(stands, actions) if stands is not None and stays else actions
         if stands is None:
             if calm:
                 self._refuted.clear()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvpressure.advice.advise import Limit, Limits
-from kvpressure.advice.recommendation import REFUTED, Change, Recommendation, Setup
+from kvpressure.advice.recommendation import LOOK, REFUTED, Change, Recommendation, Setup
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.verdict import Cause
 from tests.support.advice_cases import LIMITS, THRESHOLDS, diagnosis
@@ -12,6 +12,7 @@ SETTLE = THRESHOLDS.advice_settle_seconds
 CAP = Action("cap_prompt", "Cap prompts", "", new="prompts 4,000", value=4000, when=NOW)
 REPLICA = Action("add_replica", "Add a replica", "", new="2", value=2, when=NOW)
 SMALL_KV = Action("kv_cache_dtype", "Keep the KV cache in 8 bits", "", new="fp8", when=AFTER)
+LOOK_AGAIN = Action(LOOK, "Look again before anything is changed", "", when=NOW)
 NO_HELP = Action("would_not_help", "Do not change these", "")
 
 
@@ -78,6 +79,14 @@ def test_a_step_that_is_predicted_to_help_no_more_is_revised_once_that_lasts_and
     first = incident.look(200 + SETTLE, REPLICA, NO_HELP)[0]
     assert (first.key, first.since, first.revised) == ("add_replica", incident.begin + 200 + SETTLE, REFUTED)
     assert incident.look(300, CAP, REPLICA)[0].key == "add_replica"
+
+
+def test_between_two_bursts_a_step_that_needs_no_restart_stays_and_one_that_does_waits_for_another_look():
+    for step, keys in ((REPLICA, ["add_replica", LOOK]), (SMALL_KV, [LOOK])):
+        incident = Incident()
+        incident.look(SETTLE, step)
+        assert [one.key for one in incident.look(100, LOOK_AGAIN)] == keys
+        assert incident.look(150, step)[0].since == incident.begin + SETTLE
 
 
 def test_what_would_not_help_is_no_step_and_the_first_one_that_is_stands_at_once():
