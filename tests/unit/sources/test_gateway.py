@@ -157,6 +157,8 @@ async def test_the_time_in_the_queue_is_of_those_that_left_it_in_the_last_minute
         (page("production-stack-02605e69-router"), "not_metrics"),
         (b'llm_d_epp_ready_endpoints{name="a"} 1\nllm_d_epp_ready_endpoints{name="b"} 1\n', "several_pools"),
         (b"llm_d_epp_ready_endpoints{name= 1\n", "malformed"),
+        (b'llm_d_epp_ready_endpoints{name="a"} 1', "truncated"),
+        (b"x" * (5 << 20), "too_large"),
     ],
 )
 async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
