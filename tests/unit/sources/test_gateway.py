@@ -214,6 +214,12 @@ def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
     assert raised.value.reason == "gateway"
 
 
+@pytest.mark.parametrize("name", ["smg_worker_health", "sgl_router_worker_health"])
+def test_sglangs_router_is_no_engine_although_its_metrics_have_no_name_of_one(name):
+    with pytest.raises(PageError, match="SGLang's router, not of an engine"):
+        PageReader().read(f'{name}{{worker="http://10.0.0.1:30000"}} 1\n'.encode(), 1.0)
+
+
 @pytest.mark.parametrize("name", ["production-stack-02605e69-router", "aibrix-00669f5e-gateway"])
 async def test_a_router_that_is_listed_as_an_engine_has_a_clear_line_among_the_targets(name):
     async with FaultServer(servers.page(page(name))) as server:
