@@ -148,8 +148,11 @@ def main() -> int:
     for folder in options.folders:
         for line in (folder / "truth.jsonl").read_text().splitlines():
             for roles in ("flags", "metrics"):
-                one = judged(folder, json.loads(line), flags=roles == "flags")
-                found.setdefault((folder.name, roles), []).append(one)
+                about = json.loads(line)
+                one = judged(folder, about, flags=roles == "flags")
+                each = Counter(map(side_of, about.get("engines", SIDES)))
+                several = f", {each['prefill']} + {each['decode']} engines" if each.total() > 2 else ""
+                found.setdefault((f"{folder.name}{several}", roles), []).append(one)
                 print(f"{one.name} ({roles}): limits {one.limits}; named {dict(one.named.most_common(4))}")
                 print(f"  roles {dict(one.roles)}; {one.wrong} of {one.clear} wrong {dict(one.cells.most_common(3))}")
                 print(f"  advised {one.advised} {dict(one.advice)}", flush=True)

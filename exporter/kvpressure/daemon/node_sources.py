@@ -105,8 +105,9 @@ class NodeSources:
 
     def unlogged_health(self) -> tuple[SourceHealth, ...]:
         """Those of both whose changes of state nobody logs yet."""
-        others = self._health(lambda one: one.logged_by_exporter and not one.gives_gpus)
-        return (*self.gpu_health(), *others)
+        found = self._health(lambda one: one.logged_by_exporter)
+        shown = {(one.source, one.target) for one in (*self.gpu_health(), *self.health())}
+        return tuple(one for one in found if (one.source, one.target) in shown)
 
     def snapshot(self, targets: Sequence[Target], gpus: Sequence[GpuSample]) -> Environment:
         """Return what all of them know now; devices are named by the uuids of `gpus`, others are left out."""

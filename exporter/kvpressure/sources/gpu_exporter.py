@@ -26,7 +26,7 @@ from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
 from kvpressure.net.http import HttpClient, shown
-from kvpressure.promtext.lines import PageError, Series
+from kvpressure.promtext.lines import PageError, Series, require_end
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.sources.gpu.plausible import Sieve
 from kvpressure.sources.source import Known, Registration, Source, Wiring
@@ -269,6 +269,8 @@ class GpuExporterSource(Source):
         answer = await self._client.get(self._url, self._guard.deadline_seconds)
         try:
             series, values = self._scanner.scan(answer.body)
+            if series:
+                require_end(answer.body)
         except PageError as error:
             raise SourceError(error.reason, f"{shown(self._url)}: {error}") from error
         report, self._held = read_page(series, values, answer.t)

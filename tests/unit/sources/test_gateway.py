@@ -157,6 +157,8 @@ async def test_the_time_in_the_queue_is_of_those_that_left_it_in_the_last_minute
         (page("production-stack-02605e69-router"), "not_metrics"),
         (b'llm_d_epp_ready_endpoints{name="a"} 1\nllm_d_epp_ready_endpoints{name="b"} 1\n', "several_pools"),
         (b"llm_d_epp_ready_endpoints{name= 1\n", "malformed"),
+        (b'llm_d_epp_ready_endpoints{name="a"} 1', "truncated"),
+        (b"x" * (5 << 20), "too_large"),
     ],
 )
 async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
@@ -210,6 +212,12 @@ def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
     with pytest.raises(PageError, match=whose) as raised:
         PageReader().read(page(name), 1.0)
     assert raised.value.reason == "gateway"
+
+
+@pytest.mark.parametrize("name", ["smg_worker_health", "sgl_router_worker_health"])
+def test_sglangs_router_is_no_engine_although_its_metrics_have_no_name_of_one(name):
+    with pytest.raises(PageError, match="SGLang's router, not of an engine"):
+        PageReader().read(f'{name}{{worker="http://10.0.0.1:30000"}} 1\n'.encode(), 1.0)
 
 
 @pytest.mark.parametrize("name", ["production-stack-02605e69-router", "aibrix-00669f5e-gateway"])
