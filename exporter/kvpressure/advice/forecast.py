@@ -14,6 +14,7 @@ from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search
 from kvpressure.simulation.calibrate import growing_share, held_at
+from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
     PREFIX_CACHING,
@@ -30,6 +31,7 @@ MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
 ONE_REQUEST: Final = 1.0
 """A queue that is off by no more is the same queue; of seconds and of tokens/s nothing like it is true."""
+OTHER_QUEUE: Final = "the simulation does not reproduce how many requests wait now"
 _AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
     "cap_prompt": config_changes.cap_prompt,
     "cap_output": config_changes.cap_output,
@@ -172,6 +174,29 @@ def of_eviction(case: Case) -> Forecast:
     return Forecast(model, eviction_cures.choose(model, [change for change in tried if change is not None]))
 
 
+def with_sessions(case: Case) -> Forecast | None:
+    """Return the forecast with sessions of an engine whose requests wait for the pool, where contexts are evicted.
+
+    None where these are no matter. Hits of other pools say that the cures of evictions help both; without them the page
+    has to, and then the simulation has to wait for the pool as the engine does.
+    """
+    measured = case.observed is not None and bool(case.observed.hits_by_pool)
+    evicting = measured or case.symptom("evicting") is True
+    if not evicting or not has_sessions(case.observed, case.thresholds):
+        return None
+    found = of_eviction(case)
+    if found.model is None or measured or _queues_alike(case, found.model):
+        return found
+    return Forecast(reason=OTHER_QUEUE)
+
+
+def _queues_alike(case: Case, model: Model) -> bool:
+    simulated = model.outcome(model.state)
+    return simulated is not None and _same(
+        case.thresholds, simulated.waiting, model.known.measured.waiting, ONE_REQUEST
+    )
+
+
 def more_batch(case: Case) -> Forecast:
     """Return the forecast with more sequences, or more tokens of a step, where their cap defers requests."""
     limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
@@ -206,9 +231,8 @@ def _relieved(
 ) -> Forecast:
     try:
         model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
-        now, simulated = model.known.measured.waiting, model.outcome(model.state)
-        if simulated is None or not _same(case.thresholds, simulated.waiting, now, ONE_REQUEST):
-            raise UnknownError("the simulation does not reproduce how many requests wait now")
+        if not _queues_alike(case, model):
+            raise UnknownError(OTHER_QUEUE)
     except UnknownError as error:
         return Forecast(reason=str(error))
     return Forecast(model, choose(model))

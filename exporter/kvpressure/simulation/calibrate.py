@@ -206,7 +206,7 @@ def known(
         reuses=cache.prefix_caching is not False,
     )
     rate = generated / seconds
-    noise = _tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running, waiting)
+    noise = tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running, waiting)
     measured = Measured(rate, running, waiting, preempted / seconds, *noise)
     demand = _demand(observed, intervals, prompts, outputs, cached, taken.alike)
     if taken.other_clients:
@@ -271,11 +271,14 @@ def _fitted_like(found: Known, like: Known, *, pool_limits: bool) -> Known:
     return fitted
 
 
-def _tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
+def tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
     """Return the standard deviation of the mean, by those of a few parts of the window, which hardly hang together."""
     size = len(intervals) // PARTS
     parts = [intervals[place * size : (place + 1) * size] for place in range(PARTS)]
-    rates = [(sum_of(part, "generated") or 0.0) / sum(one.seconds for one in part) for part in parts]
+    seconds = [sum(one.seconds for one in part) for part in parts]
+    if not all(seconds):
+        return 0.0
+    rates = [(sum_of(part, "generated") or 0.0) / each for part, each in zip(parts, seconds, strict=True)]
     mean = statistics.fmean(rates)
     return PARTS_FACTOR * statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
 

@@ -23,7 +23,7 @@ from kvpressure.simulation.length_routing import simulated
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.priors import prior_otherwise
 from kvpressure.simulation.returning import QUESTION, Returning, returning
-from kvpressure.simulation.scheduler import COARSE_ANSWERS, simulate
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, COARSE_SESSION_ANSWERS, simulate
 from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import UnknownError
 
@@ -349,7 +349,7 @@ def model_with_sessions(
             others.append(known_sessions(observed, limits, thresholds, think_ratio=ratio))
         except UnknownError:
             continue
-    return modelled(found, others, thresholds, limit_seconds)
+    return modelled(found, others, thresholds, limit_seconds, answers=COARSE_SESSION_ANSWERS)
 
 
 def modelled(
@@ -374,7 +374,8 @@ def _alone(known: Known) -> float:
     server, demand = known.server, known.demand
     held = max(1, round(known.measured.running))
     alone = replace(server, pool_tokens=ROOM_FOR_ALL_FACTOR * server.pool_tokens, max_num_seqs=math.inf)
-    outcome = simulate(alone, replace(demand, clients=held, rate=0.0, queue=0))
+    one = replace(demand, clients=held, rate=0.0, queue=0)
+    outcome = simulate(alone, one, answers=COARSE_SESSION_ANSWERS if demand.sessions else None)
     if outcome is None:
         raise UnknownError("the simulation completes no request")
     return outcome.latency_p95

@@ -33,6 +33,7 @@ SESSION_WARM_UP_TURNS: Final = 6.0
 SESSION_ANSWERS: Final = 1200
 """Near the cliff hits swing from minute to minute."""
 SESSION_ANSWERS_EACH: Final = 16
+COARSE_SESSION_ANSWERS: Final = 600
 COARSE_SESSION_ANSWERS_EACH: Final = 10
 MAX_SIMULATED_SECONDS: Final = 7200.0
 """Limit of virtual time, however slow the server."""
