@@ -12,7 +12,7 @@ from kvpressure.advice.case import Case
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
-from kvpressure.simulation import config_changes, eviction_cures, greedy_search
+from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits
 from kvpressure.simulation.calibrate import growing_share, held_at
 from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import (
@@ -23,8 +23,9 @@ from kvpressure.simulation.config_changes import (
     STEP,
     ConfigChange,
 )
-from kvpressure.simulation.consequences import Model, model_of, model_with_sessions
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
+from kvpressure.simulation.models import model_of, model_with_sessions
 from kvpressure.simulation.steps import UnknownError
 
 MAX_BOUNDS: Final = 3
@@ -201,11 +202,11 @@ def more_batch(case: Case) -> Forecast:
     """Return the forecast with more sequences, or more tokens of a step, where their cap defers requests."""
     limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and step is not None:
-        return _relieved(case, math.inf, lambda model: greedy_search.larger_steps(model, step.value))
+        return _relieved(case, math.inf, lambda model: other_limits.larger_steps(model, step.value))
     if limit is None:
         return Forecast(reason="how many sequences may run is not known")
     most = case.thresholds.advice_raise_max_factor
-    return _relieved(case, limit.value, lambda model: greedy_search.more_sequences(model, limit.value, most))
+    return _relieved(case, limit.value, lambda model: other_limits.more_sequences(model, limit.value, most))
 
 
 def more_gpus(case: Case) -> Forecast:
@@ -213,7 +214,7 @@ def more_gpus(case: Case) -> Forecast:
     limit = case.limits.max_num_seqs
     rejected = () if limit is None else (config_changes.sequences(int(2 * limit.value)),)
     growing = None if case.diagnosis.detail == "prefill" else growing_share(case.observed)
-    return _relieved(case, math.inf, lambda model: greedy_search.more_servers(model, rejected), growing)
+    return _relieved(case, math.inf, lambda model: other_limits.more_servers(model, rejected), growing)
 
 
 def without_limit(case: Case) -> Forecast:
@@ -222,7 +223,7 @@ def without_limit(case: Case) -> Forecast:
     return _relieved(
         case,
         held_at(case.observed),
-        lambda model: greedy_search.without_hold(model, math.inf if limit is None else limit.value),
+        lambda model: other_limits.without_hold(model, math.inf if limit is None else limit.value),
     )
 
 

@@ -13,18 +13,11 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed, PoolHits
-from kvpressure.simulation.calibrate import (
-    LEAST_INTERVALS,
-    Known,
-    Measured,
-    Page,
-    read,
-    sum_of,
-    tokens_deviation_ratio,
-)
+from kvpressure.simulation.calibrate import Known, Measured, tokens_deviation_ratio
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
 from kvpressure.simulation.measured_hits import measured_hits
+from kvpressure.simulation.page import LEAST_INTERVALS, Page, read, sum_of
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds
 from kvpressure.simulation.session_fit import COARSE_FIT_ANSWERS, FIT_ANSWERS, SessionFit, Target
 from kvpressure.simulation.sessions import Sessions, Span

@@ -79,7 +79,7 @@ class _Run:
         # The common beginning of all sessions is always in use.
         self.used = 0.0 if demand.sessions is None or not server.reuses else float(demand.sessions.shared)
         self.peak = 0.0
-        """The most tokens in use since the cache was looked at last: what it kept in them is evicted by then."""
+        """The most tokens in use since the cache was looked at last."""
         self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
@@ -279,8 +279,8 @@ class _Run:
             each = SESSION_ANSWERS_EACH if answers >= SESSION_ANSWERS else COARSE_SESSION_ANSWERS_EACH
             wanted = max(answers, each * demand.clients)
         last = MAX_SIMULATED_SECONDS if demand.clients else demand.seconds
-        clients, waiting, tally = self.clients, self.waiting, self.tally
-        arrivals, running = clients.arrivals, self.running
+        clients, waiting, running, tally = self.clients, self.waiting, self.running, self.tally
+        arrivals, longest = clients.arrivals, self.server.longest_prompt
         for _ in range(MAX_TURNS):
             if arrivals and arrivals[0][0] <= self.now:
                 for request in clients.come(self.now):
@@ -298,6 +298,5 @@ class _Run:
                 tally.begin(self.now)
             if self.now >= last or (demand.clients and len(tally.latencies) >= wanted):
                 break
-        longest = self.server.longest_prompt
         refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
         return self.tally.outcome(self.now, refused, self.contexts)

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.simulation.calibrate import Page, requests
+from kvpressure.simulation.demand import requests
 from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.page import Page
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, Server
 from kvpressure.simulation.sessions import Sessions

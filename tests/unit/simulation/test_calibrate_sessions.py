@@ -12,7 +12,6 @@ from kvpressure.engines.recordings import TraceError
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Minutes, Observed, PoolHits
-from kvpressure.simulation.calibrate import read
 from kvpressure.simulation.calibrate_sessions import (
     best_hit_ratio,
     deviation,
@@ -21,6 +20,7 @@ from kvpressure.simulation.calibrate_sessions import (
     shared_tokens,
 )
 from kvpressure.simulation.lengths import lengths
+from kvpressure.simulation.page import read
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
 from tests.support.tools import FIXTURES
