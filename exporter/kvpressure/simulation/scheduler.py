@@ -73,8 +73,7 @@ class _Run:
         self._steps, self._half_block = server.steps.of, server.block_tokens / 2
         self._pool, self._usable = server.pool_tokens, server.pool_tokens - server.watermark_tokens
         self.clients = Clients(server, demand)
-        self.now = 0.0
-        self.step = 0
+        self.now, self.step = 0.0, 0
         self.contexts = None if demand.sessions is None else Contexts(server, pools)
         # The common beginning of all sessions is always in use.
         self.used = 0.0 if demand.sessions is None or not server.reuses else float(demand.sessions.shared)
@@ -143,8 +142,6 @@ class _Run:
             return shared
         lost = max(0.0, self.allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
         return max(shared, int(min(request.tokens - 1, max(0.0, request.tokens - lost))))
-
-    # steps
 
     def _admit(self) -> None:
         """Admit those who wait, in order, as far as they fit the pool, the batch and what is left of a step."""
