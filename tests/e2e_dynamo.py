@@ -2,8 +2,9 @@
 
 Dynamo's mocker schedules as vLLM does, without a GPU, and serves what its vLLM worker serves: `vllm:` names beside
 `dynamo_component_*`. Its pool is too small for the clients, which then stop; the router in the frontend holds requests
-back while the worker has prompts to compute. Needs a Python 3.12 and, once, 600 MB from
-PyPI; takes three minutes. Ends with 1 when something was read as something else than it is.
+back while the worker has prompts to compute. Then one worker prefills and another decodes: the frontend says which.
+Needs a Python 3.12 and, once, 600 MB from PyPI; takes four minutes. Ends with 1 when something was read as something
+else than it is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -32,6 +33,7 @@ VERSION: Final = "1.4.0"
 CACHE: Final = Path(__file__).parents[1] / ".cache" / "dynamo"
 CLIENTS: Final = 24
 LOAD_SECONDS: Final = 75.0
+APART_SECONDS: Final = 20.0
 PROMPT_CHARACTERS: Final = 400
 ANSWER_TOKENS: Final = 300
 BLOCKS: Final = 200
@@ -78,12 +80,8 @@ def main() -> int:
     python = _install()
     model = _model(python)
     worker, frontend, own = _low_port(), free_port(), free_port()
-    with _dynamo(python, model, worker, frontend), _exporter(own, worker, frontend):
-        wait_for("the model", lambda: b"tiny" in get(frontend, "/v1/models"), 120, CACHE)
-        over = threading.Event()
-        clients = [threading.Thread(target=_client, args=(frontend, Random(k), over)) for k in range(CLIENTS)]
-        for client in clients:
-            client.start()
+    with _dynamo(python, model, {worker: ()}, frontend), _exporter(own, worker, frontend):
+        over, clients = _clients(frontend, CLIENTS)
         time.sleep(LOAD_SECONDS)
         (CACHE / f"worker-{VERSION}.prom").write_bytes(get(worker, "/metrics"))
         (CACHE / f"frontend-{VERSION}.prom").write_bytes(get(frontend, "/metrics"))
@@ -105,7 +103,34 @@ def main() -> int:
         check("and is the engine's demand", "at least one", _queued(under_load)),
         check("and is named", "queued at the gateway: ", diagnosis),
     ]
+    held.append(check("who decodes is known", 'role="decode",target="worker"} 1.0', _apart(python, model)))
     return int(not all(held))
+
+
+def _apart(python: str, model: Path) -> str:
+    """Return what the exporter says while one worker prefills and the one that it reads decodes."""
+    decodes, frontend, own = _low_port(), free_port(), free_port()
+    prefill = ("--disaggregation-mode", "prefill", "--bootstrap-ports", str(free_port()))
+    workers = {_low_port(decodes + 1): prefill, decodes: ("--disaggregation-mode", "decode")}
+    with _dynamo(python, model, workers, frontend), _exporter(own, decodes, frontend):
+        over, clients = _clients(frontend, 4)
+        time.sleep(APART_SECONDS)
+        (CACHE / f"decode-worker-{VERSION}.prom").write_bytes(get(decodes, "/metrics"))
+        (CACHE / f"frontend-{VERSION}-prefill-decode.prom").write_bytes(get(frontend, "/metrics"))
+        metrics = get(own, "/metrics").decode()
+        over.set()
+        for client in clients:
+            client.join()
+    return "\n".join(line for line in metrics.splitlines() if line.startswith("kvpressure_role{"))
+
+
+def _clients(frontend: int, many: int) -> tuple[threading.Event, list[threading.Thread]]:
+    wait_for("the model", lambda: b"tiny" in get(frontend, "/v1/models"), 120, CACHE)
+    over = threading.Event()
+    clients = [threading.Thread(target=_client, args=(frontend, Random(k), over)) for k in range(many)]
+    for client in clients:
+        client.start()
+    return over, clients
 
 
 def _queued(text: str) -> str:
@@ -116,8 +141,9 @@ def _queued(text: str) -> str:
 def _install() -> str:
     python = str(CACHE / "venv" / "bin" / "python")
     if not Path(python).exists():
+        # pyenv's shim is on the PATH also where another version is active, and then runs nothing.
         versions = sorted(Path.home().glob(".pyenv/versions/3.12*/bin/python"))
-        found = shutil.which("python3.12") or next(iter(map(str, versions)), None)
+        found = next(map(str, versions), None) or shutil.which("python3.12")
         if found is None:
             sys.exit("Dynamo's wheels need Python 3.12, and there is no python3.12 here: `pyenv install 3.12`")
         subprocess.run([found, "-m", "venv", str(CACHE / "venv")], check=True)
@@ -135,7 +161,8 @@ def _model(python: str) -> Path:
 
 
 @contextlib.contextmanager
-def _dynamo(python: str, model: Path, worker: int, frontend: int) -> Iterator[None]:
+def _dynamo(python: str, model: Path, workers: Mapping[int, tuple[str, ...]], frontend: int) -> Iterator[None]:
+    """Run workers, each with its options, by their port, and a frontend in front of them."""
     shutil.rmtree(CACHE / "store", ignore_errors=True)
     plane = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
     env = {"DYN_FILE_KV": str(CACHE / "store"), "HF_HUB_OFFLINE": "1"}
@@ -151,13 +178,14 @@ def _dynamo(python: str, model: Path, worker: int, frontend: int) -> Iterator[No
         "--model-name",
         "tiny",
     ]
-    system = {"DYN_SYSTEM_PORT": str(worker), "DYN_SYSTEM_ENABLED": "true"}
     queue = ["--router-mode", "kv", "--router-queue-threshold", "0"]
     front = [python, "-m", "dynamo.frontend", "--http-port", str(frontend), *queue]
-    with (
-        process(*mocker, *size, *plane, env=env | system, log=CACHE / "worker.log"),
-        process(*front, *plane, env=env, log=CACHE / "frontend.log"),
-    ):
+    with contextlib.ExitStack() as running:
+        for port, options in workers.items():
+            system = {"DYN_SYSTEM_PORT": str(port), "DYN_SYSTEM_ENABLED": "true"}
+            log = CACHE / f"worker-{port}.log"
+            running.enter_context(process(*mocker, *size, *options, *plane, env=env | system, log=log))
+        running.enter_context(process(*front, *plane, env=env, log=CACHE / "frontend.log"))
         yield
 
 
@@ -193,9 +221,9 @@ def _client(port: int, random: Random, over: threading.Event) -> None:
             over.wait(1)
 
 
-def _low_port() -> int:
+def _low_port(least: int = 18_000) -> int:
     """Return a free port that Dynamo can read: DYN_SYSTEM_PORT is a signed number of 16 bits."""
-    for port in range(18_000, 2**15):
+    for port in range(least, 2**15):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

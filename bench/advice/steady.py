@@ -22,7 +22,7 @@ from bench.simulator import demo
 from kvpressure.advice.advise import Case, Place, advise, advise_on
 from kvpressure.cli.replay import Replay
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.daemon.advised import Advised
+from kvpressure.daemon.recommended import Advised
 from kvpressure.engines.recordings import TraceError
 from kvpressure.model.action import Action, Shift
 from kvpressure.model.values import at

@@ -28,7 +28,8 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, decode_side_of, peers_of, role_of
-from tests.lab.apart import SIDES, WARM_SECONDS
+from tests.lab.apart import WARM_SECONDS
+from tests.lab.pairs import SIDES, side_of
 
 THRESHOLDS: Final = load_thresholds()
 CHANGE_NOTHING: Final = frozenset({"apply", "measure", "see_decode_side", "see_what_is_waited_for", "verify"})
@@ -56,8 +57,12 @@ class Found:
 
 
 def named(verdicts: Mapping[str, tuple[Cause, str]]) -> str:
-    """Return what limits the pair by the two verdicts, in the words of the counterfactuals."""
-    (prefill, detail), (decode, _) = verdicts["prefill"], verdicts["decode"]
+    """Return what limits the pair by the verdicts, in the counterfactuals' words; of a side, by its first not calm."""
+    worst: dict[str, tuple[Cause, str]] = {}
+    for engine, verdict in verdicts.items():
+        if worst.setdefault(side_of(engine), verdict)[0] in CALM:
+            worst[side_of(engine)] = verdict
+    (prefill, detail), (decode, _) = worst["prefill"], worst["decode"]
     if decode is Cause.KV_CACHE_PRESSURE:
         return "decode_kv"
     if decode is Cause.DEFERRED:
@@ -74,13 +79,14 @@ def judged(folder: Path, about: Mapping[str, Any], *, flags: bool = True) -> Fou
     found = Found(about["name"], about["limits"])
     pipeline = Pipeline(PipelineSettings(), THRESHOLDS)
     last: dict[str, EngineView] = {}
-    for number, pair in enumerate(_pairs(folder, found.name, pipeline, flags=flags)):
+    engines = about.get("engines", SIDES)
+    for number, pair in enumerate(_pairs(folder, found.name, engines, pipeline, flags=flags)):
         last |= {side: view for side, (view, _) in pair.items()}
         if number < WARM_SECONDS:
             continue
         for side, (view, record) in pair.items():
             role = role_of(view.derived)
-            found.roles["right" if role == side else "wrong" if role else "not known"] += 1
+            found.roles["right" if role == side_of(side) else "wrong" if role else "not known"] += 1
             _count(found, side, view, record)
         words = {side: (one.diagnosis.cause, one.diagnosis.detail) for side, one in last.items() if one.diagnosis}
         found.named[named(words)] += 1
@@ -97,7 +103,7 @@ def _count(found: Found, side: str, view: EngineView, record: Mapping[str, Any])
     found.clear += 1
     if cause not in truth["accepted"] and not {cause, Cause(label)} <= CALM:
         found.wrong += 1
-        found.cells[f"{side}: {label}", str(cause)] += 1
+        found.cells[f"{side_of(side)}: {label}", str(cause)] += 1
 
 
 def _advice(found: Found, side: str, view: EngineView, others: list[EngineView]) -> None:
@@ -108,16 +114,16 @@ def _advice(found: Found, side: str, view: EngineView, others: list[EngineView])
     found.advised[side] = tuple(one.key for one in actions)
     for key in found.advised[side]:
         if key not in CHANGE_NOTHING:
-            acts_on = ACTS_ON.get(key, side)
+            acts_on = ACTS_ON.get(key, side_of(side))
             found.advice["right" if acts_on == SIDE_OF.get(found.limits) else f"wrong: {side} {key}"] += 1
 
 
 def _pairs(
-    folder: Path, name: str, pipeline: Pipeline, *, flags: bool
+    folder: Path, name: str, engines: Sequence[str], pipeline: Pipeline, *, flags: bool
 ) -> Iterator[dict[str, tuple[EngineView, dict[str, Any]]]]:
-    """Yield the views of each second and its records, by side."""
-    rows = {side: list(records(folder / f"{name}-{side}.jsonl.xz")) for side in SIDES}
-    readers = {side: PageReader() for side in SIDES}
+    """Yield the views of each second and its records, by engine."""
+    rows = {engine: list(records(folder / f"{name}-{engine}.jsonl.xz")) for engine in engines}
+    readers = {engine: PageReader() for engine in engines}
     targets = {}
     for side, lines in rows.items():
         declared = lines[0]["regime"].get("declared", {})
@@ -142,8 +148,11 @@ def main() -> int:
     for folder in options.folders:
         for line in (folder / "truth.jsonl").read_text().splitlines():
             for roles in ("flags", "metrics"):
-                one = judged(folder, json.loads(line), flags=roles == "flags")
-                found.setdefault((folder.name, roles), []).append(one)
+                about = json.loads(line)
+                one = judged(folder, about, flags=roles == "flags")
+                each = Counter(map(side_of, about.get("engines", SIDES)))
+                several = f", {each['prefill']} + {each['decode']} engines" if each.total() > 2 else ""
+                found.setdefault((f"{folder.name}{several}", roles), []).append(one)
                 print(f"{one.name} ({roles}): limits {one.limits}; named {dict(one.named.most_common(4))}")
                 print(f"  roles {dict(one.roles)}; {one.wrong} of {one.clear} wrong {dict(one.cells.most_common(3))}")
                 print(f"  advised {one.advised} {dict(one.advice)}", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.tools.incidents.copied import MEMORY, PREEMPTIONS, TODAY, USAGE, Rule
+from kvpressure.tools.incidents.judged_alerts import MEMORY, PREEMPTIONS, TODAY, USAGE, Rule
 
 TODAY_SERIES: Final = frozenset({USAGE, PREEMPTIONS, "vllm:num_requests_waiting"})
 """What of vLLM's page these ask for."""

@@ -20,8 +20,7 @@ from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.pods import Wanted, around, engines_in, facts_of
 from kvpressure.cli.triage_pod import pod_json, pods_report
 from kvpressure.kubernetes import KubeError
-from kvpressure.kubernetes.find import find_pods
-from kvpressure.kubernetes.forwarded_pod import LARGEST_LOG_BYTES, ForwardedPod, report_of
+from kvpressure.kubernetes.forwarded_pod import LARGEST_LOG_BYTES, ForwardedPod, find_pods, report_of
 from kvpressure.kubernetes.objects.references import parse_reference, selector_text
 from kvpressure.model.environment import ContainerId
 from tests.stubs.portforward import engine_pod

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from kvpressure.model.environment import ContainerId
-from kvpressure.sources.logs.classify import locate, plain
-from kvpressure.sources.logs.follower import Follower
-from kvpressure.sources.logs.learn import StartUp, quotes_request
-from kvpressure.sources.logs.tally import LONG_CHARACTERS
+from kvpressure.sources.logs.classify import StartUp, locate, plain, quotes_request
+from kvpressure.sources.logs.follower import LONG_CHARACTERS, Follower
 from tests.fuzz import logs as wordings
 from tests.support.ended import exporter
 from tests.support.engine_kit import GOOD_PAGE

@@ -16,9 +16,8 @@ from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.record import SourceError
 from kvpressure.sources.pod_devices import PodDevicesSource
-from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, PluginDevice
+from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, KernelNames, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import list_devices
-from kvpressure.sources.pod_devices.names import KernelNames
 from tests.stubs.kubelet import Answers, Kubelet, claim, container, pod
 from tests.support.engine_kit import VirtualClock
 

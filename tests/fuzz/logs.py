@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from kvpressure.sources.logs import classify, learn
+from kvpressure.sources.logs import classify
 
 _FOLDER = Path(__file__).parents[1] / "fixtures" / "logs"
 LEVELS = (
@@ -40,7 +40,7 @@ def recorded() -> tuple[str, ...]:
 def words() -> tuple[str, ...]:
     """What the classifier and the learner look for."""
     wordings = [text for row in classify._WORDINGS for text in row[1:] if text]
-    return tuple(dict.fromkeys((*wordings, *learn.WORDS, *LEVELS, *QUOTES)))
+    return tuple(dict.fromkeys((*wordings, *classify.WORDS, *LEVELS, *QUOTES)))
 
 
 def line(random: Random) -> str:

@@ -5,9 +5,10 @@ reads how many requests wait in the engine and how much of its cache they use, a
 while max(queue / 5, usage / 0.8) is below 1, counting those that it has let through since it last read.
 
 The engine stands for a pool of equal ones, each of which gets the regime's load: what one of them shows, all do. For
-each regime: the verdicts of the seconds with a queue at the gateway, and the steps advised at the end, with the gateway
-and without. The exit status is 1 where the steps differ, or where such a second is called healthy or idle once the
-queue has been there for 30 s without a pause: a verdict changes once half of its 20 s show it, and 10 s later.
+each regime: the verdicts of the seconds with a queue at the gateway, and the steps advised at the last second in which
+there is something to advise on with the gateway and without. The exit status is 1 where the steps differ, or where such
+a second is called healthy or idle once the queue has been there for 30 s without a pause: a verdict changes once half
+of its 20 s show it, and 10 s later.
 
     python -m tests.lab.gateway kv-thrash --seconds 150
     python -m tests.lab.gateway kv-thrash --best
@@ -37,8 +38,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import Environment, GatewayReport
-from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import CALM, EngineView
 from tests.lab.api import Api
 from tests.lab.changed import long_last, shared
 from tests.lab.clock import Clock
@@ -142,8 +142,8 @@ class Run:
     soon: int = 0
     """Seconds called healthy or idle: `wrong` once the queue has been there for 30 s, `soon` before."""
     queue: float = 0.0
-    steps: tuple[str, ...] = ()
-    last: EngineView | None = None
+    views: dict[int, EngineView] = field(default_factory=dict)
+    """By second; those that are healthy or idle are left out."""
 
 
 def main() -> int:
@@ -161,14 +161,17 @@ def main() -> int:
         regime = regimes()[name]
         regime = replace(regime, seconds=options.seconds or regime.seconds)
         alone, behind = (_judged(*_played(regime, clock, gateway=gateway)) for gateway in (False, True))
-        same = set(alone.steps) == set(behind.steps)
+        # Steps of the last second in which both have a verdict to advise on: what comes in bursts is not over at once.
+        second = max(alone.views.keys() & behind.views.keys(), default=None)
+        steps = [_steps(one.views[second]) if second is not None else () for one in (alone, behind)]
+        same = set(steps[0]) == set(steps[1])
         failed += bool(behind.wrong) or not same
         called = f"called healthy or idle {behind.wrong} s, and {behind.soon} s in the first {TOLD_WITHIN_SECONDS} s"
         print(f"{name}: at the gateway {behind.queue:.1f} on average; {called}")
-        print(f"  without: {dict(alone.causes.most_common(3))}; {', '.join(alone.steps)}")
-        print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(behind.steps)}{'' if same else '  (!)'}")
-        if options.best and behind.last is not None:
-            failed += _best(regime, clock, behind.last) < ENOUGH_RATIO
+        print(f"  without: {dict(alone.causes.most_common(3))}; {', '.join(steps[0])}")
+        print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(steps[1])}{'' if same else '  (!)'}")
+        if options.best and second is not None:
+            failed += _best(regime, clock, behind.views[second]) < ENOUGH_RATIO
         sys.stdout.flush()
     return int(failed > 0)
 
@@ -224,7 +227,7 @@ def _goodput(regime: Regime, clock: Clock, done: Key, limit: float) -> float:
 
 
 def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
-    run, last, since = Run(), None, 0
+    run, since = Run(), 0
     for page, view in _views(pages, seconds):
         second = seconds[min(page.second, len(seconds) - 1)] if seconds else None
         if second is not None and not second.queue:
@@ -232,13 +235,14 @@ def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
         if page.second < WARM_SECONDS or view.diagnosis is None or (second is not None and not second.queue):
             continue
         run.queue += 0 if second is None else second.queue
-        diagnosis, last = view.diagnosis, view
+        diagnosis = view.diagnosis
+        if diagnosis.cause not in CALM:
+            run.views[page.second] = view
         run.causes[f"{diagnosis.cause}/{diagnosis.detail}".removesuffix("/")] += 1
-        calm = second is not None and diagnosis.cause in {Cause.HEALTHY, Cause.IDLE}
+        calm = second is not None and diagnosis.cause in CALM
         late = page.second - since >= TOLD_WITHIN_SECONDS
         run.wrong, run.soon = run.wrong + (calm and late), run.soon + (calm and not late)
     run.queue /= max(1, run.causes.total())
-    run.last, run.steps = last, () if last is None else _steps(last)
     return run
 
 

@@ -11,6 +11,8 @@ from typing import Final
 from tests.lab.regime import Cost, Flags, Load, Regime, Transfer
 from tests.lab.vary import FACTOR, varied
 
+SIDES: Final = ("prefill", "decode")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -85,34 +87,50 @@ SITUATIONS: Final[Mapping[str, Situation]] = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A situation as it is run: a regime for each side, and the link between them."""
+    """A situation as it is run: a regime for each side, its engines, and the link of each that decodes."""
 
     name: str
     regimes: Mapping[str, Regime]
     tokens_per_second: float
+    engines: tuple[str, ...] = SIDES
 
 
-def made(name: str, seed: int) -> Made:
-    """Return the situation, as another pair of servers would have it where the seed is not 0."""
+def side_of(engine: str) -> str:
+    """Return which side an engine is on, by its name."""
+    return engine.partition("-")[0]
+
+
+def made(name: str, seed: int, prefill: int = 1, decode: int = 1) -> Made:
+    """Return the situation, as another pair of servers would have it where the seed is not 0.
+
+    With several engines on a side there are as many more clients as engines on average.
+    """
     one = SITUATIONS[name]
+    many = (prefill + decode) / 2
+    load = replace(one.load, clients=round(one.load.clients * many), rate=one.load.rate * many)
     common = {"family": "apart", "about": one.about, "expect": "", "seconds": one.seconds}
     found = {
         "prefill": Regime(
             name=name,
-            load=(one.load,),
+            load=(load,),
             flags=one.prefill,
             cost=one.prefill_cost,
             transfer=Transfer(role="producer"),
             **common,
         ),
-        "decode": Regime(name=name, load=(one.load,), flags=one.decode, transfer=Transfer(role="consumer"), **common),
+        "decode": Regime(name=name, load=(load,), flags=one.decode, transfer=Transfer(role="consumer"), **common),
     }
     rate = one.tokens_per_second
     if seed:
         found = {side: varied(regime, seed) for side, regime in found.items()}
         rng = random.Random(f"{name}/{seed}/link")
         rate *= math.exp(rng.uniform(-math.log(FACTOR), math.log(FACTOR)))
-    return Made(f"{name}@{seed}" if seed else name, found, rate)
+    engines: tuple[str, ...] = SIDES
+    if many > 1:
+        name += f"-{prefill}p{decode}d"
+        each = {"prefill": prefill, "decode": decode}
+        engines = tuple(f"{side}-{number}" for side, count in each.items() for number in range(count))
+    return Made(f"{name}@{seed}" if seed else name, found, rate, engines)
 
 
 def counterfactuals(one: Made) -> dict[str, Made]:

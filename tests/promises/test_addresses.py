@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kvpressure.kubernetes.objects.annotations as address
 from kvpressure.config.settings import ConfigError, PollSettings, load_settings
 from kvpressure.engines.file_sd import parse_targets
-from kvpressure.kubernetes.objects import address
 from kvpressure.net.addresses import LINK_LOCAL, METADATA, refusal
 from tests.support.engine_kit import GOOD_PAGE, source_for
 from tests.support.servers import FaultServer, page

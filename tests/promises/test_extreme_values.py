@@ -17,7 +17,7 @@ from kvpressure.advice.advise import Action, Place, advise
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.report import console, triage_report
-from kvpressure.commandline import numbers
+from kvpressure.commandline import options as numbers
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader

@@ -29,7 +29,7 @@ from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import RUNTIMES, named
 from kvpressure.simulation import calibrate
 from kvpressure.simulation.steps import UnknownError
-from kvpressure.sources.logs.learn import StartUp
+from kvpressure.sources.logs.classify import StartUp
 from tests.support.log_kinds import classify
 from tests.support.reserving_server import Load, Server, TimedPage, pages, tgi, triton, trtllm
 from tests.support.tools import FIXTURES

@@ -73,7 +73,7 @@ NAMED_BY_INTENT = {
     "capacity/silicon.py": "vllm",
     "simulation/step_table.py": "vllm",
     # Rules that people copy from one another, as they copy them.
-    "tools/incidents/copied.py": "vllm",
+    "tools/incidents/judged_alerts.py": "vllm",
     # Its project's router, which is no engine, and repeats series of engines under their names.
     "runtimes/gateways.py": "vllm",
 }

@@ -34,7 +34,7 @@ from kvpressure.model.verdict import Cause, Evidence
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import GIB
-from kvpressure.sources.logs.learn import StartUp
+from kvpressure.sources.logs.classify import StartUp
 from tests.support import servers
 from tests.support.log_kinds import classify
 from tests.support.models import MODELS

@@ -12,6 +12,7 @@ from kvpressure.model.action import Action, Expected
 from kvpressure.model.limits import LEARNED
 from kvpressure.model.values import at, number
 from kvpressure.signals.throughput import tokens_of_a_step
+from kvpressure.simulation import steps
 from kvpressure.simulation.config_changes import STEP, holds
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Step
@@ -40,12 +41,8 @@ def _or_budget(case: Case) -> tuple[str, str]:
 def beyond_knee(case: Case, running: float, knee_requests: float | None = None) -> str:
     """Return in words that more at once hardly gains, where so many running requests are more than the knee."""
     knee = at(case.derived, "running_requests_knee") if knee_requests is None else knee_requests
-    if knee is None or running <= knee:
-        return ""
-    return (
-        f" From about {math.ceil(knee)} running on, a tenth more give less than 5 % more tokens/s: "
-        "everybody mostly gets slower."
-    )
+    beyond = "" if knee is None else steps.beyond_knee(running, knee)
+    return f" {beyond}" if beyond else ""
 
 
 def more_sequences(

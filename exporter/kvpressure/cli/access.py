@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -59,6 +60,11 @@ gateway_options = together(
 )
 """`gateways_of` gathers what was given."""
 
+kv_events_option = click.option(
+    "--kv-events", "kv_events_port", metavar="PORT", type=click.IntRange(1, 65535), help="Read KV events at PORT too."
+)
+"""Of engines at addresses: it is the port of `endpoint` in their `--kv-events-config`."""
+
 prometheus_options = together(
     access_options,
     click.option("--username", default="", help="User name for basic authentication, with --password-file."),
@@ -86,7 +92,7 @@ limit_options = together(
         for name, (flag, kind, text) in LIMIT_FLAGS.items()
     )
 )
-"""Limits that cannot be seen from outside."""
+"""Limits that no page shows."""
 
 facts_options = together(
     limit_options,
@@ -185,6 +191,23 @@ def access_of(options: Mapping[str, Any]) -> Access:
     if (given.cert_file is None) != (given.key_file is None):
         raise click.UsageError("give --cert-file and --key-file together")
     return given
+
+
+@contextlib.asynccontextmanager
+async def metrics_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Access]]:
+    """Yield the URL of an engine's metrics and how to reach it; of the one pod of KIND/NAME through a port-forward.
+
+    Raises ValueError for an address that is none, click.UsageError, and KubeError where no pod can be reached.
+    """
+    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - URLs do without it
+
+    if not is_reference(address):
+        yield page_url(address), access_of(options)
+        return
+    from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - as above
+
+    async with forwarded(address, options) as found:
+        yield found
 
 
 def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:

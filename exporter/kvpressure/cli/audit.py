@@ -21,18 +21,17 @@ from rich.segment import Segment
 from rich.style import Style
 
 from kvpressure import __version__
-from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
+from kvpressure.cli.model_file import known_gpu, known_model, read_config
 from kvpressure.cli.options import thresholds_of
 from kvpressure.cli.progress import Bar
 from kvpressure.cli.report import WIDTH, console
-from kvpressure.cli.say import fail, say, say_json
+from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.record import SourceError
 from kvpressure.printable import clean
-from kvpressure.tools.audit import Knowledge, Manifests, Problem, audit, read
+from kvpressure.tools.audit import Knowledge, Manifests, Problem, as_json, as_sarif, audit, read
 from kvpressure.tools.audit.checks import CHECKS
-from kvpressure.tools.audit.formats import as_json, as_sarif
 from kvpressure.tools.audit.manifests import MAX_CHARS
 from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place, Report, Reviewed
 
@@ -106,7 +105,7 @@ def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]
             raise click.BadParameter(f"{one!r} is not NAME=FILE", param_hint="--model-config")
         try:
             own[name] = read_config(Path(path))
-        except ConfigFileError as error:
+        except CliError as error:
             raise click.BadParameter(str(error), param_hint="--model-config") from error
     return lambda served: own.get(served) or known_model(served)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from kvpressure.capacity.capacity_plan import Plan
@@ -16,23 +15,17 @@ from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named
 from kvpressure.capacity.known_models import name_of
 from kvpressure.capacity.pool import Memory, pool_from_memory
 from kvpressure.cli.model_file import known_model
+from kvpressure.cli.say import CliError
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.record import SourceError
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.config_changes import GPU, ConfigChange
-from kvpressure.simulation.consequences import Span, modelled
+from kvpressure.simulation.consequences import Span
 from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffic, alternatives
-from kvpressure.simulation.server import STEP_TOKENS, RequestShape, Server
+from kvpressure.simulation.models import modelled
+from kvpressure.simulation.server import STEP_TOKENS, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
-from kvpressure.simulation.steps import Batch, UnknownError, knee_of
-
-
-class CardError(SourceError):
-    """Nothing is known of a card or a model; the sentence says which names are, and what to do."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__("no_card", sentence)
+from kvpressure.simulation.steps import UnknownError, beyond_knee
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +45,10 @@ class OnCard:
 
 
 def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) -> OnCard:
-    """Return a model on the cards that options name. Raises CardError."""
+    """Return a model on the cards that options name. Raises CliError."""
     card, known = card_named(gpu), model_meant(model)
     if card is None:
-        raise CardError(f"--gpu {gpu}: no step times are known of it; there are: {', '.join(CARDS.values())}")
+        raise CliError(f"--gpu {gpu}: no step times are known of it; there are: {', '.join(CARDS.values())}")
     parallel = options.get("tensor_parallel") or 1
     dtype = options.get("kv_cache_dtype") or ""
     bits = 8 if f"{dtype}".startswith(("fp8", "int8")) else 16
@@ -111,7 +104,7 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
     try:
         # As it was given: a PCIe card has the name and the memory of the SXM one, and other step times.
         card = on_card(options["gpu"].given, options["model"], options, runtime)
-    except CardError:
+    except CliError:
         return None
     server = Server(float(plan.pool_tokens), card.steps)
     server = replace(server, max_num_seqs=plan.max_num_seqs, step_tokens=plan.max_num_batched_tokens)
@@ -123,22 +116,14 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
         return None
     if figures is None or figures.first_token_seconds is None:
         return None
-    knee = knee_of(card.steps, _batch(first.demand.requests))
     return Prediction(
         card.gpu,
         card.model,
         figures.tokens_per_second,
         figures.first_token_seconds,
         figures.latency_p95,
-        knee if math.isfinite(knee) else None,
+        first.knee_requests if math.isfinite(first.knee_requests) else None,
     )
-
-
-def _batch(shapes: Sequence[RequestShape]) -> Batch:
-    """Return what one of these requests has in a step."""
-    prompt, output = fmean(one.prompt for one in shapes), fmean(one.output for one in shapes)
-    preceding = fmean(one.prompt**2 for one in shapes) / 2 / prompt
-    return Batch(1.0, prompt + output / 2, output, prompt, preceding)
 
 
 def prediction_report(found: Prediction | None, max_num_seqs: int) -> Iterator[str]:
@@ -149,9 +134,8 @@ def prediction_report(found: Prediction | None, max_num_seqs: int) -> Iterator[s
     yield f"  tokens a second: {_range(found.tokens_per_second)}"
     yield f"  seconds to first token, mean: {_range(found.first_token_seconds)}"
     yield f"  seconds of a request, p95: {_range(found.latency_p95_seconds)}"
-    if found.knee_requests is not None and found.knee_requests < max_num_seqs:
-        knee = math.ceil(found.knee_requests)
-        yield f"  from about {knee} running on, a tenth more give less than 5 % more tokens/s: all mostly get slower"
+    if found.knee_requests is not None and (beyond := beyond_knee(max_num_seqs, found.knee_requests)):
+        yield f"  {beyond}"
 
 
 def _range(span: Span) -> str:
@@ -193,5 +177,5 @@ def _asked(card: str, model: str, parallel: int, bits: int, geometry: Geometry |
     try:
         found: StepTable = silicon.asked(made)
     except silicon.SiliconError as error:
-        raise CardError(f"{error}; {what_there_is(model)}") from error
+        raise CliError(f"{error}; {what_there_is(model)}") from error
     return found

@@ -15,13 +15,14 @@ from kvpressure.cli.access import prometheus_options, server_of
 from kvpressure.cli.options import EXISTING_FILE, refuse, thresholds_of
 from kvpressure.cli.progress import Bar
 from kvpressure.cli.say import fail, say, say_json
-from kvpressure.config.own_file import write_own
+from kvpressure.config.files import write_own
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.model.view import Price
-from kvpressure.tools.incidents import html, markdown
+from kvpressure.tools.incidents.collect import priced
+from kvpressure.tools.incidents.files import as_html, as_markdown
 from kvpressure.tools.incidents.journal import Journal
 from kvpressure.tools.incidents.look import look_back
 from kvpressure.tools.incidents.names import Json, Selection
@@ -85,20 +86,18 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     except KeyboardInterrupt:
         kept = f"; run it again with --resume {options['resume']} to go on" if options["resume"] else ""
         fail(f"incidents: stopped{kept}")
+    per_hour = options["price_per_hour"]
+    price = None if per_hour is None else Price(per_hour, options["currency"])
+    document = priced(document, options["gpus_per_engine"], price)
     if as_json:
         say_json(document)
     else:
         say(*summary(document))
         for incident in document["incidents"]:
             say("", *lines(incident))
-    _write(options["html"], html.report, document)
-    _write(options["markdown"], markdown.report, document)
+    _write(options["html"], as_html, document)
+    _write(options["markdown"], as_markdown, document)
     sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
-
-
-def _price(options: dict[str, Any]) -> Price | None:
-    per_hour = options["price_per_hour"]
-    return None if per_hour is None else Price(per_hour, options["currency"])
 
 
 def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> None:

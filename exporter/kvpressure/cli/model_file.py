@@ -14,12 +14,9 @@ import click
 
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named, nearest_gpus
 from kvpressure.capacity.known_models import file_of
+from kvpressure.cli.say import CliError
 
 LARGEST_CONFIG_BYTES: Final = 4 << 20
-
-
-class ConfigFileError(Exception):
-    """A model's configuration cannot be read; the text says which, why, and what to do."""
 
 
 def known_gpu(text: str) -> Gpu:
@@ -33,21 +30,19 @@ def known_gpu(text: str) -> Gpu:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """Return the object in a `config.json`. Raises ConfigFileError."""
+    """Return the object in a `config.json`. Raises CliError."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST_CONFIG_BYTES + 1)
         if len(text) > LARGEST_CONFIG_BYTES:
-            raise ConfigFileError(
-                f"{path}: is larger than {LARGEST_CONFIG_BYTES >> 20} MiB: that is no model's config.json"
-            )
+            raise CliError(f"{path}: is larger than {LARGEST_CONFIG_BYTES >> 20} MiB: that is no model's config.json")
         config = json.loads(text)
     except OSError as error:
-        raise ConfigFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise CliError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigFileError(f"{path}: is not JSON: {error}") from error
+        raise CliError(f"{path}: is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise ConfigFileError(f"{path}: must hold one JSON object, as a model's config.json does")
+        raise CliError(f"{path}: must hold one JSON object, as a model's config.json does")
     return config
 
 

@@ -29,18 +29,19 @@ from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_options, kube_context_options, namespace_option
 from kvpressure.cli.cards import predicted, prediction_report
-from kvpressure.cli.model_file import ConfigFileError, known_gpu, known_model, read_config
+from kvpressure.cli.model_file import known_gpu, known_model, read_config
 from kvpressure.cli.options import UsualFirst
-from kvpressure.cli.plan_report import flags, report
-from kvpressure.cli.plan_sessions import (
+from kvpressure.cli.plan_report import (
     asked_of,
+    flags,
     planned,
+    report,
     session_options,
     session_report,
     sessions_alone,
     with_lengths,
 )
-from kvpressure.cli.say import fail, say, say_json
+from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.record import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
@@ -159,7 +160,7 @@ def command(**options: Any) -> None:
         options = with_lengths(options, asked)
     try:
         runtime, title, plan = _from_engine(options) if live else _from_model(options)
-    except (ModelConfigError, ConfigFileError, SourceError, RefusedError) as error:
+    except (ModelConfigError, SourceError, RefusedError) as error:
         fail(*f"{error}".splitlines())
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
     sessions = None if asked is None else planned(asked, plan)
@@ -244,7 +245,7 @@ def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
     if config is None:
         near = " or ".join(nearest_models(name))
         meant = f"did you mean {near}? Else " if near else ""
-        raise ConfigFileError(f"--model {name} is not known here; {meant}give its config.json with --model-config")
+        raise CliError(f"--model {name} is not known here; {meant}give its config.json with --model-config")
     return read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
 
 

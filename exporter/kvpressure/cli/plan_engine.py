@@ -12,10 +12,10 @@ from yarl import URL
 
 from kvpressure.capacity.capacity_plan import Running
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.metrics_at import metrics_at
+from kvpressure.cli.access import metrics_at
+from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.kubernetes.objects.references import is_reference
-from kvpressure.model.record import SourceError
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.net.http import Answer
 from kvpressure.net.schedule import SystemClock
@@ -23,13 +23,6 @@ from kvpressure.runtimes.registry import named
 from kvpressure.signals.traffic import token_quantile
 
 DEADLINE_SECONDS = 10.0
-
-
-class LiveError(SourceError):
-    """Something cannot be planned from; the sentence says what is missing, where, and what to do."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__("plan", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +62,9 @@ def read_engine(address: str, options: Mapping[str, Any], seconds: float = 0.0) 
         pages = [reader.read(answer.body, answer.t) for answer in answers]
         return engine_on(pages[-1], where, pages[0] if seconds else None)
     except PageError as error:
-        raise LiveError(f"{address}: {error}") from error
+        raise CliError(f"{address}: {error}") from error
     except ValueError as error:
-        raise LiveError(f"--url {error}") from error
+        raise CliError(f"--url {error}") from error
 
 
 async def _fetch(address: str, options: Mapping[str, Any], seconds: float) -> tuple[str, list[Answer]]:
@@ -91,13 +84,13 @@ async def _fetch(address: str, options: Mapping[str, Any], seconds: float) -> tu
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:
     """Return the engine on a page, with lengths since an `earlier` one.
 
-    Raises `LiveError` when it does not size its cache.
+    Raises `CliError` when it does not size its cache.
     """
     runtime = named(page.runtime)
     engines = [engine for engine in page.engines if _capacity(engine)]
     smallest = min(engines, key=_capacity, default=None)
     if smallest is None or (cache := smallest.cache) is None:
-        raise LiveError(
+        raise CliError(
             f"{where}: {runtime.planning.unsized}; give --kv-cache-tokens ({runtime.title} logs: "
             f"{runtime.planning.pool_log}), or plan with --model-config and --gpu-memory"
         )

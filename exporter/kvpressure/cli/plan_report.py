@@ -1,13 +1,21 @@
-"""A plan in words: the flags first, then what they come from."""
+"""A plan in words: the flags first, then what they come from; and `plan --sessions`, what it says of sessions."""
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final, NoReturn
 
-from kvpressure.capacity.arithmetic import Step, number
+import click
+
+from kvpressure.capacity.arithmetic import Step, number, size
 from kvpressure.capacity.capacity_plan import MemoryTarget, Plan
 from kvpressure.capacity.parallel import Parallel
+from kvpressure.capacity.session_plan import TURNS, OnPool, SessionPlan, SessionsAsked, plan_sessions
+from kvpressure.cli.options import together
+from kvpressure.cli.say import say, say_json
 from kvpressure.runtimes.runtime import Planning, Runtime
 
 WIDTH = 110
@@ -98,3 +106,117 @@ def _memory_words(target: MemoryTarget | None, runtime: Runtime) -> str:
 def _wrapped(text: str, lead: str) -> list[str]:
     indent = " " * (len(lead) - len(lead.lstrip()) + 2)
     return textwrap.wrap(lead + text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+ANSWER_TOKENS: Final = 300.0
+"""Of an answer, unless --output-p95 says another."""
+_UNITS: Final = {"ms": 0.001, "min": 60.0, "m": 60.0, "h": 3600.0, "s": 1.0}
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a time such as 20, 20s, 1.5m or 1h. Raises click.BadParameter."""
+    given = text.strip().lower()
+    unit = next((unit for unit in _UNITS if given.endswith(unit)), "")
+    try:
+        found = float(given.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+    except ValueError:
+        found = -1.0
+    if not 0.01 <= found <= 86_400:
+        raise click.BadParameter(f"{text!r} is not a time such as 20s or 2m, of a day at most")
+    return found
+
+
+session_options: Final = together(
+    click.option("--sessions", type=click.IntRange(1, 100_000), help="Chats or agents at a time that come back."),
+    click.option("--context", type=click.FloatRange(16, 10_000_000), help="Tokens of a session's context on average."),
+    click.option("--think", type=seconds, metavar="TIME", help="From an answer to the session's next turn, as 20s."),
+    click.option(
+        "--turns", type=click.IntRange(2, 10_000), default=TURNS, show_default=True, help="Turns of a session."
+    ),
+)
+
+
+def asked_of(options: Mapping[str, Any]) -> SessionsAsked | None:
+    """Return the sessions described, None without any. Raises click.UsageError where a part is missing."""
+    given = {name: options[name] for name in ("sessions", "context", "think")}
+    if all(value is None for value in given.values()):
+        return None
+    lacking = [f"--{name}" for name, value in given.items() if value is None]
+    if lacking:
+        raise click.UsageError(f"sessions are described by --sessions, --context and --think; missing: {lacking[0]}")
+    answer = options["output_p95"] or ANSWER_TOKENS
+    return SessionsAsked(given["sessions"], given["context"], given["think"], answer, options["turns"])
+
+
+def with_lengths(options: Mapping[str, Any], sessions: SessionsAsked) -> dict[str, Any]:
+    """Return the options with the longest context and the answer as lengths, where none are given or measured."""
+    if options["url"] is not None:
+        return dict(options)
+    lengths = {"prompt_p95": sessions.longest_tokens, "output_p95": sessions.answer_tokens}
+    return {**options, **{name: options[name] or value for name, value in lengths.items()}}
+
+
+def planned(sessions: SessionsAsked, plan: Plan | None) -> SessionPlan:
+    """Return the plan for the sessions on the pool of a plan, or on none."""
+    if plan is None:
+        return plan_sessions(sessions, None, None)
+    each = plan.pool_bytes / plan.pool_tokens if plan.pool_bytes is not None and plan.pool_tokens else None
+    return plan_sessions(sessions, plan.pool_tokens, each)
+
+
+def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None = None) -> Iterator[str]:
+    """Return the lines about sessions; `pool_tokens` is the size of a pool that is given.
+
+    With `gpus` that share each layer, the pool is large enough.
+    """
+    sessions, found = plan.asked, plan.on_pool
+    bytes_ = "" if plan.working_set_bytes is None else f", {size(plan.working_set_bytes)} on each GPU"
+    best = f"{plan.best_hit_ratio:.0%} of their prompts' tokens"
+    grown = _rounded(sessions.longest_tokens)
+    yield f"{number(sessions.count)} sessions that come back, with contexts that grow to {grown}"
+    yield f"  working set     {_rounded(plan.working_set_tokens)} tokens{bytes_}"
+    yield f"  could be found  {best}, if nothing were evicted"
+    yield f"  cliff           {_rounded(plan.cliff_tokens)} tokens: a smaller pool finds less than half of that"
+    if found is not None:
+        serves = "enough" if found.serves else "too small"
+        yield f"  this pool       {number(found.pool_tokens)} tokens find {found.hit_ratio:.0%}: {serves}"
+    elif pool_tokens is not None:
+        yield f"  this pool       {number(pool_tokens)} tokens do not hold one context to its end: too small"
+    yield ""
+    yield "What serves them, each by itself: it finds nine tenths of what could be found"
+    yield f"  pool            {_rounded(plan.pool_tokens_needed)} tokens"
+    if gpus is not None:
+        yield f"  more GPUs       --tensor-parallel-size {gpus}"
+    if found is not None and not found.serves:
+        yield from _beside(found)
+    elif pool_tokens is None:
+        yield "  replicas, host memory: give --model and --gpu, --kv-cache-tokens or --url"
+    yield "  Simulated with steps of 30 ms, 16,000 prompt tokens a second, and think times up to five times the"
+    yield "  shortest; `kvpressure whatif` starts from a running engine instead."
+
+
+def sessions_alone(sessions: SessionsAsked, *, as_json: bool) -> NoReturn:
+    """Say what serves sessions whatever the engine, and end."""
+    plan = planned(sessions, None)
+    if as_json:
+        say_json({"sessions": asdict(plan)})
+    else:
+        say(*session_report(plan, None))
+    sys.exit(0)
+
+
+def _beside(found: OnPool) -> Iterator[str]:
+    if found.replicas is not None:
+        yield f"  replicas        {number(found.replicas)}, each session always to the same one"
+    if found.sessions_per_replica is not None:
+        yield f"  fewer sessions  at most {number(found.sessions_per_replica)} on one replica"
+    each = found.offload_bytes
+    tier = f"{_rounded(found.offload_tokens)} tokens" if each is None else f"{size(each)} for each GPU"
+    yield f"  host memory     {tier}, for contexts that are evicted"
+    enough = "enough" if found.hit_ratio_in_8_bits >= found.enough_ratio else "not enough"
+    yield f"  KV in 8 bits    finds {found.hit_ratio_in_8_bits:.0%}, if it is in 16 now: {enough}"
+
+
+def _rounded(tokens: float) -> str:
+    """Two digits: more would be made up."""
+    return number(float(f"{tokens:.2g}"))

@@ -21,8 +21,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.find import find_pods
-from kvpressure.kubernetes.forwarded_pod import ForwardedPod
+from kvpressure.kubernetes.forwarded_pod import ForwardedPod, find_pods
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.objects.references import Found, Reference, is_reference, parse_reference

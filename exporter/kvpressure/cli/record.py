@@ -15,8 +15,7 @@ import click
 from yarl import URL
 
 from kvpressure import logs
-from kvpressure.cli.access import Access, access_options, namespace_option, pod_options
-from kvpressure.cli.metrics_at import metrics_at
+from kvpressure.cli.access import Access, access_options, metrics_at, namespace_option, pod_options
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
@@ -24,9 +23,9 @@ from kvpressure.engines.recordings import SUFFIXES, TraceWriter
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.sources.gpu.process import SOURCE as GPUS
 from kvpressure.sources.gpu.process import GpuSettings
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
-from kvpressure.sources.gpu.source import SOURCE as GPUS
 
 DEADLINE_SECONDS = 10.0
 """How long a page may take, whatever the interval: engines in trouble answer slowly, and they are recorded."""

@@ -132,7 +132,7 @@ def stop_signal() -> Iterator[asyncio.Event]:
     def first(_: int, __: FrameType | None) -> None:
         for ending in ENDING:
             # The default action needs nothing of this process; the kernel does not give it to process 1.
-            signal.signal(ending, _at_once if os.getpid() == 1 else signal.SIG_DFL)
+            signal.signal(ending, (lambda number, _: _exit(128 + number)) if os.getpid() == 1 else signal.SIG_DFL)
         signal.signal(signal.SIGALRM, _last_resort)
         signal.setitimer(signal.ITIMER_REAL, LAST_RESORT_SECONDS)
         loop.call_soon_threadsafe(stop.set)
@@ -196,10 +196,6 @@ def _exit(code: int) -> NoReturn:
             for pid in children.read().split():
                 os.kill(int(pid), signal.SIGKILL)
     os._exit(code)
-
-
-def _at_once(number: int, _: FrameType | None) -> NoReturn:
-    _exit(128 + number)
 
 
 def _last_resort(_: int, __: FrameType | None) -> NoReturn:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from kvpressure.cli.findings import EngineFacts, Finding, Seen, advice_json, as_
 from kvpressure.cli.report import advice_report, console, gpu_table, progress, show, triage_report, verdict_line
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.polling import kv_events_at
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.daemon.node_sources import NodeSources, settings_model
@@ -35,7 +35,8 @@ from kvpressure.net.urls import target_name
 from kvpressure.printable import clean
 from kvpressure.sources.gateway import SOURCE as GATEWAYS
 from kvpressure.sources.gateway import GatewaySettings
-from kvpressure.sources.gpu.source import SOURCE as GPUS
+from kvpressure.sources.gpu.process import SOURCE as GPUS
+from kvpressure.sources.kv_events import SOURCE as KV_EVENTS
 from kvpressure.sources.port_owner import find_owners, port_here
 from kvpressure.sources.source import merged
 
@@ -52,11 +53,21 @@ REFRESH_SECONDS = 1.0
 REDRAW_SECONDS = 0.25
 
 
-def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Target, ...]:
+_NAMED = {GATEWAYS.name: "gateway", KV_EVENTS.name: "KV events of"}
+
+NO_EVENTS_OF_PODS = (
+    "--kv-events is for engines at addresses: forward both ports (kubectl port-forward pod/NAME 8000 5557), "
+    "and give :8000 --kv-events 5557"
+)
+
+
+def targets_of(
+    urls: Iterable[str], access: Access, *, gpus: bool, kv_events_port: int | None = None
+) -> tuple[Target, ...]:
     """One target per distinct URL (`host:port`, `http://host:port`, or a page's full address).
 
     The limits of a process of this machine are those of its command line. With `gpus`, this machine's GPUs count as the
-    engine's where there is only one. Raises ValueError.
+    engine's where there is only one; KV events are read at `kv_events_port` of each engine's host. Raises ValueError.
     """
     pages = dict.fromkeys(map(split_engine_url, urls))
     owners = find_owners({port for base, _ in pages if (port := port_here(base)) is not None})
@@ -68,6 +79,7 @@ def targets_of(urls: Iterable[str], access: Access, *, gpus: bool) -> tuple[Targ
             gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,
             tls=access.tls(),
             bearer_token_file=access.bearer_token_file,
+            kv_events=kv_events_at(kv_events_port, None),
             limits=None if (port := port_here(base)) is None else owners[port].limits,
         )
         for base, path in pages
@@ -93,7 +105,8 @@ class Sampler:
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
         self._around = Environment()
         node = Settings() if gateways is None else settings_model().model_validate({GATEWAYS.section: gateways})
-        registered = (*((GPUS,) if gpus else ()), *(() if gateways is None else (GATEWAYS,)))
+        events = (KV_EVENTS,) if any(one.kv_events is not None for one in targets) else ()
+        registered = (*((GPUS,) if gpus else ()), *(() if gateways is None else (GATEWAYS,)), *events)
         self._sources = NodeSources(node, self.clock, self._pipeline.on_gpus, registered)
 
     async def __aenter__(self) -> Sampler:
@@ -102,9 +115,7 @@ class Sampler:
         await self._fleet.apply(Changes(added=self.targets))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._fleet.stop()
         await self._sources.stop()
 
@@ -159,9 +170,10 @@ class Sampler:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the gateways, a sentence each."""
-        unread = [f"gateway {one.target}: {one.error}" for one in self._sources.health() if one.error and not one.up]
-        return [*unread, *self._sources.snapshot(self.targets, ()).problems]
+        """What is wrong with gateways and KV events, a sentence each."""
+        unread = [one for one in self._sources.health() if one.error and not one.up]
+        named = (f"{_NAMED.get(one.source, one.source)} {one.target}: {one.error}" for one in unread)
+        return [*named, *self._sources.snapshot(self.targets, ()).problems]
 
     def _surround(self) -> None:
         environment = merged((self._around, self._sources.snapshot(self.targets, ())))
@@ -279,7 +291,7 @@ class Triage:
 def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> tuple[Target, ...]:
     """Return the targets of an answer on the command line. Raises click.BadParameter for a URL that cannot be one."""
     try:
-        targets = targets_of(urls, access_of(options), gpus=gpus)
+        targets = targets_of(urls, access_of(options), gpus=gpus, kv_events_port=options["kv_events_port"])
     except ValueError as error:
         raise click.BadParameter(f"{error}", param_hint="URL") from error
     logs.configure("error", "logfmt")

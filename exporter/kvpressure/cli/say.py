@@ -1,7 +1,7 @@
 """The only way that commands print, beside `report.CleanConsole`: what they show of the world is made safe here.
 
 Standard output and standard error may be full: a command says so in one sentence and ends, whatever it prints. That is
-seen to below the buffers, so that everything that prints goes this way: ours, click's, rich's and the interpreter's.
+done below the buffers, so that everything that prints goes this way: ours, click's, rich's and the interpreter's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 import click
 
+from kvpressure.model.record import SourceError
 from kvpressure.printable import clean, json_text
 
 if TYPE_CHECKING:
@@ -42,33 +43,35 @@ def fail(*lines: object) -> NoReturn:
     sys.exit(CANNOT_TELL)
 
 
+class CliError(SourceError):
+    """A command cannot go on; the sentence says why, where, and what to do."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("cli", sentence)
+
+
 class OutputError(Exception):
     """Standard output cannot be written; the message says why. No OSError: nobody takes it for that of another file."""
 
 
-class _Out(io.FileIO):
+_STDERR: Final = 2
+
+
+class _Guarded(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
             raise
         except OSError as error:
+            if self.fileno() == _STDERR:  # there is nowhere left to say it
+                return memoryview(data).nbytes
             raise OutputError(error.strerror or str(error)) from error
-
-
-class _Err(io.FileIO):
-    def write(self, data: ReadableBuffer, /) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            raise
-        except OSError:  # there is nowhere left to say it
-            return memoryview(data).nbytes
 
 
 def guard_streams() -> None:
     """Let both streams end the way this module says, for the rest of the process."""
-    sys.stdout, sys.stderr = _over(sys.stdout, _Out), _over(sys.stderr, _Err)
+    sys.stdout, sys.stderr = _over(sys.stdout), _over(sys.stderr)
 
 
 def finish() -> None:
@@ -101,13 +104,13 @@ def _discard() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _over(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
-    """Return the same stream over our own `raw`; itself where it is no file, or closed."""
+def _over(stream: TextIO) -> TextIO:
+    """Return the same stream over a guarded file; itself where it is no file, or closed."""
     try:
         descriptor = stream.fileno()
         stream.flush()
     except (AttributeError, OSError, ValueError):
         return stream
-    file = io.BufferedWriter(raw(descriptor, "w", closefd=False))
+    file = io.BufferedWriter(_Guarded(descriptor, "w", closefd=False))
     buffered = stream.line_buffering if isinstance(stream, io.TextIOWrapper) else False
     return io.TextIOWrapper(file, encoding=stream.encoding, errors=stream.errors, line_buffering=buffered)

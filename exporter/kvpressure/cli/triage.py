@@ -10,12 +10,20 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.access import access_of, access_options, facts_options, gateway_options, pod_options, refusals
+from kvpressure.cli.access import (
+    access_of,
+    access_options,
+    facts_options,
+    gateway_options,
+    kv_events_option,
+    pod_options,
+    refusals,
+)
 from kvpressure.cli.options import EXISTING_FILE
 from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.kubernetes.objects.references import is_reference
 
-_LIVE = ("selector", "watch", "gpus", "gateways", "config")
+_LIVE = ("selector", "watch", "gpus", "gateways", "config", "kv_events_port")
 _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 """With any of these a refused connection is not the end, or pods are meant."""
 
@@ -31,6 +39,7 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
 @gateway_options
+@kv_events_option
 @pod_options
 @access_options
 @facts_options
@@ -53,7 +62,9 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     if advice and options["watch"]:
         raise click.UsageError("--advice is printed once: give it without --watch")
     if trace is not None and (engines or any(options[name] for name in _LIVE)):
-        raise click.UsageError("--trace is of a recording: give it without engines, gateways, --watch and --gpus")
+        raise click.UsageError(
+            "--trace is of a recording: give it without engines, gateways, KV events, --watch and --gpus"
+        )
     access_of(options)
     ends = not (trace or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines)))
     began = time.time()

@@ -12,7 +12,7 @@ from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code
 from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.report import console, show
-from kvpressure.cli.sampling import Shows, prepare
+from kvpressure.cli.sampling import NO_EVENTS_OF_PODS, Shows, prepare
 from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
@@ -25,6 +25,8 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
     if trace is not None:
         return _print(of_trace(trace, EngineFacts.of(options)), shows, as_json=options["as_json"])
     if options["selector"] or any(map(is_reference, engines)):
+        if options["kv_events_port"] is not None:
+            raise click.UsageError(NO_EVENTS_OF_PODS)
         from kvpressure.cli import triage_pod  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
 
         return triage_pod.run(engines, options, shows)

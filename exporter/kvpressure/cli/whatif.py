@@ -9,19 +9,20 @@ from typing import Any
 import click
 
 from kvpressure.capacity.cards import CARDS
-from kvpressure.cli.access import access_options, limit_options, pod_options
+from kvpressure.cli.access import access_options, kv_events_option, limit_options, pod_options
 from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
 from kvpressure.cli.report import console, progress, show
-from kvpressure.cli.say import CANNOT_TELL, fail, say_json
+from kvpressure.cli.sampling import NO_EVENTS_OF_PODS
+from kvpressure.cli.say import CANNOT_TELL, CliError, fail, say_json
 from kvpressure.cli.whatif_changes import changes, names
-from kvpressure.cli.whatif_report import PictureError, draw, json_of, table_report
+from kvpressure.cli.whatif_report import draw, json_of, table_report
 from kvpressure.cli.whatif_source import Source, onto_of, source_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.record import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES
+from kvpressure.simulation.comparison import compared, over_load
 from kvpressure.simulation.config_changes import ConfigChange
-from kvpressure.simulation.consequences import compared, over_load
 from kvpressure.simulation.described import DescriptionError
 from kvpressure.simulation.search import Found, search
 from kvpressure.simulation.steps import UnknownError
@@ -85,6 +86,7 @@ _traffic_options = together(
 @_traffic_options
 @click.option("-n", "--namespace", default="", help="Kubernetes namespace of KIND/NAME.")
 @click.option("--container", default="", help="Its container, where several of the pod's may be the engine.")
+@kv_events_option
 @pod_options
 @access_options
 @limit_options
@@ -128,7 +130,7 @@ def command(**options: Any) -> None:
         curves = [over_load(source.model, row.changes) for row in (rows[0], rows[-1])[: len(rows)]]
         try:
             draw(options["picture"], source, rows, curves)
-        except PictureError as error:
+        except CliError as error:
             fail(error)
     if options["as_json"]:
         say_json(json_of(source, rows, found, curves))
@@ -143,6 +145,8 @@ def _check(options: dict[str, Any]) -> None:
     reached = [name for name in ("namespace", "container", "kubeconfig", "context", "port") if options[name]]
     if reached and not is_reference(options["url"] or ""):
         raise click.UsageError(f"--{reached[0]} is for a pod: name it as KIND/NAME, such as pod/llama-0")
+    if options["kv_events_port"] is not None and (options["url"] is None or is_reference(options["url"])):
+        raise click.UsageError(NO_EVENTS_OF_PODS)
     if options["at"] is not None and options["trace"] is None:
         raise click.UsageError("--at is a second of a recording: give --trace FILE")
     if options["searching"] and options["slo_p95_seconds"] is None:

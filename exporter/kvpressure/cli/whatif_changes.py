@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import click
 
-from kvpressure.commandline.numbers import TAKES, whole
+from kvpressure.commandline.options import TAKES, whole
 from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to

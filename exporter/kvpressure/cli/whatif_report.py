@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,17 +13,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvpressure.cli.say import CliError
 from kvpressure.cli.whatif_changes import written
 from kvpressure.cli.whatif_source import Source
-from kvpressure.config.own_file import write_own
+from kvpressure.config.files import write_own
 from kvpressure.model.action import UNPREDICTABLE
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.runtimes.runtime import Runtime
+from kvpressure.simulation import steps
+from kvpressure.simulation.comparison import Point, Row
 from kvpressure.simulation.config_changes import MAX_REPLICAS, OFFLOAD, TIER_BYTES_PER_SECOND
-from kvpressure.simulation.consequences import Figures, Point, Row, Span
+from kvpressure.simulation.consequences import Figures, Span
 from kvpressure.simulation.search import Found
 from kvpressure.simulation.server import Demand
 from kvpressure.simulation.sessions import Sessions
@@ -70,6 +74,7 @@ def json_of(
             "prompt_tokens_mean": source.model.known.prompts.mean,
             "output_tokens_mean": source.model.known.outputs.mean,
             "step_seconds": server.steps.record(),
+            "knee_requests": knee if math.isfinite(knee := source.model.known.knee_requests) else None,
         },
         "sessions": None if demand.sessions is None else _sessions_json(demand, demand.sessions),
         "without_sessions": source.without_sessions or None,
@@ -176,6 +181,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield f"Evicted contexts are loaded at {speed}, counted as if that held up the steps."
     if "max_num_batched_tokens" in keys:
         yield "What memory a smaller step leaves to the pool is not counted."
+    yield from _beyond_knee(source, rows)
     if any(one.behind for one in rows):
         behind = ", ".join(label(one, source.runtime).replace("\n", ", ") for one in rows if one.behind)
         yield f"More requests arrive than are answered ({behind}): the queue and p95 keep growing."
@@ -185,6 +191,15 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{changed}: {UNPREDICTABLE}{one.figures.doubt}."
     if any(one.figures is None for one in rows):
         yield "-: nobody would be answered."
+
+
+def _beyond_knee(source: Source, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield where the knee lies for each row that lets more run than that."""
+    known, clients = source.model.known, source.model.state[1].clients or math.inf
+    for one in rows:
+        most = max((change.value for change in one.changes if change.key == "max_num_seqs"), default=0.0)
+        if beyond := steps.beyond_knee(min(most, clients), known.knee_requests):
+            yield f"{label(one, source.runtime).replace(chr(10), ', ')}: {beyond}"
 
 
 def _search_notes(source: Source, found: Found) -> Iterator[str]:
@@ -215,12 +230,8 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-class PictureError(Exception):
-    """The picture cannot be drawn; the message says why and what to do."""
-
-
 def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Sequence[Point]]) -> None:
-    """Write the picture. Raises PictureError.
+    """Write the picture. Raises CliError.
 
     Today's flags and the last row's, from a tenth of today's load to three times as much; today's load is marked, with
     the range of the table.
@@ -230,7 +241,7 @@ def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Seque
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise PictureError(
+        raise CliError(
             "--picture needs matplotlib: pip install 'kv-pressure-exporter[picture]' (--json has the same figures)"
         ) from error
     demand = source.model.known.demand
@@ -277,4 +288,4 @@ def _write(path: Path, figure: Any) -> None:
     try:
         write_own(path, drawn.getvalue())
     except OSError as error:
-        raise PictureError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise CliError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -15,20 +15,20 @@ from kvpressure.cli.cards import OnCard, on_card, onto
 from kvpressure.cli.findings import EngineFacts, Seen
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, sample, targets_named
-from kvpressure.cli.say import say
+from kvpressure.cli.say import CliError, say
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.limits import Limits
-from kvpressure.model.record import SourceError
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import ConfigChange
-from kvpressure.simulation.consequences import Model, model_of, model_with_sessions, modelled
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
+from kvpressure.simulation.models import model_of, model_with_sessions, modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepTimes
 from kvpressure.simulation.steps import UnknownError
 
@@ -36,13 +36,6 @@ MAX_ERRORS = 3
 """Lines of a recording that are told one by one."""
 
 OBSERVED = PipelineSettings(always_observed=True)
-
-
-class NoEngineError(SourceError):
-    """There is no engine to simulate; the sentence says why, where, and what to do."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__("no_engine", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +140,11 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
                 break
             newest = item[1]
     except TraceError as error:
-        raise NoEngineError(f"{error}") from error
+        raise CliError(f"{error}") from error
     if not newest:
-        raise NoEngineError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
+        raise CliError(f"{path} has no page that could be read{'' if at is None else f' up to second {at:g}'}")
     if at is not None and last < at:
-        raise NoEngineError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
+        raise CliError(f"--at {at:g} is after the end of {path}: its last page is of second {last:g}")
     more = [f"{path}: {len(errors) - MAX_ERRORS} more lines cannot be read"] if len(errors) > MAX_ERRORS else []
     for unreadable in (*errors[:MAX_ERRORS], *more):
         say(unreadable, err=True)
@@ -164,7 +157,7 @@ def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineV
     (seen,) = asyncio.run(_sampled(sampler, options["duration"]))
     if not seen.engines:
         nothing = f"{seen.target.url}: the page shows no engine yet: has it served a request?"
-        raise NoEngineError(seen.problem or nothing)  # a problem says where
+        raise CliError(seen.problem or nothing)  # a problem says where
     return seen.engines
 
 
@@ -178,6 +171,8 @@ def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, S
 async def _sampled(sampler: Sampler, seconds: float) -> Sequence[Seen]:
     async with sampler:
         await sample(sampler, seconds)
+        if problems := sampler.problems:
+            say(*problems, err=True)
         return sampler.seen()
 
 
@@ -186,7 +181,7 @@ def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
     found = [view for view in views if engine in (None, view.key.rank)]
     if not found:
         there = ", ".join(view.key.rank for view in views)
-        raise NoEngineError(f"there is no engine {engine}; there are: {there}")
+        raise CliError(f"there is no engine {engine}; there are: {there}")
     return max(found, key=_demand)
 
 

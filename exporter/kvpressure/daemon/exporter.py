@@ -17,13 +17,12 @@ from kvpressure.advice.recommendation import Change
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.target import Target
-from kvpressure.daemon.advised import Advised
 from kvpressure.daemon.baseline_file import BaselineFile
 from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.otlp import OtlpPush
 from kvpressure.daemon.pollers import EngineFleet
-from kvpressure.daemon.recommended import Recommender
+from kvpressure.daemon.recommended import Advised, Recommender
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
 from kvpressure.exposition import Snapshot
@@ -36,7 +35,7 @@ from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.urls import typed_address
 from kvpressure.signals.history import Histories
-from kvpressure.sources.gpu.source import GpuFactory, registration
+from kvpressure.sources.gpu.process import GpuFactory, registration
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0

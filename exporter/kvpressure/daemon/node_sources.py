@@ -16,7 +16,7 @@ from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
 from kvpressure.sources import gpu_exporter, host, logs, pod_devices, port_owner
-from kvpressure.sources.gpu import source as gpu
+from kvpressure.sources.gpu import process as gpu
 from kvpressure.sources.gpu.backend import ABSENT
 from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged
@@ -105,8 +105,9 @@ class NodeSources:
 
     def unlogged_health(self) -> tuple[SourceHealth, ...]:
         """Those of both whose changes of state nobody logs yet."""
-        others = self._health(lambda one: one.logged_by_exporter and not one.gives_gpus)
-        return (*self.gpu_health(), *others)
+        found = self._health(lambda one: one.logged_by_exporter)
+        shown = {(one.source, one.target) for one in (*self.gpu_health(), *self.health())}
+        return tuple(one for one in found if (one.source, one.target) in shown)
 
     def snapshot(self, targets: Sequence[Target], gpus: Sequence[GpuSample]) -> Environment:
         """Return what all of them know now; devices are named by the uuids of `gpus`, others are left out."""

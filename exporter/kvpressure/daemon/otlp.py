@@ -7,7 +7,6 @@ import importlib
 import logging
 import re
 import socket
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from logging.handlers import BufferingHandler
@@ -18,7 +17,9 @@ from kvpressure.config.files import read_text
 from kvpressure.config.settings.model import OtlpSettings
 from kvpressure.config.strict_yaml import ConfigError, Problem
 from kvpressure.exposition import Snapshot
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
 from kvpressure.printable import brief
@@ -46,8 +47,7 @@ class OtlpPush:
         self._snapshot = snapshot
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._health: SourceHealth | None = None
-        self._errors: Counter[str] = Counter()
+        self._health: Health | None = None
 
     def start(self) -> None:
         """Begin, where there is somewhere to push to."""
@@ -69,7 +69,7 @@ class OtlpPush:
 
     def health(self) -> tuple[SourceHealth, ...]:
         """How the latest push went, once one did."""
-        return () if self._health is None else (self._health,)
+        return () if self._health is None else (self._health.latest,)
 
     async def _run(self, settings: OtlpSettings) -> None:
         thread = ThreadPoolExecutor(1, thread_name_prefix="otlp")
@@ -86,20 +86,12 @@ class OtlpPush:
             thread.shutdown(wait=False, cancel_futures=True)
 
     def _note(self, error: str, seconds: float) -> None:
-        now, before = self._clock.wall(), self._health
+        now = self._clock.wall()
+        self._health = self._health or Health(SOURCE, self._settings.endpoint or "", now)
         if error:
-            self._errors["push"] += 1
-        self._health = SourceHealth(
-            source=SOURCE,
-            target=self._settings.endpoint or "",
-            up=not error,
-            t=now,
-            duration_seconds=seconds,
-            last_success=now if not error else None if before is None else before.last_success,
-            error=error,
-            reason="push" if error else "",
-            errors=dict(self._errors),
-        )
+            self._health.down(now, SourceError("push", error), seconds)
+        else:
+            self._health.up(now, seconds)
 
 
 def sender(settings: OtlpSettings) -> Sender:

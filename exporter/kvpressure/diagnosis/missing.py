@@ -7,6 +7,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged
+from kvpressure.diagnosis.predicates.symptoms import may_evict
 from kvpressure.diagnosis.rules import EvidenceSource
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.record import exported
@@ -80,16 +81,20 @@ def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
     """Return what would make a verdict surer, and is not there; of the page first.
 
     What the rule rests on, whatever would decide a rule that goes before it and could not be judged, and the symptoms
-    that it expects. A calm verdict asks for no other source than the page; one of the KV cache is settled by the page,
-    so that symptoms from elsewhere only raise its confidence.
+    that it expects. A calm verdict asks for no other source than the page, but for KV events where nothing else tells
+    prompts that were evicted from new ones; one of the KV cache is settled by the page, so that symptoms from elsewhere
+    only raise its confidence.
     """
     rule = judged.rule
     lacking = rule.when.evidence.union(*(before.when.lacks(facts) for before in judged.unjudged))
     found = tuple(_of_page(lacking, facts.inputs))
+    of_cache = CATALOGUE[rule.cause].of_cache
+    undecided = {"kv_events"} if not of_cache and may_evict.state(facts) is None else set[str]()
     if rule.cause in CALM:
-        return found
-    expected = () if CATALOGUE[rule.cause].of_cache else rule.expects
-    lacking = lacking.union(_OF_SYMPTOM.get(name, "") for name in expected)
+        lacking = frozenset(undecided)
+    else:
+        expected = () if of_cache else rule.expects
+        lacking = lacking.union(undecided, (_OF_SYMPTOM.get(name, "") for name in expected))
     return (*found, *(one.missing for one in SOURCES if one.evidence in lacking and not one.there(facts.inputs)))
 
 

@@ -21,9 +21,9 @@ from kvpressure.signals import derive_gpu
 from kvpressure.signals.baseline import Healthy
 from kvpressure.signals.canary import CanaryTimes, CanaryWanted, CanaryWatch
 from kvpressure.signals.context import GpuWindow
-from kvpressure.signals.eviction import Octaves
 from kvpressure.signals.evidence import Restarts, Starts
 from kvpressure.signals.gpu import gpus_of
+from kvpressure.signals.octaves import Octaves
 
 __all__ = ["Pipeline", "PipelineSettings"]
 

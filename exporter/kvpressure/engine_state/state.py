@@ -25,9 +25,9 @@ from kvpressure.signals.baseline import BATCH, KV_USAGE, STEP_TOKENS
 from kvpressure.signals.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
-from kvpressure.signals.eviction import Octaves
 from kvpressure.signals.evidence import OutsideEvidence, outside_evidence
 from kvpressure.signals.gpu import whole_gpus
+from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.optional import with_reports
 from kvpressure.signals.past import EngineHistory, Features
 from kvpressure.signals.windows import stepped_back
@@ -130,7 +130,7 @@ class EngineState:
         if not past.take(page, sample, log, restarted=restarted, watermark_ratio=watermark_ratio, events=events):
             return None
         features, canary_evidence = self._apply_canary_result(
-            past.features(_context(environment, thresholds)), environment.canary_times
+            past.features(_context(environment, sample, thresholds)), environment.canary_times
         )
         inputs = _inputs(page, features, canary_evidence, environment, thresholds)
         diagnosis = self._diagnostician.diagnose(features.t, inputs)
@@ -187,7 +187,7 @@ class EngineState:
         return features, {CANARY_UNANSWERED: canary.evidence(features.t, times)}
 
 
-def _context(environment: EngineEnvironment, thresholds: Thresholds) -> Context:
+def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: Thresholds) -> Context:
     declared = environment.declared_values
     return Context(
         thresholds,
@@ -195,7 +195,7 @@ def _context(environment: EngineEnvironment, thresholds: Thresholds) -> Context:
         environment.target.kv_bytes_per_token,
         max_num_seqs=declared.get("max_num_seqs"),
         max_num_batched_tokens=declared.get("max_num_batched_tokens"),
-        role=environment.target.role or role_of_code(declared.get("kv_role")),
+        role=environment.target.role or role_of_code(declared.get("kv_role")) or sample.role,
     )
 
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
 
+from kvpressure.model.environment import ROLE_CODES
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 from kvpressure.promtext.lines import PageError, Series
+from kvpressure.runtimes.gateways import worker_of
 from kvpressure.runtimes.table import LARGEST_VALUE, STARTED, PageFacts, Row, Table
 
 _Take = Callable[[list[float]], tuple[float, ...]]
@@ -112,6 +114,8 @@ class EnginePlan:
     cache: CacheConfig | None
     sizes: Sizes | None = None
     complete: Callable[[dict[str, float]], dict[str, float]] | None = None
+    role: str = ""
+    worker: str = ""
 
     def read(self, values: list[float]) -> EngineSample:
         """Return the engine's signals; `cache` is the same object on every page of this plan that says the same."""
@@ -121,7 +125,8 @@ class EnginePlan:
         if self.complete is not None:
             gauges = self.complete(gauges)
         cache = self.cache if self.sizes is None else self.sizes.read(values)
-        return EngineSample(self.model_name, self.engine, gauges, counters, histograms, cache)
+        names = (self.role, self.worker)
+        return EngineSample(self.model_name, self.engine, gauges, counters, histograms, cache, *names)
 
 
 @record
@@ -176,6 +181,9 @@ class _Index:
             for one in found[name]:
                 self._series[name, (_model(one, table), self.engine(one))].append(one)
         self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
+        labelled = ((engine, one.labels) for (_, engine), series in self._series.items() for one in series)
+        said = ((engine, labels.get(table.role_label, "")) for engine, labels in labelled)
+        self.roles = {engine: role for engine, role in said if role in ROLE_CODES}
         if len(self.engines) > MAX_ENGINES:
             raise PageError("too_large", f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
         self._engines_of = Counter(model for model, _ in self.engines)
@@ -212,7 +220,10 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
     index = _Index(_named(slots, own), table)
     facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
     server = _of_server(table, slots, own)
-    engines = tuple(_engine_plan(table, index, engine, facts, server) for engine in index.engines)
+    worker = worker_of(slots)
+    engines = tuple(
+        replace(_engine_plan(table, index, engine, facts, server), worker=worker) for engine in index.engines
+    )
     return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed, table.runtime)
 
 
@@ -260,6 +271,7 @@ def _engine_plan(table: Table, index: _Index, engine: _Engine, facts: PageFacts,
         cache=known if said or table.admission != "prompt" else None,
         sizes=Sizes(Scalars(sizes), known) if sizes else None,
         complete=table.complete,
+        role=index.roles.get(engine, ""),
     )
 
 

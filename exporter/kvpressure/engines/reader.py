@@ -11,9 +11,9 @@ from typing import Final
 
 from kvpressure.engines.planner import Plan, make_plan, recognised
 from kvpressure.model.samples import EnginePage
-from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line
+from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line, require_end
 from kvpressure.promtext.scanner import Memory, PageScanner
-from kvpressure.runtimes.gateways import OTHER_NAMES, known_gateway
+from kvpressure.runtimes.gateways import OTHER_NAMES, WORKER_NAMES, known_gateway
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.table import LabelSignals, Table
 
@@ -107,8 +107,8 @@ _OURS = b"\n# TYPE kvpressure_"
 
 @cache
 def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
-    """Return the names of all `tables` and those by which gateways are recognised, one set for all readers."""
-    return OTHER_NAMES.union(*(table.wanted() for table in tables))
+    """Return the names of all `tables`, and those that say whose a page is, one set for all readers."""
+    return OTHER_NAMES.union(WORKER_NAMES, *(table.wanted() for table in tables))
 
 
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
@@ -144,8 +144,8 @@ class PageReader:
 
     def steps(self, page: bytes, t: float) -> Steps[EnginePage]:
         """Do the same step by step, for pages that would hold up others; one page at a time."""
-        if not page.endswith(b"\n") and _METRICS.match(page):
-            raise PageError("truncated", f"the page breaks off in its last line, after {len(page)} bytes")
+        if _METRICS.match(page):
+            require_end(page)
         plan, values = yield from self._scanner.steps(page)
         if plan is None:
             if _OURS in page:

@@ -11,7 +11,6 @@ import urllib.request
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -74,9 +73,7 @@ class KubeClient:
     async def __aenter__(self) -> KubeClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

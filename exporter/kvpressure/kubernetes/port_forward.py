@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from kvpressure.kubernetes import Action, KubeError
@@ -111,9 +110,7 @@ class PortForward:
         self.url = f"{self._scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
         relays = [*self._relays]

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.numbers import human
-from kvpressure.commandline.options import Given, Options, read_options
+from kvpressure.commandline.options import Given, Options, human, read_options
 from kvpressure.commandline.programs import Launch, programs, settle, talks
 from kvpressure.commandline.shell import Words, unresolved
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit

@@ -68,13 +68,8 @@ def missing_json(missing: Missing) -> dict[str, object]:
 
 def evidence_json(evidence: Evidence) -> dict[str, object]:
     """Return one symptom: `value` and `threshold` in `unit`."""
-    return {
-        "state": evidence.state,
-        "value": _finite(evidence.value),
-        "threshold": _finite(evidence.threshold),
-        "unit": evidence.unit,
-        "text": evidence.text,
-    }
+    numbers = {"value": _finite(evidence.value), "threshold": _finite(evidence.threshold)}
+    return {"state": evidence.state, **numbers, "unit": evidence.unit, "text": evidence.text}
 
 
 def limits_json(limits: Limits) -> dict[str, object]:
@@ -128,10 +123,7 @@ def gpu_json(view: GpuView) -> dict[str, object]:
     return {
         "gpu_uuid": sample.uuid,
         "gpu_index": sample.index,
-        "vendor": sample.vendor,
-        "name": sample.name,
-        "profile": sample.profile,
-        "parent_uuid": sample.parent_uuid,
+        **{name: getattr(sample, name) for name in ("vendor", "name", "profile", "parent_uuid")},
         "derived": {name: value for name, value in numbers_json(view.derived).items() if name != "gpu_info"},
     }
 

@@ -154,7 +154,8 @@ class GatewayReport(EngineReport):
     `queue_requests` are those that it holds back, `queue_seconds` how long those that left its queue lately had been
     in it, on average. `kv_usage_ratio` and `engine_queue_requests` are means over the pool's engines;
     `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to, the first None where the use of
-    caches does not matter to it. `engines` are behind it.
+    caches does not matter to it. `engines` are behind it; `roles` is what those do that it knows, by `worker`, and
+    `role_queues` how many it holds back for each role.
     """
 
     pool: str
@@ -166,6 +167,8 @@ class GatewayReport(EngineReport):
     saturation_ratio: float | None = None
     kv_usage_ratio: float | None = None
     engine_queue_requests: float | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
+    role_queues: Mapping[str, float] = field(default_factory=dict)
 
 
 @record

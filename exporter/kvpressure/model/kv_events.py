@@ -20,7 +20,8 @@ class KvEvents:
     `stored_tokens` are the tokens of blocks that came into the GPU's pool, of prompts and answers; `evicted_blocks` are
     blocks removed from it, `missed_tokens` the tokens of blocks stored again after they had been removed: capacity
     misses, counted at `sampled_ratio` of all blocks and scaled up. `missed_by_blocks` are the same tokens by how many
-    more blocks would have kept them (at most as many as that one of `BOUNDS`).
+    more blocks would have kept them (at most as many as that one of `BOUNDS`). `missed_squares` is the sum of the
+    squares of what each prompt missed: its root is how uncertain a rate of so many tokens is.
     `misses` are the blocks that this was counted on. `reach` is how many more blocks can be known at all.
     `counts` has what was read, by what became of it.
     """
@@ -31,6 +32,7 @@ class KvEvents:
     stored_tokens: float = 0.0
     evicted_blocks: int = 0
     missed_tokens: float = 0.0
+    missed_squares: float = 0.0
     missed_by_blocks: tuple[float, ...] = ()
     misses: int = 0
     reach: int = 0

@@ -71,7 +71,9 @@ class EngineSample:
 
     The keys of `gauges`, `counters` and `histograms` are the signal names of `runtimes.table`. Counters and
     histograms are cumulative as on the page: resets are the windows' business. A signal that the page did not
-    carry has no key; a poll that requested the small set of names carries no histograms.
+    carry has no key; a poll that requested the small set of names carries no histograms. `role` is what it does where
+    prefill and decode are apart, by the page or a gateway, "" where neither says; `worker` is the id that gateways have
+    for its server.
     """
 
     model_name: str
@@ -80,6 +82,8 @@ class EngineSample:
     counters: Mapping[str, float]
     histograms: Mapping[str, HistogramSample] = field(default_factory=dict)
     cache: CacheConfig | None = None
+    role: str = ""
+    worker: str = ""
 
 
 @record

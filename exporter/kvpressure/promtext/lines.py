@@ -53,6 +53,12 @@ class PageError(ValueError):
         self.reason = reason
 
 
+def require_end(page: bytes) -> None:
+    """Raise PageError where the last line has no end: a cut number is a smaller number."""
+    if not page.endswith(b"\n"):
+        raise PageError("truncated", f"the page breaks off in its last line, after {len(page)} bytes")
+
+
 class Series(NamedTuple):
     """A sample name and its labels, sorted by label name."""
 

@@ -11,10 +11,11 @@ tokens to compute than that. Neither the use of caches nor the length of the wor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.model.environment import PREFILL, ROLE_CODES
 from kvpressure.model.record import record
 from kvpressure.promtext.lines import Series
 from kvpressure.runtimes.table import LARGEST_VALUE
@@ -66,19 +67,32 @@ MEMBERS: Final = {
 }
 """A series for each engine of a pool (`name`), and the labels that have its pod, as `pod-rank-0`."""
 _RANK: Final = re.compile(r"-rank-\d+$")
+_WORKER: Final = re.compile(r"[0-9a-f]{1,16}")
+MAX_WORKERS: Final = 4096
+
+ROLES: Final = tuple(
+    f"dynamo_frontend_worker_{name}"
+    for name in ("active_decode_blocks", "active_prefill_tokens", "last_time_to_first_token_seconds")
+)
+"""Series for each worker, whose `worker_type` is what it does; "decode" too of those that do both."""
+WORKER: Final = "dynamo_component_inflight_requests"
+"""On a worker's own page, with its `worker_id` in hexadecimal digits; the frontend has it in decimal ones."""
+WORKER_NAMES: Final = frozenset({WORKER.encode()})
 
 _ALL: Final = (*ROWS, *DYNAMO)
 KV_CACHE_UTIL_THRESHOLD: Final = 0.8
 QUEUE_DEPTH_THRESHOLD: Final = 5.0
 """Of the endpoint picker's saturation detector, unless it is configured otherwise; in none of its series."""
 
-NAMES: Final = frozenset(name.encode() for name in (*(name for row in _ALL for name in row.names), *MEMBERS))
+NAMES: Final = frozenset(name.encode() for name in (*(name for row in _ALL for name in row.names), *MEMBERS, *ROLES))
 
 OTHERS: Final = {
     # Gauges of each engine behind it, under vLLM's own names. Engines have neither; `vllm:healthy_pods_total` is no
     # sign, because some engines' adapters have it too.
     "vllm:current_qps": "vLLM production-stack's router",
     "router_cpu_usage_percent": "vLLM production-stack's router",
+    "smg_worker_health": "SGLang's router",
+    "sgl_router_worker_health": "SGLang's router",
     "gateway_request_total": "AIBrix' gateway",
     "gateway_in_flight_requests": "AIBrix' gateway",
     "inference_extension_info": "a gateway's endpoint picker",
@@ -95,39 +109,59 @@ OTHER_NAMES: Final = frozenset(name.encode() for name in OTHERS)
 class PoolReading:
     """What one scrape reports of a pool: `signals` by the names of the rows; one that is not on it has no key.
 
-    `pods` are those of its engines, where they are listed. `by_load` says whether it holds requests back by the use of
-    caches and the length of queues.
+    `pods` are those of its engines, where they are listed. Where prefill and decode are apart, `roles` are those of its
+    workers, by their id, and `queues` how many requests wait for each role. `by_load` says whether it holds requests
+    back by the use of caches and the length of queues.
     """
 
     pool: str
     signals: dict[str, float]
     pods: frozenset[str] = frozenset()
     by_load: bool = True
+    roles: Mapping[str, str] = field(default_factory=dict)
+    queues: Mapping[str, float] = field(default_factory=dict)
 
 
 def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolReading, ...]:
     """Return what a scrape reports of each pool, by name; NaN, negative and too high values are left out."""
     found: dict[str, dict[str, list[float]]] = {}
     pods: dict[str, set[str]] = {}
+    workers: dict[str, str] = {}
+    queues: dict[str, float] = {}
     for one, value in zip(series, values, strict=True):
         labels = dict(one.labels)
         if one.name in MEMBERS:
             pods.setdefault(labels.get("name", ""), set()).update(pod_of_member(one.name, labels))
+        elif one.name in ROLES:
+            if len(workers) < MAX_WORKERS:
+                workers[labels.get("worker_id", "")] = labels.get("worker_type", "")
         elif 0 <= value <= LARGEST_VALUE:
             pool = labels.get(_POOL_LABELS.get(one.name, ""), "")
             found.setdefault(pool, {}).setdefault(one.name, []).append(value)
+            if one.name in _QUEUES and (role := labels.get("worker_type", "")) in ROLE_CODES:
+                queues[role] = queues.get(role, 0.0) + value
     if "" in found and len(found) == 2:
         # Early versions have no label of the pool on their queue, and serve one pool each.
         rest = found.pop("")
         next(iter(found.values())).update(rest)
+    # Which model a worker serves is not said. Without one that prefills, they are not apart.
+    roles = workers if len(found) == 1 and PREFILL in workers.values() else {}
     return tuple(
-        PoolReading(pool, _signals(readings), frozenset(pods.get(pool, ())), by_load=_DYNAMO.isdisjoint(readings))
+        PoolReading(
+            pool,
+            _signals(readings),
+            frozenset(pods.get(pool, ())),
+            by_load=_DYNAMO.isdisjoint(readings),
+            roles={worker: role for worker, role in roles.items() if worker and role in ROLE_CODES},
+            queues=queues if roles else {},
+        )
         for pool, readings in sorted(found.items())
     )
 
 
 _POOL_LABELS: Final = {name: row.pool_label for row in _ALL for name in row.names}
 _DYNAMO: Final = frozenset(name for row in DYNAMO for name in row.names)
+_QUEUES: Final = frozenset(name for row in DYNAMO if row.signal == "queue_requests" for name in row.names)
 
 
 def pod_of_member(name: str, labels: Mapping[str, str]) -> Iterator[str]:
@@ -141,6 +175,12 @@ def _signals(readings: dict[str, list[float]]) -> dict[str, float]:
     chosen = ((row, next((readings[name] for name in row.names if name in readings), None)) for row in _ALL)
     merged = {row.signal: float(row.merge(values)) for row, values in chosen if values is not None}
     return {signal: value for signal, value in merged.items() if value <= LARGEST_VALUE}
+
+
+def worker_of(series: Iterable[Series]) -> str:
+    """Return the id that a gateway has for the server of this page; "" where there is none, or several."""
+    found = {dict(one.labels).get("worker_id", "") for one in series if one.name == WORKER}
+    return str(int(worker, 16)) if len(found) == 1 and _WORKER.fullmatch(worker := found.pop()) else ""
 
 
 def known_gateway(series: Sequence[Series]) -> str:

@@ -41,7 +41,7 @@ def note_least(name: Literal["tokens", "blocks"]) -> Note:
     """Return what notes the number of a line, the smallest of several."""
 
     def note(facts: Facts, match: re.Match[str]) -> None:
-        if found := whole(match[1]):
+        if found := logged_count(match[1]):
             setattr(facts, name, min(found, getattr(facts, name) or found))
 
     return note
@@ -65,7 +65,7 @@ class Wordings:
     quotes: str = ""
 
 
-def whole(text: str) -> int:
+def logged_count(text: str) -> int:
     """Return a number of a log, `12,345` or `12345`; 0 for none."""
     digits = text.replace(",", "")
     return int(digits) if digits.isdecimal() else 0
@@ -111,10 +111,10 @@ class Advice:
     begin. `flags` are written before `=VALUE` at the end of the command line; `words` are what a limit is called
     in a sentence; `unset` is what is in force where nobody set it, for people.
 
-    `caps` are the flags that cap a request at so many tokens, and so many of output, where no gateway does. `step_why`
-    and `step_cost` are of fewer tokens in a step, `sequences_cost` of more sequences. `too_little` says how a memory
-    target shows that is too low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes are shared, `told`
-    where the log names the flags {flags} that are in force.
+    `cap_flags` cap a request at {total} tokens, {output} of them of output and {rest} of the prompt, where no gateway
+    does. `step_why` and `step_cost` are of fewer tokens in a step, `sequences_cost` of more sequences. `too_little`
+    says how a memory target shows that is too low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes
+    are shared, `told` where the log names the flags {flags} that are in force.
 
     `remedies` are of `deferred` and of limits that are no cap on sequences, by the detail that `verdict.DETAILS` has.
     `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
@@ -139,7 +139,7 @@ class Advice:
     flags: Mapping[str, str]
     words: Mapping[str, str]
     unset: Mapping[str, str]
-    caps: Callable[[int, int], str]
+    cap_flags: str
     step_why: str
     step_cost: str
     sequences_cost: str
@@ -156,6 +156,10 @@ class Advice:
     seats: str = ""
     by_priority: str = ""
     small_kv: str = ""
+
+    def caps(self, total: int, output: int) -> str:
+        """Return the flags that cap a request at so many tokens, and so many of output."""
+        return self.cap_flags.format(total=total, output=output, rest=max(1, total - output))
 
     def change(self, limit: str, value: str) -> dict[str, str]:
         """Return the flag that sets a limit, and its value ("" for a switch); empty where the runtime has none."""

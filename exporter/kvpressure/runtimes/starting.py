@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.commandline.numbers import whole
-from kvpressure.commandline.options import Dialect, Given, Options
+from kvpressure.commandline.options import Dialect, Given, Options, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
 

@@ -78,6 +78,8 @@ class Table:
     runtime's scheduler has it. `server_gauges` and `label_signals` are of the whole server, with neither label, and
     hold for each engine.
 
+    `role_label` is the label of its series that says what an engine does where prefill and decode are apart.
+
     `complete` makes the signals of a page's gauges out of those that rows have read, where a signal is in no metric by
     itself; rows may then have names of their own, with an underscore, which it takes out. `other_model_label` is the
     model's under another spelling.
@@ -102,6 +104,7 @@ class Table:
     engine_label: str = "engine"
     model_label: str = "model_name"
     other_model_label: str = ""
+    role_label: str = ""
 
     def poll_names(self) -> tuple[str, ...]:
         """Return sample names to read on every poll: no buckets, nothing that is constant or may be older."""

@@ -5,7 +5,6 @@ What was found at longer turnovers is known of the engine's own past, else of ot
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -16,6 +15,7 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.octaves import Hits, Octaves
 from kvpressure.signals.points import Point, rate
 from kvpressure.signals.prefix_cache import (
     computed_prompt_tokens_per_second,
@@ -26,10 +26,6 @@ from kvpressure.signals.prefix_cache import (
     written_tokens,
 )
 from kvpressure.signals.windows import EngineWindow
-
-OCTAVES: Final = 24
-"""Turnovers of a second up to half a year; whatever lies beyond counts as the last."""
-
 
 FAMILIES: Final = (
     engine_family(
@@ -46,24 +42,6 @@ FAMILIES: Final = (
     ),
 )
 
-SHOWN_OCTAVES: Final = 3
-"""So many octaves of the curve are one series, up to `MAX_SHOWN`: the last is of all turnovers beyond."""
-
-MAX_SHOWN: Final = 4
-
-
-@record
-class Hits:
-    """The prefix cache over one window: turnover in seconds, hits 0..1 and the mean length of prompts in tokens.
-
-    `computed` are the prompt tokens computed a second.
-    """
-
-    turnover_seconds: float
-    ratio: float
-    prompt_tokens: float
-    computed: float
-
 
 @record
 class Eviction:
@@ -71,7 +49,7 @@ class Eviction:
 
     `hit_ratio` is that of the window, `hit_ratio_before` what the same engine had while its cache turned over more
     slowly. `recomputed_ratio` is the share of the computed prompt tokens that were found then, `time_ratio` the same
-    as a share of the engine's time. `newest` has both of the last seconds, where they are known of so few, and
+    as a share of the engine's time. `newest` has both of the window and of the last seconds, where each miss is read;
     `lasting_time_ratio` is what a verdict is made of (`LastingHarm`). `turnovers` is how often the cache was written
     over since hits fell: below 1, what is missing may have been reset or lost in a restart rather than evicted.
 
@@ -88,7 +66,7 @@ class Eviction:
     hit_ratio_before: float | None = None
     recomputed_ratio: float | None = None
     time_ratio: float | None = None
-    newest: tuple[float, float] | None = None
+    newest: tuple[tuple[float, float], ...] | None = None
     lasting_time_ratio: float | None = None
     turnovers: float = 0.0
     by_events: bool = False
@@ -130,10 +108,14 @@ class LastingHarm:
         What is not known neither ends nor prolongs what was before.
         """
         newest, highest = self._newest, self._highest
-        recomputed, share = found.newest or (found.recomputed_ratio, found.time_ratio)
-        if share is not None and recomputed is not None:
-            enough = recomputed >= thresholds.eviction_recomputed_min_ratio and lasts(found, thresholds)
-            newest.append((t, share if enough else 0.0))
+        means = found.newest or ((found.recomputed_ratio, found.time_ratio),)
+        shares = [
+            share if recomputed >= thresholds.eviction_recomputed_min_ratio and lasts(found, thresholds) else 0.0
+            for recomputed, share in means
+            if recomputed is not None and share is not None
+        ]
+        if shares:
+            newest.append((t, max(shares)))
             while newest[0][0] <= t - LASTING_SECONDS:
                 newest.popleft()
             least = min(one for _, one in newest) if found.newest is None else newest[-1][1]
@@ -147,82 +129,6 @@ class LastingHarm:
 
 LASTING_SECONDS: Final = 8.0
 """A few long prompts take all of a shorter time in a production chat; a page counts them at their end."""
-
-NEWEST_SECONDS: Final = 20.0
-"""Where each miss is read, its share of the time is known of so few seconds."""
-
-
-class Octaves:
-    """Hit ratio by cache turnover: means by octave of turnover, the recent past counting most."""
-
-    def __init__(self) -> None:
-        self._means: dict[int, _Mean] = {}
-
-    def remember(self, now: Hits, elapsed: float, half_life_seconds: float) -> None:
-        """Take in what was so for `elapsed` seconds."""
-        if elapsed > 0:
-            self._means.setdefault(_octave(now.turnover_seconds), _Mean()).add(now, elapsed, half_life_seconds)
-
-    def beyond(self, now: Hits, thresholds: Thresholds, known: int = 0) -> tuple[float, float] | None:
-        """Return the best hits at turnovers that were clearly longer; None where too little was seen of any.
-
-        And how many times longer these were, at least.
-
-        Longer than now, and than the octave `known`. Of each octave and all beyond it the mean: a quiet hour visits
-        many octaves, each for a short while.
-        """
-        best: tuple[float, float] | None = None
-        seconds = hits = tokens = 0.0
-        for octave in sorted(self._means, reverse=True):
-            if octave <= max(known, _octave(now.turnover_seconds)):
-                break
-            mean = self._means[octave]
-            seconds += mean.seconds
-            hits += mean.seconds * mean.ratio
-            tokens += mean.seconds * mean.prompt_tokens
-            comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
-            enough = seconds >= thresholds.eviction_known_min_seconds and comparable
-            if enough and (best is None or hits / seconds > best[0]):
-                best = hits / seconds, 2.0**octave / now.turnover_seconds
-        return best
-
-    def longest(self, thresholds: Thresholds) -> int:
-        """Return the highest octave from which on enough was seen; 0 where it was of none."""
-        seconds = 0.0
-        for octave in sorted(self._means, reverse=True):
-            seconds += self._means[octave].seconds
-            if seconds >= thresholds.eviction_known_min_seconds:
-                return octave
-        return 0
-
-    def of_others(self, now: Hits, own: Octaves, thresholds: Thresholds) -> float | None:
-        """Return the best hits of the others than `own` at turnovers and prompts no longer than now; None as above."""
-        best: float | None = None
-        for octave, all_of_them in self._means.items():
-            mine = own._means.get(octave, _Mean())
-            seconds = all_of_them.seconds - mine.seconds
-            if octave > _octave(now.turnover_seconds) or seconds < thresholds.eviction_known_min_seconds:
-                continue
-            hits, tokens = (
-                (getattr(all_of_them, name) * all_of_them.seconds - getattr(mine, name) * mine.seconds) / seconds
-                for name in ("ratio", "prompt_tokens")
-            )
-            if tokens <= now.prompt_tokens * _SAME_LENGTH:
-                best = max(best or 0.0, min(1.0, hits))
-        return best
-
-    def curve(self, least_seconds: float) -> Mapping[float, float]:
-        """Return the hit ratio by the least turnover (seconds) of a few octaves together that were seen for so long."""
-        together: dict[int, _Mean] = {}
-        for octave, mean in self._means.items():
-            total = together.setdefault(min(octave // SHOWN_OCTAVES, MAX_SHOWN - 1), _Mean())
-            total.seconds += mean.seconds
-            total.ratio += (mean.ratio - total.ratio) * mean.seconds / total.seconds
-        return {
-            2.0 ** (SHOWN_OCTAVES * step): total.ratio
-            for step, total in sorted(together.items())
-            if total.seconds >= least_seconds
-        }
 
 
 class HitCurve:
@@ -326,24 +232,6 @@ HITS_SECONDS: Final = 60.0
 _RATE_SECONDS: Final = 20.0
 """An engine computes prompts at its highest rate for so long at least, to be taken at it."""
 
-_SAME_LENGTH: Final = 2.0
-"""Sessions that grow have longer prompts every minute, and new ones begin again: a mean may halve between the two."""
-
-
-class _Mean:
-    """Time-weighted means of one octave, the last half-life counting half."""
-
-    __slots__ = ("prompt_tokens", "ratio", "seconds")
-
-    def __init__(self) -> None:
-        self.ratio = self.prompt_tokens = self.seconds = 0.0
-
-    def add(self, now: Hits, elapsed: float, half_life_seconds: float) -> None:
-        self.seconds += elapsed
-        share = elapsed / min(self.seconds, half_life_seconds / math.log(2))
-        self.ratio += (now.ratio - self.ratio) * share
-        self.prompt_tokens += (now.prompt_tokens - self.prompt_tokens) * share
-
 
 def newest_minute(window: EngineWindow) -> Sequence[Point]:
     """Return the polls of which hits are the mean."""
@@ -373,7 +261,3 @@ def time_ratio(points: Sequence[Point], recomputed: float | None) -> float | Non
     """
     prefilling = rate(points, "prefill_seconds")
     return None if prefilling is None or recomputed is None else recomputed * min(1.0, prefilling)
-
-
-def _octave(seconds: float) -> int:
-    return min(OCTAVES, max(0, math.floor(math.log2(max(seconds, 1.0)))))

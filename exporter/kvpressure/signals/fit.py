@@ -31,6 +31,7 @@ from kvpressure.signals.room import (
     at_peak,
     blocked_ratio,
     held_capacity_tokens,
+    in_next_step,
     less,
     poll,
     room_is_unseen,
@@ -100,7 +101,8 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
-    unreserved = [poll(point, cache, streams=streams) for point in points]
+    polls = [poll(point, cache, streams=streams) for point in points]
+    unreserved = less(polls, in_next_step(points, window, context, typical))
     polls = long_polls = as_answered = unreserved
     if "reserve_ratio" in points[-1].gauges:
         polls, long_polls = (less(unreserved, kept) for kept in reserved(points, window, context.asked_tokens))

@@ -62,12 +62,14 @@ class GatewayQueue:
 def with_gateways(
     sample: EngineSample, target: Target, ranks: int, reports: Sequence[EngineReport]
 ) -> tuple[EngineSample, float | None]:
-    """Return a sample with its share of what gateways hold back, and the share of the pool that they keep free.
+    """Return a sample with its share of what gateways hold back and its role, and the share of the pool kept free.
 
     `ranks` is how many engines the target has. The share of the pool is None where no gateway holds requests back.
     """
     gateways = [one for one in reports if isinstance(one, GatewayReport) and target.name in one.engines]
-    found = [one for one in gateways if one.queue_requests is not None]
+    if roles := [one.roles[sample.worker] for one in gateways if sample.worker in one.roles]:
+        sample = replace(sample, role=sample.role or roles[0])
+    found = [_of_role(one, sample.role) for one in gateways if one.queue_requests is not None]
     if not found:
         return sample, None
     queue = sum(one.queue_requests or 0.0 for one in found)
@@ -90,6 +92,14 @@ def with_gateways(
     return replace(
         sample, gauges=_waiting(sample.gauges, taken) | {name: one for name, one in more.items() if one is not None}
     ), kept
+
+
+def _of_role(one: GatewayReport, role: str) -> GatewayReport:
+    """Return the report with what waits for engines of that role alone, where the gateway tells them apart."""
+    if role not in one.role_queues:
+        return one
+    many = sum(other == role for other in one.roles.values())
+    return replace(one, queue_requests=one.role_queues[role], engine_count=many or one.engine_count)
 
 
 def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:

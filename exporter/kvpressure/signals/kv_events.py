@@ -14,13 +14,19 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.kv_events import BOUNDS, KvEvents
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at, known
-from kvpressure.signals.eviction import NEWEST_SECONDS, Eviction, newest_minute, time_ratio
+from kvpressure.signals.eviction import Eviction, newest_minute, time_ratio
 from kvpressure.signals.points import Point
 from kvpressure.signals.prompt_seconds import PromptSeconds
 from kvpressure.signals.windows import EngineWindow
 
 POOLS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Pools, in multiples of today's, whose hits are told."""
+
+NEWEST_SECONDS: Final = (20.0, 12.0, 8.0)
+"""Means of so long are told beside that of the window; the first counts as it is, shorter ones are less certain."""
+
+LEAST_PROMPTS: Final = 2.5
+"""As many prompts of one length must have missed: one long prompt of a chat is no rate, whatever its share."""
 
 LEAST_SHARE: Final = 0.25
 """Of the window that must have been read, for a rate over all of it."""
@@ -63,15 +69,15 @@ class Misses:
     """Capacity misses over the window.
 
     `recomputed_ratio` is their share of the computed prompt tokens, `time_ratio` their share of the engine's time, None
-    until it is known what a prompt token takes; `newest` has both of the last seconds, None also while nothing is
-    computed in these. Of the first, `error_ratio` (relative, one standard deviation) comes from sampling.
+    until it is known what a prompt token takes; `newest` has both of the window and of the last seconds, None also
+    while nothing is computed. Of the first, `error_ratio` (relative, one standard deviation) comes from sampling.
     `hit_ratio_by_pool` has those pools alone of which enough is remembered. `complete` says whether little can be
     missing: a whole pool was evicted since anything was forgotten, or that is long ago.
     """
 
     recomputed_ratio: float
     time_ratio: float | None = None
-    newest: tuple[float, float] | None = None
+    newest: tuple[tuple[float, float], ...] | None = None
     error_ratio: float = 0.0
     complete: bool = False
     hit_ratio_by_pool: Mapping[float, float] = field(default_factory=dict)
@@ -161,14 +167,26 @@ class EventWindow:
             {} if blocks is None or hits is None else _curve(first, last, tokens, hits, blocks, reach),
         )
 
-    def _newest(self, each: float) -> tuple[float, float] | None:
+    def _newest(self, each: float) -> tuple[tuple[float, float], ...] | None:
+        """Return both ratios of the window and of the newest seconds, the share of a short time made smaller.
+
+        A mean of a part of the time is off by more, as the root of the parts: by so much it must be higher.
+        """
+        found = [one for seconds in (self._seconds, *NEWEST_SECONDS) if (one := self._since_then(each, seconds))]
+        return tuple(found) or None
+
+    def _since_then(self, each: float, seconds: float) -> tuple[float, float] | None:
         last = self._reports[-1]
-        first = next(one for one in self._reports if one.t > last.t - NEWEST_SECONDS - 0.5 * STEP_BACK_SECONDS)
+        first = next(one for one in self._reports if one.t > last.t - seconds - 0.5 * STEP_BACK_SECONDS)
         missed = last.report.missed_tokens - first.report.missed_tokens
         computed = last.report.stored_tokens - first.report.stored_tokens - (last.generated - first.generated)
         if last is first or max(missed, computed) <= 0:
             return None
-        return missed / max(missed, computed), min(1.0, missed * each / (last.t - first.t))
+        squares = last.report.missed_squares - first.report.missed_squares
+        if missed**2 < LEAST_PROMPTS * squares:
+            return 0.0, 0.0
+        certain = min(1.0, math.sqrt(seconds / NEWEST_SECONDS[0]))
+        return missed / max(missed, computed), certain * min(1.0, missed * each / (last.t - first.t))
 
 
 def with_events(

@@ -20,11 +20,12 @@ from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
-from kvpressure.signals.eviction import HitCurve, LastingHarm, Octaves
+from kvpressure.signals.eviction import HitCurve, LastingHarm
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, with_events
 from kvpressure.signals.minutes import LongMeans, PoolMeans
 from kvpressure.signals.observed import observed
+from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import AskedTokens

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.environment import PREFILL
 from kvpressure.model.samples import CacheConfig
+from kvpressure.signals.context import Context
 from kvpressure.signals.kv import free_tokens
 from kvpressure.signals.lengths import answer_mean_tokens, placed_share, typical_prompt_tokens
-from kvpressure.signals.points import Point, mean, values
+from kvpressure.signals.points import Point, growth, mean, values
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow
 
@@ -113,3 +117,36 @@ def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int |
     own = prompt * (1.0 if share is None else share)
     each = own + window.of_histograms(answer_mean_tokens) / 2
     return int(sum(prompt - own + running * each for _, running in in_use) / used)
+
+
+def answers_are_one_token(window: EngineWindow, thresholds: Thresholds) -> bool:
+    """Return whether hardly any request got more than one token of answer, as those that a prefill engine is sent."""
+    ended, output = window.newest("finished_prompts") or 0.0, window.newest("finished_output_tokens")
+    if ended < thresholds.role_min_request_count or output is None:
+        return False
+    return output / ended <= thresholds.role_prefill_max_output_tokens
+
+
+def in_next_step(points: Sequence[Point], window: EngineWindow, context: Context, typical: float | None) -> list[float]:
+    """Return, of each poll, the tokens that the step after it takes for requests that do not run at the poll.
+
+    Requests that end with their prompt come and go within a step: no poll shows them, but the next one would have had
+    to fit beside them. Elsewhere it is 0. After the newest poll a step takes what it does on average. `typical` is a
+    prompt: that of each request that runs is in use already.
+    """
+    if typical is None or (context.role != PREFILL and not answers_are_one_token(window, context.thresholds)):
+        return [0.0] * len(points)
+    following = _step_tokens(points)
+    found = [following]
+    for earlier, later in reversed(list(pairwise(points))):
+        following = _step_tokens((earlier, later)) or following
+        found.append(following)
+    running = (point.gauges.get("running", 0.0) for point in points)
+    return [max(0.0, tokens - many * typical) for tokens, many in zip(reversed(found), running, strict=True)]
+
+
+def _step_tokens(points: Sequence[Point]) -> float:
+    """Return the prompt tokens that a step computed between the first and the last of the polls; 0 without a step."""
+    steps, tokens = growth(points, "steps"), growth(points, "computed_prompt_tokens")
+    tokens = growth(points, "prompt_tokens") if tokens is None else tokens
+    return tokens / steps if steps and tokens else 0.0

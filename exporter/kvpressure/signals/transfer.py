@@ -18,6 +18,7 @@ from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.lengths import long_prompt_tokens, typical_prompt_tokens
 from kvpressure.signals.points import Point, mean, values
+from kvpressure.signals.room import answers_are_one_token
 from kvpressure.signals.waiting import Deferral
 from kvpressure.signals.windows import EngineWindow
 
@@ -25,7 +26,7 @@ FAMILIES: Final = (
     engine_family(
         "role",
         "1 for what an engine does where prefill and decode are apart: prefill or decode. By its pod's label, its "
-        "flags or its requests; absent where it does both, or that is not known.",
+        "flags, its page, a gateway or its requests; absent where it does both, or that is not known.",
         "role",
     ),
     engine_family(
@@ -75,12 +76,12 @@ def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Threshol
     """Return what its requests tell: hardly any prompt is computed there, or none has more than one token of answer."""
     if not deferral.remote or deferral.brought_ratio is None:
         return ""
-    ended, output = window.newest("finished_prompts") or 0.0, window.newest("finished_output_tokens")
-    if ended < thresholds.role_min_request_count or output is None:
+    ended = window.newest("finished_prompts") or 0.0
+    if ended < thresholds.role_min_request_count or window.newest("finished_output_tokens") is None:
         return ""
     if deferral.brought_ratio >= thresholds.role_brought_min_ratio:
         return DECODE
-    return PREFILL if not deferral.brought_ratio and output / ended <= thresholds.role_prefill_max_output_tokens else ""
+    return PREFILL if not deferral.brought_ratio and answers_are_one_token(window, thresholds) else ""
 
 
 def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> Transfer:

@@ -7,19 +7,19 @@ and is answered; and they think for as long as makes the simulated cache find wh
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed, PoolHits
-from kvpressure.simulation.calibrate import LEAST_INTERVALS, Known, Measured, Page, read, requests, sum_of
+from kvpressure.simulation.calibrate import Known, Measured, tokens_deviation_ratio
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
 from kvpressure.simulation.measured_hits import measured_hits
-from kvpressure.simulation.outcome import Outcome
-from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepSeconds
+from kvpressure.simulation.page import LEAST_INTERVALS, Page, read, sum_of
+from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds
+from kvpressure.simulation.session_fit import COARSE_FIT_ANSWERS, FIT_ANSWERS, SessionFit, Target
 from kvpressure.simulation.sessions import Sessions, Span
 from kvpressure.simulation.steps import SHARED_RATIO, UnknownError
 
@@ -39,20 +39,6 @@ LONG_PROMPT: Final = 0.99
 LEAST_LONG_INTERVALS: Final = 12
 BATCH_SHARE: Final = 0.5
 """Of a step's time, that grows with the batch where nothing tells it: with long contexts steps read mostly these."""
-MAX_CLIENTS: Final = 1_000
-SHORTEST_SECONDS: Final = 0.1
-BISECTIONS: Final = 9
-BISECTIONS_AGAIN: Final = 6
-AGAIN_FACTOR: Final = 2.0
-"""Another fit begins so far around the one before it."""
-FITS: Final = 3
-CLOSE_ENOUGH: Final = 0.01
-"""Of the hits, on average: so far off they are by chance from one run to another."""
-FIT_ANSWERS: Final = 600
-FITTED_RATIO: Final = 0.03
-MAX_SCALE: Final = 2.0
-PACE_WEIGHT: Final = 0.1
-"""Of a factor e in pace, in hits: by hits alone an engine that stands in a queue may be chosen."""
 HITS_ERROR: Final = 0.1
 """Of hits, beyond which the simulation is not the engine."""
 SQRT_3: Final = math.sqrt(3)
@@ -62,34 +48,6 @@ MAX_FACTOR: Final = 3.0
 MAX_TURNS: Final = 100
 LEAST_FIRST: Final = 0.1
 """Of the mean prompt, that a session begins with at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Hits to be reproduced, by the size of the cache in tokens; `best` if nothing were evicted."""
-
-    pools: tuple[float, ...]
-    hits: tuple[float, ...]
-    best: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    server: Server
-    demand: Demand
-    outcome: Outcome
-    error: float
-    """Root mean square, of hits."""
-    pace: float
-    """Tokens a second for each request that runs, over those of the engine."""
-
-    @property
-    def misfit(self) -> float:
-        return self.error + PACE_WEIGHT * abs(math.log(self.pace))
-
-    @property
-    def think_seconds(self) -> float:
-        return 1.0 if self.demand.sessions is None else self.demand.sessions.think_seconds
 
 
 def has_sessions(observed: Observed | None, thresholds: Thresholds) -> bool:
@@ -118,18 +76,20 @@ def known_sessions(
     """
     page = _over_minutes(read(observed, limits, even=True))
     target = _target(page)
-    server, shape = _server(page, limits), growing_turns(page, target.best)
-    best = _fit(page, server, replace(shape, think=(1.0, think_ratio or THINK_RATIO)), target)
+    shape = growing_turns(page, target.best)
+    fitting = SessionFit(page, target, COARSE_FIT_ANSWERS if think_ratio else FIT_ANSWERS)
+    best = fitting.best(_server(page, limits), replace(shape, think=(1.0, think_ratio or THINK_RATIO)))
     for side in (NARROWER, WIDER) if page.observed.hits_by_pool and not think_ratio else ():
         for ratio in side:
-            found = _fit_think(page, best.server, replace(shape, think=(1.0, ratio)), target, best.think_seconds)
+            found = fitting.think(best.server, replace(shape, think=(1.0, ratio)), best.think_seconds)
             if found.misfit >= best.misfit:
                 break  # farther on the same side it is worse still
             best = found
     if best.demand.sessions is not None:
-        best = _fit(page, best.server, best.demand.sessions, target, best)
+        best = fitting.best(best.server, best.demand.sessions, best)
     preempted = (sum_of(page.intervals, "preempted") or 0.0) / page.seconds
-    measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted)
+    noise = 0.0 if page.observed.minutes is None else tokens_deviation_ratio(page.observed.minutes.intervals)
+    measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted, noise)
     speed = best.outcome.tokens_per_second / measured.tokens_per_second
     if best.error > HITS_ERROR or abs(speed - 1) > thresholds.advice_simulated_error_max_ratio:
         raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")
@@ -150,7 +110,7 @@ def _over_minutes(page: Page) -> Page:
     return replace(page, running=long.running, waiting=long.waiting, generated=generated)
 
 
-def _target(page: Page) -> _Target:
+def _target(page: Page) -> Target:
     observed, best = page.observed, best_hit_ratio(page.observed)
     if best is None or observed.minutes is None:
         raise UnknownError(
@@ -161,13 +121,13 @@ def _target(page: Page) -> _Target:
     if observed.hits_by_pool:
         # Events tell of larger pools; of this one the page does.
         rows = (PoolHits(1.0, now), *(one for one in observed.hits_by_pool if 1.0 < one.factor <= MAX_FACTOR))
-        return _Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
+        return Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
     if now - shared_tokens(page) / page.prompts.mean < LEAST_HITS:
         raise UnknownError(
             "contexts are evicted before any of them is asked for again, so the page does not tell how many there are; "
             "KV events would"
         )
-    return _Target((page.pool,), (now,), best)
+    return Target((page.pool,), (now,), best)
 
 
 def shared_tokens(page: Page) -> float:
@@ -256,50 +216,3 @@ def deviation(lengths: LengthDistribution) -> float:
 def _even(lengths: LengthDistribution) -> Span:
     half = min(SQRT_3 * deviation(lengths), lengths.mean - 1)
     return lengths.mean - half, lengths.mean + half
-
-
-def _fit(page: Page, server: Server, shape: Sessions, target: _Target, found: _Fit | None = None) -> _Fit:
-    """Fit think times and the number of sessions to the hits, then the steps to how long they take, and again."""
-    found = best = found or _fit_think(page, server, shape, target)
-    for _ in range(FITS - 1):
-        if abs(found.pace - 1) < FITTED_RATIO:
-            break
-        steps = found.server.steps.scaled(min(MAX_SCALE, max(1 / MAX_SCALE, found.pace)))
-        found = _fit_think(page, replace(server, steps=steps), shape, target, found.think_seconds)
-        best = min(best, found, key=lambda one: one.misfit)
-    return best
-
-
-def _fit_think(page: Page, server: Server, shape: Sessions, target: _Target, around: float | None = None) -> _Fit:
-    """Bisect the mean think time: the longer, the more sessions there are at the same rate, and the fewer hits."""
-    rate, present = page.generated / page.seconds / page.outputs.mean, page.running + page.waiting
-    like = tuple(requests(page.prompts, page.outputs, 0.0, 0.0))
-    low, high = SHORTEST_SECONDS, MAX_CLIENTS / rate
-    if around is not None:
-        low, high = around / AGAIN_FACTOR, around * AGAIN_FACTOR
-    found: list[_Fit] = []
-    more = less = 0.0
-    for _ in range(BISECTIONS if around is None else BISECTIONS_AGAIN):
-        # Between two that are known, hits fall about evenly with the logarithm; not so near an end that it never moves.
-        share = min(0.85, max(0.15, more / (more + less))) if more and less else 0.5
-        think = low * (high / low) ** share
-        found.append(_tried(page, server, _demand(like, shape, think, round(rate * think + present)), target))
-        off = sum(found[-1].outcome.hits_by_pool) - sum(target.hits)
-        if abs(off) <= CLOSE_ENOUGH * len(target.hits):
-            break
-        low, high, more, less = (think, high, off, less) if off > 0 else (low, think, more, -off)
-    return min(found, key=lambda one: one.error)
-
-
-def _demand(like: tuple[RequestShape, ...], shape: Sessions, think: float, clients: int) -> Demand:
-    made = shape.thinking(think / shape.think_seconds)
-    return Demand(like, max(1, clients), sessions=made)
-
-
-def _tried(page: Page, server: Server, demand: Demand, target: _Target) -> _Fit:
-    outcome = simulate(server, demand, pools=target.pools, answers=FIT_ANSWERS)
-    if outcome is None or not outcome.running or not outcome.hits_by_pool:
-        raise UnknownError("the simulation completes no request")
-    squares = [(ours - theirs) ** 2 for ours, theirs in zip(outcome.hits_by_pool, target.hits, strict=True)]
-    pace = outcome.tokens_per_second / outcome.running / (page.generated / page.seconds / page.running)
-    return _Fit(server, demand, outcome, math.sqrt(sum(squares) / len(squares)), pace)

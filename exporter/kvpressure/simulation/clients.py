@@ -24,31 +24,31 @@ class Clients:
     """Requests in the order in which they come; seconds of virtual time."""
 
     def __init__(self, server: Server, demand: Demand) -> None:
-        self._server, self._demand = server, demand
+        self._server, self._demand, self._longest_prompt = server, demand, server.longest_prompt
         self._rng = random.Random(SEED)
         # When who comes: a client by its number, or one of an open loop.
-        self._arrivals = [(self._rng.random() * START_SECONDS, client) for client in range(demand.clients)]
+        self.arrivals = [(self._rng.random() * START_SECONDS, client) for client in range(demand.clients)]
         if not demand.clients:
             first = (self._rng.expovariate(demand.rate), AT_RATE)
-            self._arrivals = [(0.0, WAITS_ALREADY)] * demand.queue + [first]
+            self.arrivals = [(0.0, WAITS_ALREADY)] * demand.queue + [first]
         self._sessions: dict[int, Session] = {}
         self._begun = demand.clients
         if demand.sessions is not None:
             self._enter(demand.sessions)
-        heapq.heapify(self._arrivals)
+        heapq.heapify(self.arrivals)
 
     @property
     def next_seconds(self) -> float:
         """Return when the next request comes; infinity where none does before an answer."""
-        return self._arrivals[0][0] if self._arrivals else math.inf
+        return self.arrivals[0][0] if self.arrivals else math.inf
 
     def come(self, now: float) -> Iterator[Request]:
         """Yield the requests that have come by now; those that are refused come again later."""
         sessions = self._demand.sessions
-        while self._arrivals and self._arrivals[0][0] <= now:
-            at, client = heapq.heappop(self._arrivals)
+        while self.arrivals and self.arrivals[0][0] <= now:
+            at, client = heapq.heappop(self.arrivals)
             if client == AT_RATE:
-                heapq.heappush(self._arrivals, (at + self._rng.expovariate(self._demand.rate), AT_RATE))
+                heapq.heappush(self.arrivals, (at + self._rng.expovariate(self._demand.rate), AT_RATE))
             request = self._drawn(at, client) if sessions is None else self._turn_of(sessions, at, client)
             if request is not None:
                 yield request
@@ -61,7 +61,7 @@ class Clients:
         if sessions is not None:
             self._heard(sessions, request.client, request.shape.prompt, request.output)
             seconds = thinking(sessions, self._rng)
-        heapq.heappush(self._arrivals, (now + seconds, request.client))
+        heapq.heappush(self.arrivals, (now + seconds, request.client))
 
     def _drawn(self, at: float, client: int) -> Request | None:
         """Draw a request: of the client's own part; any where clients are mixed, and in an open loop."""
@@ -70,10 +70,10 @@ class Clients:
             one = every[int(self._rng.random() * len(every))]
         else:
             one = every[int((client + self._rng.random()) / self._demand.clients * len(every))]
-        if server.refuses(one):
+        if one.prompt > self._longest_prompt:
             if client >= 0:
                 # The client sends another request later: one of the same part may be short enough.
-                heapq.heappush(self._arrivals, (at + REFUSED_SECONDS, client))
+                heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
             return None
         output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
         return Request(one, output, at, client, tokens=one.prompt)
@@ -82,21 +82,21 @@ class Clients:
         """Let every client be somewhere in a session and in its think time."""
         clients = range(self._demand.clients)
         self._sessions = {client: begun(sessions, client, self._rng) for client in clients}
-        self._arrivals = [(self._rng.random() * thinking(sessions, self._rng), client) for client in clients]
+        self.arrivals = [(self._rng.random() * thinking(sessions, self._rng), client) for client in clients]
 
     def _turn_of(self, sessions: Sessions, at: float, client: int) -> Request | None:
         """Send the next turn of a client's session, here or to another replica."""
         session, elsewhere = self._sessions[client], self._rng.random() * sessions.replicas >= 1
         prompt, output = session.prompt(self._rng), answer(sessions, self._rng)
         shape = RequestShape(prompt, prompt - sessions.shared, output)
-        if self._server.refuses(shape):
+        if prompt > self._longest_prompt:
             self._begin_again(sessions, client)
-            heapq.heappush(self._arrivals, (at + REFUSED_SECONDS, client))
+            heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
             return None
         if elsewhere:
             self._heard(sessions, client, prompt, output)
             seconds = output * self._server.steps.of(1, 0.0, prompt + output / 2)
-            heapq.heappush(self._arrivals, (at + seconds + thinking(sessions, self._rng), client))
+            heapq.heappush(self.arrivals, (at + seconds + thinking(sessions, self._rng), client))
             return None
         most = int(min(output, self._server.cap_output, self._server.cap_total - prompt))
         return Request(shape, most, at, client, tokens=prompt, session=session)

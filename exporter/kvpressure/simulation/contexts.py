@@ -35,8 +35,12 @@ class Contexts:
         """Return the same of the other caches, in order; () without any."""
         return tuple(ghost.found / self._asked for ghost in self._ghosts) if self._asked else ()
 
-    def keep(self, request: Request, grown: int) -> None:
-        """Keep what was computed of a request that ran, `grown` tokens beyond those that it was admitted with."""
+    def keep(self, request: Request, grown: int, peak: float) -> None:
+        """Keep what was computed of a request that ran, `grown` tokens beyond those that it was admitted with.
+
+        `peak` is the most tokens that were in use since this was asked for anything: what did not fit then is evicted.
+        """
+        self._shrink(peak)
         session = request.session
         if session is None or not self._server.reuses:
             return
@@ -48,19 +52,21 @@ class Contexts:
             self._tier.keep(session.number, max(computed, self._tier.found(session.number)))
             self._tier.shrink(self._server.tier_tokens)
 
-    def shrink(self, free: float, used: float) -> None:
-        """Evict what does not fit the free tokens of the pool, and of the other pools with as much in use."""
+    def _shrink(self, used: float) -> None:
+        """Evict what did not fit the pool when so many of its tokens were in use, nor the other pools with as many."""
+        free = self._server.pool_tokens - used
         if self._cache.total > free:
             self._cache.shrink(free)
         for ghost in self._ghosts:
             if ghost.cache.total > ghost.pool - used:
                 ghost.cache.shrink(ghost.pool - used)
 
-    def take(self, request: Request, *, counting: bool) -> int:
+    def take(self, request: Request, peak: float, *, counting: bool) -> int:
         """Take what is kept of a request's session into use; return the tokens that have to be computed.
 
-        Tokens that are loaded from the tier count as those that would be computed in that time.
+        Tokens that are loaded from the tier count as those that would be computed in that time. `peak` as for `keep`.
         """
+        self._shrink(peak)
         server, session = self._server, request.session
         assert session is not None  # noqa: S101 - contexts are those of sessions alone
         shared = request.shape.shared if server.reuses else 0

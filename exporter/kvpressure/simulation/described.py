@@ -9,12 +9,13 @@ from statistics import NormalDist
 from typing import Final
 
 from kvpressure.model.limits import Limits
-from kvpressure.simulation.calibrate import Known, Measured, requests
+from kvpressure.simulation.calibrate import Known, Measured
+from kvpressure.simulation.demand import requests
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds, StepTimes
 from kvpressure.simulation.step_table import CARD_RATIOS, CardSteps
-from kvpressure.simulation.steps import UnknownError
+from kvpressure.simulation.steps import UnknownError, batch_of, knee_of
 
 _NORMAL: Final = NormalDist()
 Z95: Final = _NORMAL.inv_cdf(0.95)
@@ -100,7 +101,7 @@ def _known(
     if outcome is None or not outcome.tokens_per_second:
         raise UnknownError("the simulation completes no request: does one fit the pool?")
     measured = Measured(outcome.tokens_per_second, outcome.running, outcome.waiting, outcome.preempted_per_second)
-    return Known(server, demand, prompts, answers, measured)
+    return Known(server, demand, prompts, answers, measured, knee_requests=knee_of(server.steps, batch_of(shapes)))
 
 
 def spread(shape: Shape) -> LengthDistribution:

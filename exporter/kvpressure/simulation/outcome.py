@@ -52,18 +52,12 @@ class Tally:
         self.latencies: list[float] = []
         self.first_tokens: list[float] = []
         self._limit, self._begun = limit, 0.0
-        self._running_seconds = self._waiting_seconds = self._weighted_goodput = 0.0
+        self.running_seconds = self.waiting_seconds = self._weighted_goodput = 0.0
         self._good = self._shortened = 0
 
     def begin(self, now: float) -> None:
         """Count from now on."""
         self.counting, self._begun = True, now
-
-    def spend(self, seconds: float, tokens: int, running: int, waiting: int) -> None:
-        """Count the time and the tokens of steps in which so many ran and waited."""
-        self.tokens += tokens
-        self._running_seconds += seconds * running
-        self._waiting_seconds += seconds * waiting
 
     def end(self, seconds: float, *, shortened: bool) -> None:
         """Count an answer that took so long."""
@@ -86,8 +80,8 @@ class Tally:
             weighted_goodput=self._weighted_goodput / seconds,
             latency_p50=_quantile(ordered, 0.5),
             latency_p95=_quantile(ordered, 0.95),
-            running=self._running_seconds / seconds,
-            waiting=self._waiting_seconds / seconds,
+            running=self.running_seconds / seconds,
+            waiting=self.waiting_seconds / seconds,
             preempted_per_second=self.preempted / seconds,
             preempted_ratio=self.preempted / len(ordered),
             refused_ratio=refused_ratio,

@@ -33,6 +33,8 @@ SESSION_WARM_UP_TURNS: Final = 6.0
 SESSION_ANSWERS: Final = 1200
 """Near the cliff hits swing from minute to minute."""
 SESSION_ANSWERS_EACH: Final = 16
+COARSE_SESSION_ANSWERS: Final = 600
+COARSE_SESSION_ANSWERS_EACH: Final = 10
 MAX_SIMULATED_SECONDS: Final = 7200.0
 """Limit of virtual time, however slow the server."""
 OPEN_WARM_UP_RATIO: Final = 0.1
@@ -62,19 +64,21 @@ class _Run:
 
     __slots__ = (
         *("allocated", "clients", "context", "contexts", "decoding", "demand", "ends", "now", "number", "prefilling"),
-        *("running", "server", "step", "stuck", "tally", "used", "waiting", "_half_block", "_steps", "_usable"),
+        *("peak", "running", "server", "step", "stuck", "tally", "used", "waiting", "_half_block", "_pool", "_steps"),
+        "_usable",
     )
 
     def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
         self.server, self.demand = server, demand
         self._steps, self._half_block = server.steps.of, server.block_tokens / 2
-        self._usable = server.pool_tokens - server.watermark_tokens
+        self._pool, self._usable = server.pool_tokens, server.pool_tokens - server.watermark_tokens
         self.clients = Clients(server, demand)
-        self.now = 0.0
-        self.step = 0
+        self.now, self.step = 0.0, 0
         self.contexts = None if demand.sessions is None else Contexts(server, pools)
         # The common beginning of all sessions is always in use.
         self.used = 0.0 if demand.sessions is None or not server.reuses else float(demand.sessions.shared)
+        self.peak = 0.0
+        """The most tokens in use since the cache was looked at last."""
         self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
@@ -88,10 +92,6 @@ class _Run:
         self.number = 0
         self.tally = Tally(limit)
 
-    @property
-    def free(self) -> float:
-        return self.server.pool_tokens - self.used
-
     def _release(self, request: Request) -> None:
         grown = self.step - request.since if request.decoding else 0
         if request.decoding:
@@ -99,14 +99,14 @@ class _Run:
         self.used -= request.tokens + grown - request.shared + self._half_block
         self.stuck = False
         if self.contexts is not None:
-            self.contexts.keep(request, grown)
+            self.contexts.keep(request, grown, self.peak)
+            self.peak = 0.0
 
     def _use(self, tokens: float) -> None:
-        """Take free tokens into use; what the cache kept in them is evicted."""
+        """Take free tokens into use."""
         self.used += tokens
         self.allocated += tokens
-        if self.contexts is not None:
-            self.contexts.shrink(self.free, self.used)
+        self.peak = max(self.peak, self.used)
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
@@ -122,7 +122,7 @@ class _Run:
             self.prefilling.remove(request)
         request.turn += 1
         request.preempted_at_allocated_tokens = self.allocated
-        request.free_tokens_at_preemption = max(0.0, self.free - self.server.holds(request.tokens))
+        request.free_tokens_at_preemption = max(0.0, self._pool - self.used - self.server.holds(request.tokens))
         self.waiting.push_back(request)
         self.tally.preempted += self.tally.counting
 
@@ -130,7 +130,8 @@ class _Run:
         """Return the tokens of a request that have to be computed; of sessions, loaded ones count by their time."""
         if self.contexts is None:
             return request.tokens - self._cached(request)
-        return self.contexts.take(request, counting=self.tally.counting)
+        left, self.peak = self.contexts.take(request, self.peak, counting=self.tally.counting), 0.0
+        return left
 
     def _cached(self, request: Request) -> int:
         """Return cached tokens: the common prefix, and own blocks that were not reallocated since its preemption."""
@@ -141,8 +142,6 @@ class _Run:
             return shared
         lost = max(0.0, self.allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
         return max(shared, int(min(request.tokens - 1, max(0.0, request.tokens - lost))))
-
-    # steps
 
     def _admit(self) -> None:
         """Admit those who wait, in order, as far as they fit the pool, the batch and what is left of a step."""
@@ -166,7 +165,7 @@ class _Run:
 
     def _turn(self) -> None:
         """One step, or as many as nothing happens in."""
-        preempted, pool = False, self.server.pool_tokens
+        preempted, pool = False, self._pool
         while self.decoding and pool - self.used < self.decoding and len(self.running) > 1:
             self._preempt()
             preempted = True
@@ -226,7 +225,7 @@ class _Run:
         """Take the steps at once that are full of one prompt, so that nobody is admitted; False for less than two."""
         steps = (request.left - 1) // max(1, computed)
         if self.decoding:
-            room = int((self.server.pool_tokens - self.used) / self.decoding)
+            room = int((self._pool - self.used) / self.decoding)
             steps = min(steps, room, self.ends[0][0] - self.step)
         if steps < 2 or computed < 1:
             return False
@@ -248,10 +247,12 @@ class _Run:
         self.context += grown
         self.used += grown
         self.allocated += grown
-        if self.contexts is not None:
-            self.contexts.shrink(self.free, self.used)
-        if self.tally.counting:
-            self.tally.spend(seconds, grown, len(self.running), len(self.waiting))
+        self.peak = max(self.peak, self.used)
+        tally = self.tally
+        if tally.counting:
+            tally.tokens += grown
+            tally.running_seconds += seconds * len(self.running)
+            tally.waiting_seconds += seconds * len(self.waiting)
         ends = self.ends
         while ends and ends[0][0] <= self.step:
             _, turn, request = heapq.heappop(ends)
@@ -272,15 +273,17 @@ class _Run:
         warm, wanted = max(WARM_UP_ANSWERS, turns * demand.clients), max(answers, turns * demand.clients)
         if demand.sessions is not None:
             warm = SESSION_WARM_UP_TURNS * demand.clients
-            wanted = max(answers, SESSION_ANSWERS_EACH * demand.clients)
+            each = SESSION_ANSWERS_EACH if answers >= SESSION_ANSWERS else COARSE_SESSION_ANSWERS_EACH
+            wanted = max(answers, each * demand.clients)
         last = MAX_SIMULATED_SECONDS if demand.clients else demand.seconds
-        clients, waiting, tally = self.clients, self.waiting, self.tally
+        clients, waiting, running, tally = self.clients, self.waiting, self.running, self.tally
+        arrivals, longest = clients.arrivals, self.server.longest_prompt
         for _ in range(MAX_TURNS):
-            if clients.next_seconds <= self.now:
+            if arrivals and arrivals[0][0] <= self.now:
                 for request in clients.come(self.now):
                     waiting.add(request)
                     self.stuck = self.stuck and waiting.first() is not request
-            if not self.running and not waiting:
+            if not running and not waiting:
                 if clients.next_seconds == math.inf or self.now >= MAX_SIMULATED_SECONDS:
                     break
                 self.now = max(self.now, clients.next_seconds)
@@ -292,5 +295,5 @@ class _Run:
                 tally.begin(self.now)
             if self.now >= last or (demand.clients and len(tally.latencies) >= wanted):
                 break
-        refused = sum(self.server.refuses(one) for one in demand.requests) / len(demand.requests)
+        refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
         return self.tally.outcome(self.now, refused, self.contexts)

@@ -111,9 +111,10 @@ class Server:
         """Return the tokens of the pool that so many take, in blocks."""
         return tokens + self.block_tokens / 2
 
-    def refuses(self, one: RequestShape) -> bool:
-        """Return whether a request is too long for the edge, or for the pool."""
-        return one.prompt > min(self.cap_prompt, self.cap_total - 1) or self.holds(one.prompt) > self.pool_tokens
+    @property
+    def longest_prompt(self) -> float:
+        """Tokens of the longest prompt that neither the edge nor the pool refuses."""
+        return min(self.cap_prompt, self.cap_total - 1, self.pool_tokens - self.block_tokens / 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final
 
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.least_squares import Fit, Prior, Row, Values, fitted
 from kvpressure.simulation.priors import DENSE
-from kvpressure.simulation.server import STEP_TOKENS, StepSeconds, StepTimes, read_ratio
+from kvpressure.simulation.server import STEP_TOKENS, RequestShape, StepSeconds, StepTimes, read_ratio
 
 LEAST_INTERVALS: Final = 10
 BUSY_RUNNING: Final = 2.0
@@ -143,6 +144,21 @@ def knee_of(steps: StepTimes, batch: Batch) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if beyond(middle) else (middle, high)
     return high
+
+
+def beyond_knee(running: float, knee_requests: float) -> str:
+    """Return in words that so many running requests are beyond the knee, "" where they are not."""
+    if running <= knee_requests:
+        return ""
+    knee = math.ceil(knee_requests)
+    return f"From about {knee} running on, a tenth more give less than 5 % more tokens/s: everybody mostly gets slower."
+
+
+def batch_of(requests: Sequence[RequestShape]) -> Batch:
+    """Return what one of these requests has in a step."""
+    prompt, output = fmean(one.prompt for one in requests), fmean(one.output for one in requests)
+    preceding = fmean(one.prompt**2 for one in requests) / 2 / prompt
+    return Batch(1.0, prompt + output / 2, output, prompt, preceding)
 
 
 @dataclass(frozen=True, slots=True)

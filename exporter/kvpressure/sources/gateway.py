@@ -22,7 +22,7 @@ from kvpressure.net.guard import Guard
 from kvpressure.net.http import HttpClient, shown
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.urls import default_name
-from kvpressure.promtext.lines import PageError, Series
+from kvpressure.promtext.lines import PageError, Series, require_end
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.gateways import (
     KV_CACHE_UTIL_THRESHOLD,
@@ -149,6 +149,8 @@ class GatewaySource(Source):
             saturation_ratio=signals.get("saturation_ratio"),
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
+            roles=reading.roles,
+            role_queues=reading.queues,
         )
 
     def _has(self, target: Target, pods: frozenset[str]) -> bool:
@@ -216,7 +218,10 @@ def _as_found(series: tuple[Series, ...]) -> tuple[Series, ...]:
 
 def _pools(scanner: PageScanner[tuple[Series, ...]], body: bytes) -> tuple[PoolReading, ...]:
     """Return what the metrics report of each pool. Raises PageError."""
-    return pools_of(*scanner.scan(body))
+    series, values = scanner.scan(body)
+    if series:
+        require_end(body)
+    return pools_of(series, values)
 
 
 def _made(settings: GatewaySettings, clock: Clock) -> Sequence[Source]:

@@ -10,7 +10,7 @@ Names, labels and units: dcgm-exporter 4.6 (`etc/default-counters.csv`, `etc/dcp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -26,8 +26,7 @@ from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
 from kvpressure.net.http import HttpClient, shown
-from kvpressure.net.schedule import Clock
-from kvpressure.promtext.lines import PageError, Series
+from kvpressure.promtext.lines import PageError, Series, require_end
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.sources.gpu.plausible import Sieve
 from kvpressure.sources.source import Known, Registration, Source, Wiring
@@ -178,7 +177,8 @@ def read_page(
         hosts.add(labels.get("Hostname", labels.get("hostname", "")))
         gpu = found.setdefault((kind, index, part), _Gpu(labels))
         gpu.readings[name] = value
-        gpu.holders.update(_holder(labels))
+        if pod := labels.get("pod", ""):
+            gpu.holders.add(ContainerId(labels.get("namespace", ""), pod, labels.get("container", "")))
     if not found:
         raise SourceError("not_metrics", "no GPU's memory or utilization; is this dcgm-exporter or AMD's exporter?")
     if len(hosts) > 1 or len(found) > MAX_GPUS:
@@ -203,11 +203,6 @@ def _placed(kind: Kind, labels: Mapping[str, str], index: str, part: str, t: flo
     return GpuSample(t, f"{whole}/{part}", f"{index}:{part}", "", parent_uuid=whole)
 
 
-def _holder(labels: Mapping[str, str]) -> Iterator[ContainerId]:
-    if pod := labels.get("pod", ""):
-        yield ContainerId(labels.get("namespace", ""), pod, labels.get("container", ""))
-
-
 def _assignments(held: Mapping[str, set[ContainerId]]) -> dict[ContainerId, Assignment]:
     by_container: dict[ContainerId, list[str]] = {}
     for uuid, containers in held.items():
@@ -228,9 +223,7 @@ class GpuExporterSource(Source):
 
     def __init__(self, settings: GpuExporterSettings, wiring: Wiring) -> None:
         self._on_report = partial(wiring.on_gpus, NAME)
-        self._clock: Clock = wiring.clock
         self._url = URL(settings.url or "")
-        self._seconds = settings.interval_seconds
         self._client = HttpClient(
             wiring.clock,
             tls=settings.tls,
@@ -276,6 +269,8 @@ class GpuExporterSource(Source):
         answer = await self._client.get(self._url, self._guard.deadline_seconds)
         try:
             series, values = self._scanner.scan(answer.body)
+            if series:
+                require_end(answer.body)
         except PageError as error:
             raise SourceError(error.reason, f"{shown(self._url)}: {error}") from error
         report, self._held = read_page(series, values, answer.t)

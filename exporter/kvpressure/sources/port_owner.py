@@ -23,7 +23,7 @@ from kvpressure.net.schedule import Clock
 from kvpressure.net.threads import SingleFlightThread
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.sources.pod_devices.names import PROC, SYS, KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.ids import PROC, SYS, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
     NotToldError,
     argv_of,

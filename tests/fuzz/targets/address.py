@@ -8,8 +8,8 @@ import unicodedata
 from random import Random
 from urllib.parse import urlsplit
 
+import kvpressure.kubernetes.objects.annotations as address
 from kvpressure.config.settings.types import gpu_list, parse_listen_address
-from kvpressure.kubernetes.objects import address
 from kvpressure.net.addresses import parsed, refusal
 from kvpressure.net.urls import default_name, split_url
 from kvpressure.printable import clean, clean_lines

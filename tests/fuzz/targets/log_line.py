@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from kvpressure.model.environment import LOG_KINDS
-from kvpressure.sources.logs.classify import locate, plain, telling_lines
-from kvpressure.sources.logs.learn import quotes_request
+from kvpressure.sources.logs.classify import locate, plain, quotes_request, telling_lines
 from tests.fuzz import logs
 from tests.fuzz.target import Target, expect
 

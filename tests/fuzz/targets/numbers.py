@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from random import Random
 
-from kvpressure.commandline.numbers import human, share, whole
+from kvpressure.commandline.options import human, share, whole
 from tests.fuzz.mutate import NUMBERS
 from tests.fuzz.target import Target, expect
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.objects.events import read_event
 from kvpressure.kubernetes.objects.pods import MAX_TARGETS, PodReader
+from kvpressure.kubernetes.objects.states import read_event
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import FIXTURES, SCALARS, altered

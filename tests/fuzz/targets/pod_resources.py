@@ -8,9 +8,8 @@ from google.protobuf.message import DecodeError
 
 from kvpressure.sources.pod_devices import kubelet as messages
 from kvpressure.sources.pod_devices.assign import assignments
-from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, nvidia_uuid, pci_address
+from kvpressure.sources.pod_devices.ids import GPU_DRIVERS, KernelNames, nvidia_uuid, pci_address
 from kvpressure.sources.pod_devices.kubelet import _containers
-from kvpressure.sources.pod_devices.names import KernelNames
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import FIXTURES
 

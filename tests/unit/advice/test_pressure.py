@@ -12,7 +12,7 @@ from kvpressure.advice.forecast import forecast_of
 from kvpressure.advice.pressure import declined
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.daemon.advised import KEPT_SECONDS, MAX_KEPT, Advised
+from kvpressure.daemon.recommended import KEPT_SECONDS, MAX_KEPT, Advised
 from kvpressure.model.action import Action
 from kvpressure.model.codec import action_json
 from kvpressure.model.limits import Limit

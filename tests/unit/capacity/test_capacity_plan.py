@@ -10,7 +10,7 @@ from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.runtimes.vllm.advice import PLANNING
+from kvpressure.runtimes.vllm import PLANNING
 from tests.support.models import geometry
 
 TRAFFIC = Traffic(prompt_p95=4000, output_p95=800)

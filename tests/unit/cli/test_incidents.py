@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
 from tests.support.fake_prometheus import Answer, FakePrometheus, Request, failure, success
+from tests.support.past_incidents import document as past
 
 
 def look(server: FakePrometheus, *words: str) -> Result:
@@ -69,3 +70,14 @@ def test_what_was_found_is_told_although_a_file_cannot_be_written(tmp_path: Path
     assert answer.exit_code == 2
     assert "No incident of 2 min" in answer.stdout
     assert "cannot write" in answer.stderr
+
+
+@pytest.mark.recorded
+def test_gpus_and_their_price_are_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = past(recomputed_tokens=1e6, recomputed_seconds=90.0)
+    monkeypatch.setattr("kvpressure.cli.incidents.look_back", lambda *_, **__: found)
+    with FakePrometheus() as server:
+        words = ("--gpus-per-engine", "8", "--price-per-hour", "2.5", "--currency", "EUR")
+        (one,) = json.loads(look(server, *words, "--json").stdout)["incidents"]
+        assert "720 GPU-seconds, 0.50 EUR" in look(server, *words).stdout
+    assert (one["recomputed_gpu_seconds"], one["recomputed_money"], one["currency"]) == (720.0, 0.5, "EUR")

@@ -15,8 +15,8 @@ from markdown_it import MarkdownIt
 
 from kvpressure.cli import main
 from kvpressure.printable import clean
-from kvpressure.tools.incidents import html as page_of
-from kvpressure.tools.incidents import markdown, words
+from kvpressure.tools.incidents import words
+from kvpressure.tools.incidents.files import as_html, as_markdown
 from tests.support.fake_fleet import SPAN, fleet
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.past_incidents import document
@@ -68,10 +68,10 @@ def tags(text: str) -> set[str]:
 
 def check_reports(found: dict[str, Any], ordinary: dict[str, Any], page: str, report: str) -> None:
     """The reports of names are built as those of ordinary names are."""
-    assert tags(page) == tags(page_of.report(ordinary))
+    assert tags(page) == tags(as_html(ordinary))
     rendered, expected = (
         MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
-        for text in (report, markdown.report(ordinary))
+        for text in (report, as_markdown(ordinary))
     )
     assert tags(rendered) == tags(expected)
     assert [rendered.count(f"<{tag}>") for tag in ("tr", "td", "h2")] == [
@@ -131,4 +131,4 @@ def test_any_text_is_text_in_every_report(name: str, other: str) -> None:
     list(words.summary(found))
     for incident in found["incidents"]:
         list(words.lines(incident))
-    check_reports(found, ordinary, page_of.report(found), markdown.report(found))
+    check_reports(found, ordinary, as_html(found), as_markdown(found))

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from kvpressure.cli import main
 from kvpressure.printable import clean
-from kvpressure.tools.incidents import html, markdown, words
+from kvpressure.tools.incidents import words
+from kvpressure.tools.incidents.files import as_html, as_markdown
 from kvpressure.tools.incidents.journal import LARGEST_BYTES, LONGEST_LINE_BYTES, read_target
 from tests.support.fake_fleet import SPAN, fleet
 from tests.support.fake_prometheus import FakePrometheus
@@ -188,7 +189,7 @@ def test_every_field_of_a_target_that_is_altered_is_refused_or_can_be_told_of() 
             whole = {**document(), "incidents": found["incidents"], "unjudged": found["unjudged"]}
             lines = [*words.summary(whole), *(line for one in whole["incidents"] for line in words.lines(one))]
             # A page takes longer than all the rest, and one of ten is of each kind of value.
-            page, report = html.report(whole) if told % 10 == 0 else "", markdown.report(whole)
+            page, report = as_html(whole) if told % 10 == 0 else "", as_markdown(whole)
             assert lines
             assert "\x1b" not in page + report
             json.dumps(whole, allow_nan=False)

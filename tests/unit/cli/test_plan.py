@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.plan_engine import LiveError, engine_on
+from kvpressure.cli.plan_engine import engine_on
+from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from tests.support.models import MODELS, config
@@ -291,7 +292,7 @@ def test_ranks_are_planned_one_by_one_from_the_traffic_of_all() -> None:
 def test_a_page_without_a_capacity_names_the_fields_it_lacks() -> None:
     lines = page_of("idle").splitlines(keepends=True)
     page = b"".join(line for line in lines if not line.startswith(b"vllm:cache_config_info"))
-    with pytest.raises(LiveError, match="neither kv_cache_size_tokens nor num_gpu_blocks"):
+    with pytest.raises(CliError, match="neither kv_cache_size_tokens nor num_gpu_blocks"):
         engine_on(PageReader().read(page, 1.0), "here")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import pytest
 from kvpressure.cli.access import Access, gateways_of
 from kvpressure.cli.sampling import Sampler, sample, targets_of
 from kvpressure.engines.recordings import TraceLine, read_trace
+from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from tests.support import servers, virtual_time
 from tests.support.engines import THRESHOLDS
+from tests.support.kv_publisher import Publisher, removed, stored
 from tests.support.servers import FaultServer, Replay
 from tests.support.tools import FIXTURES
 
@@ -140,3 +144,39 @@ def test_gateways_come_from_options_and_from_a_settings_file(tmp_path: Path):
 def test_wrong_options_are_refused(given: dict[str, Any]):
     with pytest.raises(click.UsageError):
         gateways_of(given)
+
+
+def with_events(port: int | None) -> tuple[float | None, list[str]]:
+    """Evicted blocks as the KV events at `port` tell, and what is wrong with these; on the real clock, for a thread."""
+
+    async def run() -> tuple[float | None, list[str]]:
+        pages = [(one.t, one.page) for one in LIGHT if isinstance(one, TraceLine)]
+        async with FaultServer(Replay(pages)) as engine:
+            targets = targets_of([engine.url], Access(), gpus=False, kv_events_port=port)
+            async with Sampler(targets, THRESHOLDS) as sampler:
+                await sample(sampler, 6.0)
+                ((view,),) = (seen.engines for seen in sampler.seen())
+                return at(view.derived, "kv_evicted_blocks_total"), sampler.problems
+
+    return asyncio.run(run())
+
+
+def test_kv_events_are_read_at_their_port_beside_the_page():
+    with Publisher() as publisher:
+
+        def publish() -> None:
+            publisher.subscribed()
+            publisher.send(stored([1, 2]))
+            publisher.send(removed(1, 2))
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        assert with_events(publisher.port) == (2.0, [])
+        publishing.join()
+    assert with_events(None) == (None, [])
+
+
+def test_a_port_without_kv_events_is_one_line():
+    evicted, problems = with_events(1)
+    assert evicted is None
+    assert [problem.startswith("KV events of 127.0.0.1:") for problem in problems] == [True]

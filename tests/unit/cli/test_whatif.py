@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,16 @@ def test_a_search_says_in_json_and_by_its_exit_code_whether_the_objective_is_kep
     missed = told(*engine, "15", code=1)
     assert missed["search"]["kept"] is False
     assert missed["search"]["more"]["figures"]["latency_p95"]["value"] <= 15.0
+
+
+def test_a_cap_beyond_the_knee_says_where_that_is():
+    load = (*LENGTHS, *ENGINE, "--concurrency", "300", "--kv-cache-tokens", "900000", "--max-num-seqs", "8")
+    knee = told(*load)["today"]["knee_requests"]
+    beyond, within = (
+        " ".join(whatif(*load, "--set", f"max-num-seqs={round(knee * factor)}").stdout.split()) for factor in (1.5, 0.5)
+    )
+    assert f"From about {math.ceil(knee)} running on, a tenth more give less than 5 % more tokens/s" in beyond
+    assert "running on" not in within
 
 
 def test_a_terminal_shows_how_far_the_search_is_and_a_pipe_nothing():

@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from kvpressure.advice.advise import _NOW
 from kvpressure.advice.recommendation import LOOK
-from kvpressure.daemon.advised import Advised
-from kvpressure.daemon.recommended import AGAIN_SECONDS, Recommender
+from kvpressure.daemon.recommended import AGAIN_SECONDS, FIRST_SECONDS, Advised, Recommender
 from kvpressure.exposition.families import engine_values
 from kvpressure.model.action import FIRST_STEPS, NOW, Action
 from kvpressure.model.verdict import Cause, Diagnosis
@@ -68,18 +67,21 @@ def recommender(follows: Follows, monkeypatch: pytest.MonkeyPatch) -> Recommende
     return Recommender(follows, lambda: follows.steps)
 
 
-async def test_an_engine_is_looked_at_once_its_cause_has_settled_and_again_after_a_minute_or_another_verdict(
+async def test_an_engine_is_looked_at_early_when_its_cause_has_settled_and_after_a_minute_or_another_verdict(
     recommender: Recommender, follows: Follows
 ) -> None:
-    for now in (10.0, 10.0 + SETTLES - 1):
+    for now in (10.0, 10.0 + FIRST_SECONDS - 1):
         await looks(recommender, now, seen("a"), seen("calm", Cause.HEALTHY))
     assert follows.looks == []
+    for now in (10.0 + FIRST_SECONDS, 11.0 + FIRST_SECONDS, 10.0 + SETTLES - 1):
+        await looks(recommender, now, seen("a"), seen("calm", Cause.HEALTHY))
+    assert follows.looks == ["a"]
     for now in (40.0, 41.0, 40.0 + AGAIN_SECONDS):
         await looks(recommender, now, seen("a"))
-    assert follows.looks == ["a", "a"]
+    assert follows.looks == ["a"] * 3
     for now in (150.0, 151.0, 150.0 + SETTLES, 151.0 + SETTLES):
         await looks(recommender, now, seen("a", Cause.STUCK))
-    assert follows.looks == ["a"] * 3
+    assert follows.looks == ["a"] * 4
 
 
 async def test_the_end_of_an_incident_is_looked_at_once_it_lasts(recommender: Recommender, follows: Follows) -> None:
@@ -137,10 +139,12 @@ def test_the_step_that_stands_is_a_series_until_the_incident_is_over() -> None:
     assert series(view) is None
 
 
-def test_advice_that_does_not_stand_is_no_series() -> None:
+def test_a_first_step_is_a_series_before_it_has_settled_and_none_where_the_advice_is_to_look_longer() -> None:
     advised, view = Advised(), seen("a", old=SETTLES - 1)
     advised.advice(view, THRESHOLDS, 1, advise_of("add_replica"))
-    assert advised.steps() == {}
+    assert advised.steps() == {view.key: "add_replica"}
+    advised.advice(seen("b"), THRESHOLDS, 1, advise_of(LOOK))
+    assert advised.steps() == {view.key: "add_replica"}
 
 
 def later(view: EngineView, seconds: float, cause: Cause) -> EngineView:

@@ -110,6 +110,19 @@ def test_where_nothing_tells_what_was_here_before_eviction_is_no_verdict_and_wha
     assert "which blocks were evicted and computed again" in [one.what for one in found.missing]
 
 
+def test_a_calm_verdict_names_kv_events_alone_of_other_sources_and_only_where_prompts_may_be_evicted():
+    def missing(share: float) -> list[str]:
+        found = inputs(**NOBODY_WAITS, prefilling=share)
+        told = Eviction(turnover_seconds=9.0, hit_ratio=0.1)
+        said = Diagnostician().diagnose(1.0, replace(found, window=replace(found.window, eviction=told)))
+        assert said.cause is Cause.HEALTHY
+        return [one.what for one in said.missing]
+
+    assert "which blocks were evicted and computed again" in missing(THRESHOLDS.eviction_time_min_ratio)
+    assert "how busy its GPUs are" not in missing(THRESHOLDS.eviction_time_min_ratio)
+    assert "which blocks were evicted and computed again" not in missing(THRESHOLDS.eviction_time_min_ratio / 2)
+
+
 def test_a_past_that_shows_no_eviction_leaves_nothing_to_ask():
     known = Eviction(turnover_seconds=9.0, hit_ratio=0.1, hit_ratio_before=0.1, recomputed_ratio=0.0, time_ratio=0.0)
     known = replace(known, lasting_time_ratio=0.0)

@@ -17,7 +17,7 @@ from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, HistogramSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import EngineView, role_of
 from kvpressure.signals.gateway import with_gateways
 
 TARGET, SETTINGS, THRESHOLDS = Target("llama-0"), PipelineSettings(always_observed=True), load_thresholds()
@@ -163,3 +163,24 @@ def test_its_share_is_divided_as_those_that_wait_in_the_engine_are():
     assert behind.gauges["waiting"] == 8.0
     assert (behind.gauges["waiting_capacity"], behind.gauges["waiting_deferred"]) == (2.0, 6.0)
     assert kept_ratio == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("own", "worker", "role"), [("", "11", "prefill"), ("", "12", ""), ("decode", "11", "decode"), ("", "", "")]
+)
+def test_a_gateway_tells_the_role_of_an_engine_whose_page_does_not(own: str, worker: str, role: str):
+    sample = EngineSample("llama", "0", BUSY, {}, {}, CACHE, own, worker)
+    behind, kept_ratio = with_gateways(sample, TARGET, 1, [report(queue_requests=None, roles={"11": "prefill"})])
+    assert (behind.role, kept_ratio) == (role, None)
+    state = EngineState(SETTINGS)
+    around = EngineEnvironment(TARGET, Environment(reports=(report(roles={"11": "prefill"}),)))
+    found = state.step(EnginePage(1.0, (sample,), runtime="vllm"), sample, around, SETTINGS, THRESHOLDS)
+    assert found is not None
+    assert role_of(found.derived) == role
+
+
+@pytest.mark.parametrize(("role", "waiting"), [("prefill", 7.0), ("decode", 1.0), ("", 11.5)])
+def test_an_engine_has_its_share_of_those_that_wait_for_its_role(role: str, waiting: float):
+    sample = EngineSample("llama", "0", BUSY, {}, {}, CACHE, role)
+    apart = report(roles={"1": "prefill", "2": "prefill", "3": "decode"}, role_queues={"prefill": 14.0, "decode": 1.0})
+    assert with_gateways(sample, TARGET, 1, [apart])[0].gauges["waiting"] == waiting

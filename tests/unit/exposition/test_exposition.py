@@ -36,7 +36,7 @@ from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
 from kvpressure.signals import gateway, kv_events, transfer
 from kvpressure.signals.batch import BATCH_BOUNDS
-from kvpressure.signals.eviction import MAX_SHOWN
+from kvpressure.signals.octaves import MAX_SHOWN
 from kvpressure.signals.optional import optional_groups
 from kvpressure.signals.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
 from tests.support.metrics_reference import metrics_markdown

@@ -10,7 +10,7 @@ import pytest
 from kvpressure.advice.advise import Case, Place, advise_on
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.daemon.advised import Advised
+from kvpressure.daemon.recommended import Advised
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import status_html
 from kvpressure.model.action import Action

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget
-from kvpressure.commandline.numbers import human, share, whole
+from kvpressure.commandline.options import human, share, whole
 from kvpressure.launch import Reading, read_start, runtime_of, serving_port
 from kvpressure.launch import read_limits as read_limits_of
 from kvpressure.model.environment import LIMIT_NAMES
@@ -446,3 +446,9 @@ def test_the_role_of_a_connector_is_read_and_whatever_is_none_costs_nothing_else
     given: list[str], code: float | None
 ) -> None:
     assert limits(*given, "--max-num-seqs=8") == {"max_num_seqs": 8.0} | ({} if code is None else {"kv_role": code})
+
+
+@pytest.mark.parametrize(("given", "code"), [("prefill", 1.0), ("decode", 2.0), ("null", None), ("both", None)])
+def test_the_role_of_a_server_of_sglang_is_its_disaggregation_mode(given: str, code: float | None) -> None:
+    start = ["python3", "-m", "sglang.launch_server", "--model-path", "m", f"--disaggregation-mode={given}"]
+    assert [one.value for one in declared_limits(start, [], {}, {}) if one.name == "kv_role"] == [code] * bool(code)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.eviction import LASTING_SECONDS, Eviction, HitCurve, LastingHarm, Octaves
+from kvpressure.signals.eviction import LASTING_SECONDS, Eviction, HitCurve, LastingHarm
+from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.past import EngineHistory
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, THRESHOLDS, window
@@ -206,12 +207,12 @@ def test_harm_of_before_the_clock_was_set_back_is_forgotten():
 def test_a_mean_of_the_last_seconds_has_lasted_already():
     """Where each miss is read and a prompt token's time is known."""
     harm = LastingHarm()
-    calm = Eviction(recomputed_ratio=0.1, time_ratio=0.02, newest=(0.1, 0.02), turnovers=1.0)
+    calm = Eviction(recomputed_ratio=0.1, time_ratio=0.02, newest=((0.1, 0.02),), turnovers=1.0)
     for t in range(8):
         harm.take(float(t), calm, THRESHOLDS)
-    found = replace(calm, newest=(0.4, 0.25))
+    found = replace(calm, newest=((0.4, 0.1), (0.4, 0.25), (0.1, 0.9)))
     assert harm.take(8.0, found, THRESHOLDS).lasting_time_ratio == 0.25
-    cold = replace(calm, newest=(THRESHOLDS.eviction_recomputed_min_ratio / 2, 0.25))
+    cold = replace(calm, newest=((THRESHOLDS.eviction_recomputed_min_ratio / 2, 0.25),))
     assert LastingHarm().take(0.0, cold, THRESHOLDS).lasting_time_ratio == 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a start takes of the cache for a moment, where layers differ."""
+"""What requests take of the cache for a moment: a start where layers differ, a prompt that ends with its step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvpressure.model.environment import PREFILL
 from kvpressure.signals.context import Context
 from kvpressure.signals.fit import Fit, coming_in_tokens, fit_of
 from kvpressure.signals.windows import EngineWindow
@@ -61,3 +62,27 @@ def test_where_it_fits_nothing_is_known_still():
     assert found.blocked_ratio == 0.0
     assert not found.fit_unknown, "the longest request fits, too"
     assert fit(jumping(0.09, usage=0.6)).fit_unknown, "longer ones may not fit, and the jump does"
+
+
+def prefilling(prompts: float, *, capacity: int, answer: float = 1.0, running: float = 0.0, role: str = "") -> Fit:
+    """A step of a second takes so many prompts of 2,000 tokens, which end with it; a dozen others wait at each poll."""
+
+    def counters(t: int) -> dict[str, float]:
+        ended = {"finished_prompts": prompts * t, "finished_prompt_tokens": 2000 * prompts * t}
+        computed = {"prompt_tokens": 2000 * prompts * t, "started": prompts * t, "steps": float(t)}
+        return ended | computed | {"finished_output_tokens": answer * prompts * t}
+
+    gauges = {"running": running, "waiting": 12.0, "kv_usage": 0.1}
+    made = window(60, lambda t: gauges, counters, cache=replace(CACHE, capacity_tokens=capacity))
+    return fit_of(made.latest(20.0, 8), made, replace(Context(THRESHOLDS), role=role))
+
+
+def test_prompts_that_come_and_go_within_a_step_took_the_room_that_no_poll_shows_taken():
+    assert prefilling(4, capacity=10_000).blocked_ratio == 1.0
+    assert prefilling(4, capacity=40_000).blocked_ratio == 0.0, "there was room for many more: another limit holds it"
+    assert prefilling(4, capacity=10_000, answer=20.0).blocked_ratio == 0.0, "requests that stay are in use at polls"
+    assert prefilling(4, capacity=10_000, answer=20.0, role=PREFILL).blocked_ratio == 1.0
+
+
+def test_what_a_poll_shows_running_is_not_counted_twice():
+    assert prefilling(4, capacity=10_000, running=4.0).blocked_ratio == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 
 import pytest
@@ -11,7 +12,7 @@ from kvpressure.model.environment import Environment
 from kvpressure.model.kv_events import BOUNDS, KvEvents, of_rank
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.eviction import Eviction
-from kvpressure.signals.kv_events import EventWindow, Misses, kept_by, with_events
+from kvpressure.signals.kv_events import NEWEST_SECONDS, EventWindow, Misses, kept_by, with_events
 from kvpressure.signals.points import Point
 from tests.support.engines import CACHE, THRESHOLDS, window
 
@@ -139,11 +140,30 @@ def test_with_the_time_of_a_prompt_token_the_share_of_time_is_that_of_the_misses
         stored, steps = stored + prompts + 10.0, steps + (1.0 - prompts * 0.0005) / 0.02
     found = events.misses(page(), DERIVED)
     assert found.time_ratio == pytest.approx(400.0 * 0.0005, rel=0.02)
-    recomputed, takes = found.newest
-    assert takes == pytest.approx(0.2, rel=0.02)
-    assert recomputed == pytest.approx(0.4, rel=0.15)
+    for (recomputed, takes), seconds in zip(found.newest, (60.0, *NEWEST_SECONDS), strict=True):
+        # Of a shorter time a mean is less certain, and counts for less.
+        assert takes == pytest.approx(0.2 * min(1.0, math.sqrt(seconds / 20.0)), rel=0.03)
+        assert recomputed == pytest.approx(0.4, rel=0.25)
     told = with_events(Eviction(), found, page(), DERIVED, THRESHOLDS)
     assert (told.time_ratio, told.newest) == (found.time_ratio, found.newest)
+
+
+def test_one_long_prompt_is_no_rate_of_misses():
+    """It was 41 s of a recorded chat at a fifth of its sessions."""
+
+    def newest(prompts: int) -> tuple[float, float]:
+        events, stored, steps = EventWindow(60.0), 0.0, 0.0
+        for t in range(120):
+            missed = 9_000.0 if t >= 112 else 0.0
+            told = dataclasses.replace(report(float(t)), missed_tokens=missed, missed_squares=missed**2 / prompts)
+            told = dataclasses.replace(told, stored_tokens=stored)
+            events.take(told, poll(float(t), steps=steps, generation_tokens=10.0 * t))
+            prompt = 500.0 + 500.0 * (t % 3)
+            stored, steps = stored + prompt + 10.0, steps + (1.0 - prompt * 0.0005) / 0.02
+        return events.misses(page(), DERIVED).newest[1]
+
+    assert newest(1) == (0.0, 0.0)
+    assert newest(3) == pytest.approx((0.45, 0.225), rel=0.1)
 
 
 def test_the_series_are_there_while_events_are_read():

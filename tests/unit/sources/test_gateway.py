@@ -17,7 +17,7 @@ from kvpressure.model.environment import GatewayReport
 from kvpressure.net.schedule import SystemClock
 from kvpressure.promtext.lines import Series
 from kvpressure.promtext.scanner import PageScanner
-from kvpressure.runtimes.gateways import NAMES, PoolReading, pools_of
+from kvpressure.runtimes.gateways import MAX_WORKERS, NAMES, PoolReading, pools_of
 from kvpressure.sources import gateway
 from kvpressure.sources.gateway import ON_LOOP_BYTES, SOURCE, GatewaySettings, GatewaySource
 from kvpressure.sources.source import Known, Wiring
@@ -157,6 +157,8 @@ async def test_the_time_in_the_queue_is_of_those_that_left_it_in_the_last_minute
         (page("production-stack-02605e69-router"), "not_metrics"),
         (b'llm_d_epp_ready_endpoints{name="a"} 1\nllm_d_epp_ready_endpoints{name="b"} 1\n', "several_pools"),
         (b"llm_d_epp_ready_endpoints{name= 1\n", "malformed"),
+        (b'llm_d_epp_ready_endpoints{name="a"} 1', "truncated"),
+        (b"x" * (5 << 20), "too_large"),
     ],
 )
 async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
@@ -212,6 +214,12 @@ def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
     assert raised.value.reason == "gateway"
 
 
+@pytest.mark.parametrize("name", ["smg_worker_health", "sgl_router_worker_health"])
+def test_sglangs_router_is_no_engine_although_its_metrics_have_no_name_of_one(name):
+    with pytest.raises(PageError, match="SGLang's router, not of an engine"):
+        PageReader().read(f'{name}{{worker="http://10.0.0.1:30000"}} 1\n'.encode(), 1.0)
+
+
 @pytest.mark.parametrize("name", ["production-stack-02605e69-router", "aibrix-00669f5e-gateway"])
 async def test_a_router_that_is_listed_as_an_engine_has_a_clear_line_among_the_targets(name):
     async with FaultServer(servers.page(page(name))) as server:
@@ -244,3 +252,42 @@ async def test_pools_of_one_name_in_two_namespaces_are_two(namespace, reports):
     source, _ = SOURCE.make(GatewaySettings.model_validate({"targets": rows}), WIRING)
     assert isinstance(source, GatewaySource)
     assert len(await read(source, page(LLM_D))) == reports
+
+
+def dynamo(*workers: tuple[str, str], models: tuple[str, ...] = ("tiny",)) -> bytes:
+    """A frontend of Dynamo's with so many models, and what it says of each worker."""
+    lines = [f'dynamo_frontend_inflight_requests{{model="{model}"}} 1' for model in models]
+    lines += [
+        f'dynamo_frontend_worker_active_decode_blocks{{dp_rank="0",worker_id="{worker}",worker_type="{kind}"}} 7'
+        for worker, kind in workers
+    ]
+    return "\n".join([*lines, ""]).encode()
+
+
+APART = (("11", "prefill"), ("12", "decode"))
+
+
+@pytest.mark.parametrize(
+    ("body", "roles"),
+    [
+        (dynamo(*APART), dict(APART)),
+        (dynamo(("12", "decode")), {}),  # one that does both is called so too
+        (dynamo(*APART, ("13", "encode"), ("", "prefill")), dict(APART)),
+        (dynamo(*APART, models=("tiny", "large")), {}),  # whose workers they are is not said
+    ],
+)
+def test_dynamos_frontend_says_what_workers_do_where_prefill_and_decode_are_apart(body: bytes, roles: dict[str, str]):
+    assert all(pool.roles == roles for pool in pools(body))
+
+
+def test_workers_without_an_end_are_not_all_remembered():
+    (pool,) = pools(dynamo(*((str(number), "prefill") for number in range(5000))))
+    assert len(pool.roles) == MAX_WORKERS
+
+
+async def test_what_a_gateway_says_of_workers_is_in_its_report():
+    """As Dynamo's own frontend wrote it; the worker that decodes has its id on a page of its own."""
+    (report,) = await read(made(), (DYNAMO / "frontend-1.4.0-prefill-decode.prom").read_bytes())
+    (decodes,) = PageReader().read((DYNAMO / "decode-worker-1.4.0.prom").read_bytes(), 1.0).engines
+    assert report.roles == {"9938083420200839857": "prefill", decodes.worker: "decode"}
+    assert report.role_queues == {"prefill": 0, "decode": 0}

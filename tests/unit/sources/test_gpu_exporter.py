@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvpressure.config.settings import Settings
-from kvpressure.daemon.node_sources import NodeSources
+from kvpressure.daemon.node_sources import NodeSources, settings_model
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport
@@ -153,16 +153,35 @@ async def test_read_over_http_and_left_to_whoever_reads_them_too(exporter: tuple
     assert f"{CARD}1" in {gpu.uuid for gpu in made.reports[2].gpus}
 
 
-async def test_what_cannot_be_read_is_said_and_holds_nothing(exporter: tuple[Exporter, GpuExporterSource]) -> None:
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        ("<html>no metrics</html>\n", "not_metrics"),
+        ("", "not_metrics"),
+        (DCGM[:-3], "truncated"),
+        ("DCGM_FI_DEV_FB_USED{gpu= 1\n", "malformed"),
+        ("#" * (5 << 20), "too_large"),
+    ],
+)
+async def test_what_cannot_be_read_is_said_and_holds_nothing(
+    exporter: tuple[Exporter, GpuExporterSource], page: str, reason: str
+) -> None:
     made, source = exporter
     await source.read()
-    made.page = "<html>no metrics</html>\n"
+    made.page = page
     await source.read()
     health = source.health()[0]
-    assert (health.up, health.reason, len(made.reports)) == (False, "not_metrics", 1)
+    assert (health.up, health.reason, len(made.reports)) == (False, reason, 1)
     assert not source.facts(Known()).devices
 
 
 async def test_without_an_address_there_is_no_source() -> None:
     sources = NodeSources(Settings(), SystemClock(), lambda _, __: None, (SOURCE,))
     assert sources.gpu_health() == ()
+
+
+async def test_nobody_logs_its_changes_of_state_a_second_time() -> None:
+    section = {"gpu_exporter": {"url": "http://127.0.0.1:9400/metrics"}}
+    sources = NodeSources(settings_model().model_validate(section), SystemClock(), lambda _, __: None, (SOURCE,))
+    assert [one.source for one in sources.gpu_health()] == ["gpu_exporter"]
+    assert sources.unlogged_health() == ()

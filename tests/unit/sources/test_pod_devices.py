@@ -14,6 +14,7 @@ from kvpressure.sources.pod_devices.assign import assignments, resolve
 from kvpressure.sources.pod_devices.ids import (
     ClaimDevice,
     ContainerDevices,
+    KernelNames,
     KubeletAnswer,
     PluginDevice,
     claimed_gpus,
@@ -21,7 +22,6 @@ from kvpressure.sources.pod_devices.ids import (
     pci_address,
     plugin_gpu,
 )
-from kvpressure.sources.pod_devices.names import KernelNames
 
 A, B = "GPU-8f2c1d5e-0b1a-4c2d-9e3f-0123456789ab", "GPU-9a3b7c5d-1122-3344-5566-778899aabbcc"
 MIG = "MIG-1c0f2a3b-4d5e-6f70-8192-a3b4c5d6e7f8"

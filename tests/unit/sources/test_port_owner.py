@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvpressure.config.target import Target
 from kvpressure.runtimes.vllm.launch import FLAGS
-from kvpressure.sources.pod_devices.names import PROC, KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.ids import PROC, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
     NotToldError,
     argv_of,

@@ -177,9 +177,9 @@ must_be_deferred = Shared(longest_fits & (mostly_brought | adapters_lack_slots |
 
 @fact()
 def remote_kv_shows(facts: Facts) -> bool:
-    """Return whether a connector to other engines is in use, and no other."""
+    """Return whether KV comes from other engines, by the connector in use or what the engine does, and no other way."""
     found = facts.window.deferral
-    return found.remote and not found.offload
+    return (found.remote or facts.window.transfer.role == DECODE) and not found.offload
 
 
 @fact()

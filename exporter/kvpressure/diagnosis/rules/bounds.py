@@ -43,9 +43,11 @@ def _sequence_cap(facts: Facts) -> str:
     like = "; a watermark would look the same" if facts.symptom("kv_saturated") else ""
     computed = tokens_of_a_step(facts.inputs.derived)
     step = "" if computed is None else f", to which a step of about {number(round(computed))} tokens computes"
+    kept = "reserve_ratio" in facts.inputs.signals and facts.window.fit.by_reserve_ratio is None
+    also = ", or room that is kept for answers" if kept else ""
     return (
         f"{_stays(facts)}; how many it may have was not to be read{like}. It is a cap on sequences, or the budget of "
-        f"tokens of a step{step}: they look the same."
+        f"tokens of a step{step}{also}: they look the same."
     )
 
 

@@ -1,19 +1,99 @@
-"""What a pod's `kvpressure.io/` annotations ask for.
+"""What a pod's `kvpressure.io/` annotations ask for, and where a pod may make us send requests: to its own IP alone.
 
 One that says where requests go (port, path, scheme, container) and cannot be understood keeps the pod from being
 polled at all: a guess instead of it would be polled for ever without anybody noticing.
+
+Whoever may create a pod may write its annotations, and thereby choose a port, a path and a scheme. They never
+choose a host: it is the IP in the pod's status, which the kubelet writes, and these checks refuse the ones that
+mean this machine or no machine in particular.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.kubernetes.objects import address
 from kvpressure.launch import ANNOTATIONS
+from kvpressure.net.addresses import refusal
 from kvpressure.printable import brief
+
+MAX_PATH_CHARACTERS: Final = 256
+
+# No percent signs (they can hide slashes and dots), no "//", "@", "?", "#" or backslashes; segments of dots only are
+# refused below.
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+/?|/")
+_PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
+
+
+class AddressError(ValueError):
+    """What is wrong with an address, as the end of a sentence."""
+
+
+def pod_ip(text: str, host_ips: Collection[str], *, host_network: bool) -> str:
+    """Return the IP in canonical form. Raises AddressError for anything that a pod cannot have.
+
+    `host_ips` are the node's addresses; a pod on the host's network has one of them, no other pod may.
+    """
+    ip = ip_of(text)
+    if ip is None:
+        raise AddressError("its IP is not an IP address")
+    if "%" in text:
+        raise AddressError("its IP has a zone")
+    if _means_no_pod(ip) or refusal(str(ip), link_local=False):
+        raise AddressError(f"its IP {ip} is not one that a pod can have")
+    if not host_network and ip in {known for host in host_ips if (known := ip_of(host)) is not None}:
+        raise AddressError(f"its IP {ip} is the node's, though it is not on the host's network")
+    return str(ip)
+
+
+def _means_no_pod(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+        return True
+    if isinstance(ip, ipaddress.IPv4Address):
+        # 240.0.0.0/4 is reserved too, but some clusters give it to pods.
+        return ip == ipaddress.IPv4Address("255.255.255.255") or ip in ipaddress.IPv4Network("0.0.0.0/8")
+    # Reserved holds every way to write an IPv4 address in IPv6, loopback and metadata services among them.
+    return ip.is_reserved or ip.is_site_local or ip.ipv4_mapped is not None or ip.sixtofour is not None
+
+
+def ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP, None for anything else."""
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def port_number(text: str) -> int:
+    """Return a port from 1 to 65535. Raises AddressError."""
+    if not _PORT.fullmatch(text) or int(text) > 65535:
+        raise AddressError("must be a port from 1 to 65535")
+    return int(text)
+
+
+def url_path(text: str) -> str:
+    """Return a path that cannot change the host and that all parsers read alike. Raises AddressError."""
+    if len(text) > MAX_PATH_CHARACTERS:
+        raise AddressError(f"must be at most {MAX_PATH_CHARACTERS} characters long")
+    if not _PATH.fullmatch(text) or any(set(part) == {"."} for part in text.split("/") if part):
+        raise AddressError("must be a path such as /metrics, of letters, digits, - . _ ~ and single /")
+    return text
+
+
+def scheme(text: str) -> str:
+    """Return `http` or `https`. Raises AddressError."""
+    if text not in ("http", "https"):
+        raise AddressError("must be http or https")
+    return text
+
+
+def base_url(scheme: str, ip: str, port: int) -> str:
+    """Return the target's `scheme://host:port`; `ip` is as `pod_ip` returns it."""
+    return f"{scheme}://[{ip}]:{port}" if ":" in ip else f"{scheme}://{ip}:{port}"
+
 
 PREFIX: Final = "kvpressure.io/"
 _WISHES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token", "kv-events-port")
@@ -63,12 +143,12 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
 
     return Wishes(
         scrape=read("scrape", _truth, None),
-        ports=read("port", _list_of(address.port_number), ()),
-        path=read("path", address.url_path, ""),
-        scheme=read("scheme", address.scheme, ""),
+        ports=read("port", _list_of(port_number), ()),
+        path=read("path", url_path, ""),
+        scheme=read("scheme", scheme, ""),
         containers=read("container", _list_of(_container), ()),
         kv_bytes_per_token=read("kv-bytes-per-token", _kv_bytes, None),
-        kv_events_ports=read("kv-events-port", _list_of(address.port_number), ()),
+        kv_events_ports=read("kv-events-port", _list_of(port_number), ()),
         # The others decide where requests for the page go.
         refused=bool(problems.keys() - {"kv-bytes-per-token", "kv-events-port"}),
         problems=tuple(problems.values()),

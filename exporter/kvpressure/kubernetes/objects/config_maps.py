@@ -54,11 +54,6 @@ class MapVersion:
     changed: float | None
     seen: float
 
-    def was_in_force(self, start: StartedAt) -> bool:
-        """Return whether the container certainly started with this version."""
-        sure_before = start.t - LAG_SECONDS if start.anew else start.t
-        return self.changed is not None and self.changed <= sure_before and start.t <= self.seen
-
 
 def read_version(found: Object, now: float) -> MapVersion:
     """Keep of a ConfigMap what may be a configuration file: its texts, the small ones first."""
@@ -96,8 +91,10 @@ def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersi
 
 
 def in_force(versions: Iterable[MapVersion], start: StartedAt) -> Object | None:
-    """Return the ConfigMap that a container started with; None where unknown."""
-    return next((one.found for one in versions if one.was_in_force(start)), None)
+    """Return the ConfigMap that a container certainly started with; None where unknown."""
+    before = start.t - LAG_SECONDS if start.anew else start.t
+    sure = (one for one in versions if one.changed is not None and one.changed <= before and start.t <= one.seen)
+    return next((one.found for one in sure), None)
 
 
 def is_answered(versions: Iterable[MapVersion], start: StartedAt) -> bool:

@@ -11,9 +11,16 @@ from typing import Final
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 from kvpressure.config.settings.polling import kv_events_at
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.objects import Object, address, at, dns_name, mapping, objects, text, uid
-from kvpressure.kubernetes.objects.address import AddressError
-from kvpressure.kubernetes.objects.annotations import PREFIX, Wishes, own_annotations, read_wishes
+from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects, text, uid
+from kvpressure.kubernetes.objects.annotations import (
+    PREFIX,
+    AddressError,
+    Wishes,
+    base_url,
+    own_annotations,
+    pod_ip,
+    read_wishes,
+)
 from kvpressure.kubernetes.objects.config_maps import MapVersion, StartedAt, in_force, needed_maps
 from kvpressure.kubernetes.objects.containers import (
     Container,
@@ -137,7 +144,7 @@ class PodReader:
             try:
                 status = mapping(pod, "status")
                 nodes = [text(status, "hostIP"), *(text(one, "ip") for one in objects(status, "hostIPs", limit=16))]
-                ip = address.pod_ip(_ip_text(pod), nodes, host_network=host_network)
+                ip = pod_ip(_ip_text(pod), nodes, host_network=host_network)
             except AddressError as error:
                 problems.append(str(error))
         pairs = ports_of(engines, wishes, port_name=self._settings.port_name, port=self._settings.port) if ip else []
@@ -150,7 +157,7 @@ class PodReader:
             published = ()
         ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
         targets = (
-            self._target(bare, container, address.base_url(wishes.scheme or "http", ip, port), wishes, annotations)
+            self._target(bare, container, base_url(wishes.scheme or "http", ip, port), wishes, annotations)
             for container, port in pairs
         )
         return replace(

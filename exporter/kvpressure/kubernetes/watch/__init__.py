@@ -15,14 +15,12 @@ import structlog
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.objects.events import read_event
 from kvpressure.kubernetes.objects.pods import PodRecord
-from kvpressure.kubernetes.objects.states import read_node
+from kvpressure.kubernetes.objects.states import read_event, read_node
 from kvpressure.kubernetes.watch.config_maps import CONFIG_MAPS, ConfigMaps
-from kvpressure.kubernetes.watch.event_book import EventBook
 from kvpressure.kubernetes.watch.reflector import Reflector
 from kvpressure.kubernetes.watch.resource import Resource, Tuning
-from kvpressure.kubernetes.watch.stores import EventStore, NodeStore, PodStore, in_turn, shown_pods
+from kvpressure.kubernetes.watch.stores import EventBook, EventStore, NodeStore, PodStore, in_turn, shown_pods
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, EventReport
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.credentials import in_cluster

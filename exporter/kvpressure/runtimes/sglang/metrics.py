@@ -37,6 +37,16 @@ def _count(labels: Mapping[str, str], name: str) -> int | None:
     return int(text) or None if text.isdecimal() and text.isascii() and len(text) < 17 else None
 
 
+def complete(gauges: dict[str, float]) -> dict[str, float]:
+    """Return the gauges with the queues of a decode engine: for room in its cache, and with room for KV to come."""
+    found = {name: value for name, value in gauges.items() if not name.startswith("_")}
+    if fetching := gauges.get("_in_transfer", 0.0):
+        found["fetching"] = fetching
+    if "waiting" in found:
+        found["waiting"] += fetching + gauges.get("_for_room", 0.0)
+    return found
+
+
 SGLANG: Final = Table(
     runtime="sglang",
     prefix="sglang:",
@@ -46,6 +56,8 @@ SGLANG: Final = Table(
         Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
         # Requests whose grammar is still being compiled are in another queue and not among these.
         Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
+        Row("_for_room", ("sglang:num_decode_prealloc_queue_reqs",), where=_WHOLE, merge="max"),
+        Row("_in_transfer", ("sglang:num_decode_transfer_queue_reqs",), where=_WHOLE, merge="max"),
         # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
         Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
         Row("used_tokens", ("sglang:kv_used_tokens",), merge="max", most=_MAX_TOKENS),
@@ -87,7 +99,9 @@ SGLANG: Final = Table(
         Row("block_size", ("sglang:page_size",), merge="max", most=_MAX_TOKENS),
         Row("max_model_len", ("sglang:context_len",), merge="max", most=_MAX_TOKENS),
     ),
+    complete=complete,
     engine_label="dp_rank",
+    role_label="engine_type",
 )
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.numbers import fraction, human, share, whole
-from kvpressure.commandline.options import Dialect, Given, Options, parse_json
+from kvpressure.commandline.options import Dialect, Given, Options, fraction, human, parse_json, share, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words, unresolved
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES

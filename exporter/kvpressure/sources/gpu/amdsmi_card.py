@@ -14,8 +14,7 @@ from typing import Any, Final
 import amdsmi
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import BackendError, Options
-from kvpressure.sources.gpu.cards import Card
+from kvpressure.sources.gpu.backend import BackendError, Card, Options
 from kvpressure.sources.gpu.plausible import Sieve
 
 MIB: Final = 2**20

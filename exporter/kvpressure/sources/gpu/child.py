@@ -18,8 +18,7 @@ from dataclasses import fields
 from typing import Any, BinaryIO, Final
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, Options, open_backend
-from kvpressure.sources.gpu.cards import CardPool
+from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, CardPool, Options, open_backend
 
 PR_SET_PDEATHSIG: Final = 1
 _GPU_FIELDS: Final = tuple(field.name for field in fields(GpuSample))

@@ -11,8 +11,7 @@ from typing import Any
 import pynvml
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import BackendError, Options
-from kvpressure.sources.gpu.cards import Card
+from kvpressure.sources.gpu.backend import BackendError, Card, Options
 from kvpressure.sources.gpu.nvml_calls import (
     Activity,
     Gpm,

@@ -1,4 +1,4 @@
-"""The exporter's side of a GPU source: keeps one child per vendor reporting, whatever the driver does to it."""
+"""The GPUs of this machine: one source for each vendor's library, whatever the driver does to its child process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Final
 
 import structlog
 
+from kvpressure.config.settings.model import GpuSettings as Section
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.net.threads import bug
 from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES, Options
 from kvpressure.sources.gpu.spawn import ChildProcess, Failure
 from kvpressure.sources.gpu.wire import decode
-from kvpressure.sources.source import Source
+from kvpressure.sources.source import OnReport, Registration, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Status:
         self._set(t, failure.reason, failure.sentence)
 
     def detached(self, t: float, sentence: str) -> None:
-        """Note that somebody asked for the devices: down, and no failure."""
+        """Note that it is detached on request: down, and no failure."""
         self._set(t, "detached", sentence)
 
     def _count(self, reason: str) -> None:
@@ -229,7 +231,7 @@ class GpuSource(Source):
         try:
             if self._on_report is not None:
                 self._on_report(report)
-        except Exception as error:  # noqa: BLE001 it belongs to whoever takes reports; the next one may be taken
+        except Exception as error:  # noqa: BLE001 it is the callback's; the next one may be taken
             self._fail(self._bug(error))
         else:
             self._status.reported(self._clock(), report)
@@ -253,3 +255,31 @@ class GpuSource(Source):
             name = signal.Signals(-code).name
         ending = f"ended with {code}" if code >= 0 else f"was killed by {name}"
         return Failure("crashed", " ".join(f"the child process {ending}. {child.last_words()}".split()))
+
+
+GpuFactory = Callable[[Section, OnReport], Sequence[Source]]
+
+
+def real_gpus(settings: Section, on_report: OnReport) -> Sequence[Source]:
+    """Return the vendor libraries of this machine."""
+    options = GpuSettings(
+        interval_seconds=settings.interval_seconds, gpm=settings.gpm, detach_seconds=settings.detach_seconds
+    )
+    vendors = tuple(BACKENDS) if "auto" in settings.vendors else settings.vendors
+    return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
+
+
+def registration(factory: GpuFactory = real_gpus) -> Registration[Section]:
+    """GPUs as `factory` makes readers of them: those of the machine, or simulated ones."""
+    return Registration(
+        "gpu",
+        lambda settings, wiring: factory(settings, wiring.on_gpus),
+        {**{row.source: row.title for row in BACKENDS.values()}, "simulated": "Simulated GPUs"},
+        section="gpu",
+        settings=Section,
+        gives_gpus=True,
+        logged_by_exporter=True,
+    )
+
+
+SOURCE: Final = registration()

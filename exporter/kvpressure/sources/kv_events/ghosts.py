@@ -44,13 +44,15 @@ class _Run:
 
     `started` are the evictions before its first block: what it evicts to make room for itself, a larger pool need not
     have kept. `taken` is how many of its blocks were in the list. `blocks` is how many more (of those sampled) would
-    have kept all of it so far: none of it is found behind one that is not.
+    have kept all of it so far: none of it is found behind one that is not. `missed` are its tokens that were computed
+    again.
     """
 
     started: int
     batch: int
     taken: int = 0
     blocks: int = 0
+    missed: float = 0.0
 
 
 class GhostList:
@@ -75,7 +77,7 @@ class GhostList:
         self._batch = 0
         self._before = 0
         self._tokens = [0.0] * (len(BOUNDS) + 1)
-        self._missed = 0.0
+        self._missed = self._missed_squares = 0.0
         self._misses = 0
         self._full_group: int | None = None
 
@@ -101,7 +103,7 @@ class GhostList:
             # What is still here is of no use behind a block that is not, and was computed again as well.
             again = number is not None or (run.blocks > 0 and key in self._here)
             if again and counts and key not in self._below:
-                self._miss(run.blocks, block_tokens)
+                self._miss(run, block_tokens)
             self._here.add(key)
         self._take_out(found)
         run.taken += len(found)
@@ -175,6 +177,7 @@ class GhostList:
             stored_tokens=float(self._stored),
             evicted_blocks=self._evicted,
             missed_tokens=self._missed,
+            missed_squares=self._missed_squares,
             missed_by_blocks=tuple(self._tokens),
             misses=self._misses,
             reach=int(min(self._evicted - self._forgotten, self._longest or math.inf)),
@@ -188,10 +191,12 @@ class GhostList:
             self._full_group = group
         return group == (self._full_group or 0)
 
-    def _miss(self, place: int, tokens: int) -> None:
+    def _miss(self, run: _Run, tokens: int) -> None:
         scale = _ALL / self._threshold
-        scaled, blocks = tokens * scale, place * scale
+        scaled, blocks = tokens * scale, run.blocks * scale
         self._missed += scaled
+        self._missed_squares += scaled * (2 * run.missed + scaled)
+        run.missed += scaled
         self._misses += 1
         self._tokens[bisect_left(BOUNDS, blocks)] += scaled
 

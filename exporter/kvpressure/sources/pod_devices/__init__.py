@@ -19,8 +19,7 @@ from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.threads import SingleFlightThread
 from kvpressure.sources.pod_devices.assign import assignments
-from kvpressure.sources.pod_devices.ids import KubeletAnswer
-from kvpressure.sources.pod_devices.names import KernelNames, read_kernel_names
+from kvpressure.sources.pod_devices.ids import KernelNames, KubeletAnswer, read_kernel_names
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "pod_resources"

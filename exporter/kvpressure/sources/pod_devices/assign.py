@@ -11,12 +11,12 @@ from kvpressure.sources.pod_devices.ids import (
     GPU_DRIVERS,
     ContainerDevices,
     Gpu,
+    KernelNames,
     KubeletAnswer,
     claimed_gpus,
     pci_address,
     plugin_gpu,
 )
-from kvpressure.sources.pod_devices.names import KernelNames
 
 Holders = Mapping[str, Sequence[ContainerId]]
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kvpressure.sources.pod_devices.ids import is_index, nvidia_uuid
-from kvpressure.sources.pod_devices.names import KernelNames
+from kvpressure.sources.pod_devices.ids import KernelNames, is_index, nvidia_uuid
 
 _LISTEN: Final = "0A"
 _MAX_FILE_BYTES: Final = 4 << 20

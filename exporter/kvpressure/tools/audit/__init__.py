@@ -1,20 +1,29 @@
-"""PURE: manifests to checks to findings, what `kvpressure audit` prints: the checklist over every engine in them."""
+"""PURE: manifests to checks to findings, what `kvpressure audit` prints: the checklist over every engine in them.
+
+The report as one JSON object, and as SARIF 2.1.0, for code review. The shape of the first is described in docs/audit.md
+and only ever grows. In SARIF failures are results, and what could not be read is a notification; what passed or is
+unknown is left out: reviewers' tools show every result as something to fix.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
+from urllib.parse import quote
 
 from kvpressure.capacity.gpus import GPUS, gpu_named, nearest_gpus
-from kvpressure.commandline.numbers import human
+from kvpressure.commandline.options import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATIONS
-from kvpressure.tools.audit import compose, ray_serve, values, workloads
+from kvpressure.model.environment import LIMIT_NAMES
+from kvpressure.tools.audit import compose, configs, workloads
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Item, Manifests, from_objects, get, read, sequence, text
-from kvpressure.tools.audit.model import Finding, Problem, Report, Reviewed
+from kvpressure.tools.audit.model import STATUSES, Finding, Place, Problem, Report, Reviewed
 from kvpressure.tools.audit.pods import GPU_ANNOTATION
 from kvpressure.tools.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowledge, size
 
@@ -27,8 +36,8 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
     **dict.fromkeys(workloads.SHAPES, (workloads.engines,)),
     "InferenceService": (workloads.inference_service,),
     "LLMInferenceService": (workloads.llm_inference_service,),
-    "RayService": (ray_serve.ray_service,),
-    "": (values.engines, ray_serve.serve_config, compose.engines),
+    "RayService": (configs.ray_service,),
+    "": (configs.in_values, configs.serve_config, compose.engines),
 }
 """Kinds that can hold engines; "" for a chart's values, a Ray Serve configuration, or a compose file."""
 
@@ -67,7 +76,14 @@ def audit(
     `progress` is told after each engine how many are done, of how many.
     """
     engines, problems = find_engines(given)
-    said = (problem for engine in engines for problem in _unreadable(engine))
+    said = (
+        Problem(
+            f"annotation {name} of {engine.title}: {engine.annotations[name]!r} {why}; it counts as not given",
+            engine.annotation_place(name),
+        )
+        for engine in engines
+        for name, why in _wrong_annotations(engine)
+    )
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
     context = Context(given, tuple(engines), thresholds, sized)
     reviewed = []
@@ -97,14 +113,8 @@ def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Review
     )
 
 
-def _unreadable(engine: Engine) -> Iterator[Problem]:
-    """Return what is wrong with an engine's annotations: nothing rests on it, and whoever wrote it should know."""
-    for name, why in _wrong(engine):
-        written = f"annotation {name} of {engine.title}: {engine.annotations[name]!r}"
-        yield Problem(f"{written} {why}; it counts as not given", engine.annotation_place(name))
-
-
-def _wrong(engine: Engine) -> Iterator[tuple[str, str]]:
+def _wrong_annotations(engine: Engine) -> Iterator[tuple[str, str]]:
+    """Yield the annotations on which nothing rests, and why: their author should know."""
     given = engine.annotations
     for name in (PROMPT, OUTPUT, *ANNOTATIONS.values()):
         if name in given and human(given[name]) is None:
@@ -117,3 +127,93 @@ def _wrong(engine: Engine) -> Iterator[tuple[str, str]]:
         yield GPU_ANNOTATION, f"is no GPU that is known ({f'did you mean {near}?' if near else ', '.join(GPUS)})"
     if unknown := traffic(engine) - TRAFFIC_WORDS:
         yield TRAFFIC, f"has {', '.join(sorted(unknown))}, and the words are {', '.join(sorted(TRAFFIC_WORDS))}"
+
+
+VERSION: Final = 1
+SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_RULE_INDEX: Final = {check.name: index for index, check in enumerate(CHECKS)}
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Engines with their findings, what could not be read, and the counts."""
+    return {
+        "version": VERSION,
+        "engines": [_engine_json(engine) for engine in report.engines],
+        "problems": [{**asdict(problem.place), "message": problem.message} for problem in report.problems],
+        "summary": {status: report.count(status) for status in STATUSES},
+    }
+
+
+def _engine_json(engine: Reviewed) -> dict[str, Any]:
+    limits = {name: engine.limits[name] for name in LIMIT_NAMES if name in engine.limits}
+    return {
+        "kind": engine.kind,
+        "namespace": engine.namespace,
+        "name": engine.name,
+        "container": engine.container,
+        **asdict(engine.place),
+        "limits": {name: {"value": limit.value, "where": limit.where} for name, limit in limits.items()},
+        "checks": [
+            {
+                "check": finding.check,
+                "status": finding.status,
+                "level": finding.level,
+                "reason": finding.reason,
+                **asdict(finding.place),
+                "fix": finding.fix or None,
+            }
+            for finding in engine.findings
+        ],
+    }
+
+
+def as_sarif(report: Report, version: str) -> dict[str, Any]:
+    """One run; `version` is the program's."""
+    results = [_result(engine, one) for engine in report.engines for one in engine.findings if one.status == "fail"]
+    rules = [
+        {
+            "id": check.name,
+            "shortDescription": {"text": check.title},
+            "fullDescription": {"text": f"{check.title}. {check.help}"},
+            "help": {"text": check.help},
+            "defaultConfiguration": {"level": check.level},
+        }
+        for check in CHECKS
+    ]
+    unread = [
+        {"level": "error", "message": {"text": problem.message}, "locations": [_location(problem.place)]}
+        for problem in report.problems
+    ]
+    run = {
+        "tool": {"driver": {"name": "kvpressure-audit", "version": version, "rules": rules}},
+        "invocations": [{"executionSuccessful": bool(report.engines), "toolExecutionNotifications": unread}],
+        "results": results,
+        "columnKind": "unicodeCodePoints",
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _result(engine: Reviewed, finding: Finding) -> dict[str, Any]:
+    full_name = "/".join(filter(None, (engine.namespace, engine.title, engine.container)))
+    logical = {"fullyQualifiedName": full_name, "kind": "resource"}
+    fix = f" Fix:\n{finding.fix}" if finding.fix else ""
+    digest = hashlib.sha256("\n".join((finding.check, finding.place.file, full_name)).encode()).hexdigest()
+    return {
+        "ruleId": finding.check,
+        "ruleIndex": _RULE_INDEX[finding.check],
+        "kind": "fail",
+        "level": finding.level,
+        "message": {"text": f"{engine.title}: {finding.reason}.{fix}"},
+        "locations": [{**_location(finding.place), "logicalLocations": [logical]}],
+        "partialFingerprints": {"kvpressureAudit/v1": digest[:32]},
+    }
+
+
+def _location(place: Place) -> dict[str, Any]:
+    """Return a file by its path, which a review resolves against the repository; a cluster and stdin have none."""
+    if place.file in {"cluster", "stdin"}:
+        return {}
+    physical: dict[str, Any] = {"artifactLocation": {"uri": quote(place.file.replace("\\", "/"))}}
+    if place.line is not None:
+        physical["region"] = {"startLine": place.line}
+    return {"physicalLocation": physical}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.commandline.numbers import whole
+from kvpressure.commandline.options import whole
 from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.commandline.shell import MORE
 from kvpressure.config.strict_yaml import Path

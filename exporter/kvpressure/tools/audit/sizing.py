@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model, smallest_pool
+from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model
 from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
 from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool, Memory
-from kvpressure.commandline.numbers import human, whole
+from kvpressure.capacity.smallest import smallest_pool
+from kvpressure.commandline.options import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
@@ -171,7 +173,11 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         declared=limit,
         refused=refused,
     )
-    return sized if traffic is None or refused else replace(sized, plan=_plan(sized, thresholds))
+    if traffic is not None and not refused:
+        with suppress(RefusedError):
+            plan = plan_model(geometry, sized.cost, sized.memory, traffic, thresholds, limit=limit)
+            return replace(sized, plan=plan)
+    return sized
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:
@@ -179,21 +185,6 @@ def _step(engine: Engine, gpu: Gpu) -> int:
     small, large = engine.runtime.planning.step_tokens
     sequences = engine.runtime.audit.default_sequences(gpu.name, gpu.memory_bytes)
     return large if sequences in {None, engine.runtime.audit.largest_sequences} else small
-
-
-def _plan(sized: Sized, thresholds: Thresholds) -> Plan | None:
-    """Return the plan that the same values give at the prompt."""
-    try:
-        return plan_model(
-            sized.geometry,
-            sized.cost,
-            sized.memory,
-            sized.traffic,
-            thresholds,
-            limit=sized.declared,
-        )
-    except RefusedError:
-        return None
 
 
 def _rank(engine: Engine, option: str) -> int:

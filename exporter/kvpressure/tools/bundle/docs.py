@@ -30,9 +30,9 @@ writes longer ones. Links to runbooks and boards come with `--runbook-url` and `
 address is a pod's, which no laptop can open. Receivers for Slack, Teams and PagerDuty are in
 `alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
 
-What an alert says after "First:" is the step that stands on the engine's page
-(`kvpressure_recommended_action`), of a model that of its worst engine; a general sentence for the first half minute of
-a verdict.
+What an alert says after "First:" is the first step on the engine's page
+(`kvpressure_recommended_action`), of a model that of its worst engine; a general sentence for the first ten seconds of
+a verdict. In the first half minute it may change once.
 
 """
 _VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series

@@ -153,10 +153,11 @@ def _impact(selector: str, same: Sequence[str], cause: str = "", look_back: str 
     lost = query("sum(increase(%s)) >= 1", "kvpressure_lost_tokens_total", "[10m]")
     calm = "time() - max_over_time(timestamp(max(%s) == 0)[1h:15s]) > 0"
     began = query(calm, f'kvpressure_bottleneck{{cause="{cause}"}}') if cause else ""
-    since = f"{{{{ {began} }}}}Began {{{{ {first} | humanizeDuration }}}} ago. {{{{ end }}}}" if cause else ""
+    whole = f"{first} | printf `%.0f`"
+    since = f"{{{{ {began} }}}}Began {{{{ {whole} | humanizeDuration }}}} ago. {{{{ end }}}}" if cause else ""
     return (
-        f"{since}{{{{ {waiting} }}}}Waiting {{{{ {first} | printf `%.0f` }}}}"
-        f" (1m mean){{{{ {drain} }}}}, {{{{ {first} | humanizeDuration }}}} to drain{{{{ end }}}}. {{{{ end }}}}"
+        f"{since}{{{{ {waiting} }}}}Waiting {{{{ {whole} }}}}"
+        f" (1m mean){{{{ {drain} }}}}, {{{{ {whole} | humanizeDuration }}}} to drain{{{{ end }}}}. {{{{ end }}}}"
         f"{{{{ {lost} }}}}{{{{ {first} | humanize }}}} tokens lost in 10m. {{{{ end }}}}"
     )
 

@@ -22,8 +22,19 @@ from kvpressure.kubernetes.names import Names
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import TlsOptions, tls_context, tls_files
 from kvpressure.printable import brief
-from kvpressure.tools.incidents.answers import MAX_SERIES, NoSamplesError, Samples, TooManyError, labels_of, read_answer
-from kvpressure.tools.incidents.errors import BusyError, PrometheusError, TooMuchError, connection_error, refusal_of
+from kvpressure.tools.incidents.answers import (
+    MAX_SERIES,
+    BusyError,
+    NoSamplesError,
+    PrometheusError,
+    Samples,
+    TooManyError,
+    TooMuchError,
+    connection_error,
+    labels_of,
+    read_answer,
+    refusal_of,
+)
 
 LARGEST_ANSWER_BYTES: Final = 24 << 20
 """Of JSON, unpacked; in memory it is several times as much, see `answers`."""

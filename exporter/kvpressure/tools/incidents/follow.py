@@ -21,10 +21,10 @@ from kvpressure.model.environment import DeclaredLimit, Environment, GatewayRepo
 from kvpressure.model.samples import EnginePage
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.signals.gateway import with_gateways
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
 from kvpressure.tools.incidents.discover import Discovered
-from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.gateways import Pool, Queue
 from kvpressure.tools.incidents.journal import Key
 from kvpressure.tools.incidents.names import Json

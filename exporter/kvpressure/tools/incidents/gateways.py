@@ -24,9 +24,9 @@ from kvpressure.runtimes.gateways import (
 )
 from kvpressure.runtimes.table import LARGEST_VALUE
 from kvpressure.tools.incidents.client import Prometheus
+from kvpressure.tools.incidents.discover import QUEUE_STEP, QUEUE_WINDOW, queued_share
 from kvpressure.tools.incidents.names import REPLICA_LABELS, Target, one_of, quoted
 from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages, ranged
-from kvpressure.tools.incidents.screen import QUEUE_STEP, QUEUE_WINDOW, queued_share
 
 STEP_SECONDS: Final = 15.0
 PAGE_SECONDS: Final = 21_600.0

@@ -20,13 +20,12 @@ from typing import IO, Annotated, Any, Final, TypeVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
-from kvpressure.config.own_file import open_own
+from kvpressure.config.files import open_own
 from kvpressure.model.schemas import misfit
 from kvpressure.model.schemas.incidents import SCHEMA
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import brief
-from kvpressure.tools.incidents.answers import is_bounded, read_json
-from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.answers import PrometheusError, is_bounded, read_json
 from kvpressure.tools.incidents.names import Json
 
 VERSION: Final = 2

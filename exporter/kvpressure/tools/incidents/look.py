@@ -9,11 +9,20 @@ from typing import Final, TypeVar
 
 from kvpressure import __version__
 from kvpressure.model.schemas.incidents import VERSION
-from kvpressure.tools.incidents import copied, reported
+from kvpressure.tools.incidents import judged_alerts, reported
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.backtest import compared
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.discover import Discovered, names_there, slowest, targets_there
-from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.discover import (
+    QUEUE_STEP,
+    Discovered,
+    names_there,
+    screened,
+    screens,
+    slowest,
+    stretches,
+    targets_there,
+)
 from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
 from kvpressure.tools.incidents.journal import (
@@ -31,7 +40,6 @@ from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
 from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.tools.incidents.question import Question
-from kvpressure.tools.incidents.screen import QUEUE_STEP, screened, screens, stretches
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
@@ -160,16 +168,16 @@ class _Look:
 
     def query_copied(self) -> None:
         """Ask when the rules that people copy would have fired."""
-        queries = [(one, *pair) for one in self.spelled for pair in copied.askable(one, self.question.selection)]
-        days = list(pages(self.question.span, copied.EVERY_SECONDS, DAY_SECONDS))
+        queries = [(one, *pair) for one in self.spelled for pair in judged_alerts.askable(one, self.question.selection)]
+        days = list(pages(self.question.span, judged_alerts.EVERY_SECONDS, DAY_SECONDS))
         for number, (one, rule, expr) in enumerate(queries):
             answers = []
             for place, page in enumerate(days):
                 self.progress("copied rules", number * len(days) + place, len(queries) * len(days))
                 key = ("rule", one.spelling, rule.name, page.start)
-                query = partial(copied.read_page, self.client, expr, one, page)
+                query = partial(judged_alerts.read_page, self.client, expr, one, page)
                 answers.append(self.piece(key, read_rule, query))
-            found = copied.fired(rule, answers, self.question.span.end)
+            found = judged_alerts.fired_copied(rule, answers, self.question.span.end)
             for engine, its in found.items():
                 self.copied.setdefault(engine, []).extend(its)
             count = sum(len(its) for its in found.values())

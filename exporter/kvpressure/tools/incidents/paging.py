@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kvpressure.tools.incidents.answers import TooMuchError
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.errors import TooMuchError
 
 DAY_SECONDS: Final = 86_400.0
 SHORTEST_PAGE_SECONDS: Final = 900.0
@@ -28,11 +28,6 @@ class Span:
     def seconds(self) -> float:
         """Its length."""
         return self.end - self.start
-
-    def halves(self, step: float) -> tuple[Span, Span]:
-        """Two spans that meet at a whole number of steps."""
-        middle = self.start + max(1, round(self.seconds / 2 / step)) * step
-        return Span(self.start, middle), Span(middle, self.end)
 
 
 def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
@@ -55,7 +50,8 @@ def in_pages(span: Span, step: float, shortest: float, query: Callable[[Span], S
     except TooMuchError:
         if span.seconds <= max(shortest, 2 * step):
             raise
-        for half in span.halves(step):
+        middle = span.start + max(1, round(span.seconds / 2 / step)) * step
+        for half in (Span(span.start, middle), Span(middle, span.end)):
             yield from in_pages(half, step, shortest, query)
         return
     yield found

@@ -17,8 +17,8 @@ from kvpressure.model.family import PREFIX
 from kvpressure.model.verdict import DETAILS
 from kvpressure.model.view import LOSING
 from kvpressure.printable import distinct
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.journal import ReportedRows
 from kvpressure.tools.incidents.names import Json, Target, quoted
 from kvpressure.tools.incidents.paging import Span, ranged

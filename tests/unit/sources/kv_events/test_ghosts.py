@@ -201,6 +201,16 @@ def test_a_long_prompt_does_not_count_what_it_evicts_itself():
     assert kept_by(report(ghosts).missed_by_blocks, 4) == 4 * SIZE
 
 
+@pytest.mark.parametrize(("second_parent", "squares"), [(2, (4 * SIZE) ** 2), (None, 2 * (2 * SIZE) ** 2)])
+def test_what_each_prompt_missed_counts_over_all_of_its_steps(second_parent: int | None, squares: float):
+    ghosts = GhostList(0.0)
+    ghosts.removed([1, 2, 3, 4], 0)
+    for begin, parent in ((1, None), (3, second_parent)):
+        ghosts.begin_batch()
+        ghosts.stored([begin, begin + 1], parent, SIZE, 0, full=True)
+    assert report(ghosts).missed_squares == squares
+
+
 def test_a_block_behind_one_that_is_gone_is_computed_again_too():
     ghosts = GhostList(0.0)
     ghosts.stored([1, 2], None, SIZE, 0, full=True)

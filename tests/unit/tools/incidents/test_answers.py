@@ -8,9 +8,17 @@ import sys
 
 import pytest
 
-from kvpressure.tools.incidents.answers import MAX_VALUES, Samples, TooManyError, labels_of, read_answer, read_json
+from kvpressure.tools.incidents.answers import (
+    MAX_VALUES,
+    PrometheusError,
+    Samples,
+    TooManyError,
+    TooMuchError,
+    labels_of,
+    read_answer,
+    read_json,
+)
 from kvpressure.tools.incidents.client import LARGEST_ANSWER_BYTES, Prometheus, Server
-from kvpressure.tools.incidents.errors import PrometheusError, TooMuchError
 from tests.support.fake_prometheus import Answer, FakePrometheus, Request, success
 
 pytestmark = pytest.mark.process
@@ -20,7 +28,7 @@ HEAD, TAIL = '{"status":"success","data":{"resultType":"matrix","result":[', "]}
 _CHILD = """
 import re, sys
 from kvpressure.tools.incidents.client import LARGEST_ANSWER_BYTES, Prometheus, Server
-from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.answers import PrometheusError
 def peak_kib():
     return int(re.search("VmHWM:[^0-9]*([0-9]+)", open("/proc/self/status").read())[1])
 with Prometheus(Server(sys.argv[1])) as client:

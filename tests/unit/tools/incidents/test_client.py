@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from kvpressure.tools.incidents.answers import PrometheusError, TooMuchError
 from kvpressure.tools.incidents.client import LARGEST_ANSWER_BYTES, Prometheus, Server
-from kvpressure.tools.incidents.errors import PrometheusError, TooMuchError
 from kvpressure.tools.incidents.paging import Span, in_pages
 from tests.support.fake_prometheus import Answer, FakePrometheus, Headed, Request, dripping, failure, success
 

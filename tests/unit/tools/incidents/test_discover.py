@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.runtimes.registry import TABLES
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.discover import MAX_LABELLINGS, MAX_TARGETS, lacking, targets_there
-from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.names import Selection, Target, spelled
 from kvpressure.tools.incidents.paging import Span
 from tests.support.fake_prometheus import NAMES, FakePrometheus, success

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Server
 from kvpressure.tools.incidents.discover import Discovered
-from kvpressure.tools.incidents.errors import PrometheusError
 from kvpressure.tools.incidents.follow import Task, in_parallel
 from kvpressure.tools.incidents.names import Target
 from kvpressure.tools.incidents.paging import Span

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.tools.incidents.errors import PrometheusError
+from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.journal import Journal
 
 QUESTION = {"since": 0.0, "until": 60.0, "selector": ""}

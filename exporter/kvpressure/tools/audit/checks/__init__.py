@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.tools.audit.checks import evidence, resources, sequences, tokens
+from kvpressure.tools.audit.checks import evidence, limits, resources
 from kvpressure.tools.audit.checks.context import Context
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Level, Verdict
@@ -30,7 +30,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "One request takes a small part of the KV cache",
         "One prompt may take as much of the KV cache as the longest one allowed. Where nothing is declared that is the "
         "model's own context length, often far more than anybody sends.",
-        tokens.input_tokens,
+        limits.input_tokens,
     ),
     Check(
         "output-tokens",
@@ -38,7 +38,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "The longest output is declared",
         "A request holds its KV cache until its last token. Without a limit one request may run to the end of the "
         "context.",
-        tokens.output_tokens,
+        limits.output_tokens,
     ),
     Check(
         "max-num-seqs",
@@ -47,7 +47,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "The server's own default depends on its version and on the GPU, and not on the KV cache: sequences above what "
         "fits are admitted and then preempted. Above max_num_batched_tokens it does not start, and at one or two there "
         "is no batch.",
-        sequences.declared,
+        limits.declared,
     ),
     Check(
         "max-num-batched-tokens",
@@ -55,7 +55,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "A step has no more tokens than the server itself would take",
         "The memory of the largest step is set aside at start and comes out of the KV cache; a long step also holds up "
         "everybody's next token. The default depends on version and GPU (2048 to 16384).",
-        sequences.batched_tokens,
+        limits.batched_tokens,
     ),
     Check(
         "memory-target",
@@ -87,7 +87,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "Long and short requests have deployments of their own",
         "A long prompt holds the KV cache of many short ones, and where prompts are admitted whole it blocks everybody "
         "behind it.",
-        tokens.separate,
+        limits.separate,
     ),
     Check(
         "replicas",

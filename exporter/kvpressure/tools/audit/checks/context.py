@@ -91,11 +91,10 @@ def limit_fix(engine: Engine, name: str, value: str, why: str) -> str:
 
 def flag_fix(engine: Engine, option: str, value: str, why: str) -> str:
     """Return an option, without dashes, as a line of this manifest; "" for none."""
-    return _flag(engine, f"--{option}", value, why) if option else ""
-
-
-def _flag(engine: Engine, name: str, value: str, why: str) -> str:
-    word, chart, variable = f"{name}={value}", engine.chart, engine.runtime.kserve.arguments
+    if not option:
+        return ""
+    name, chart, variable = f"--{option}", engine.chart, engine.runtime.kserve.arguments
+    word = f"{name}={value}"
     if chart is not None:
         # Arguments come after what the chart's own keys make, so they win.
         keys = {flag: key for key, flag in chart.flags.items()}

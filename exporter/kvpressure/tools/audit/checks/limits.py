@@ -1,0 +1,258 @@
+"""Limits on a batch, how many sequences and how many tokens in one step, and on one request's prompt and output.
+
+Long requests are in deployments of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvpressure.capacity.capacity_plan import Plan
+from kvpressure.launch import ANNOTATIONS
+from kvpressure.tools.audit.checks.context import (
+    TRAFFIC,
+    Context,
+    annotation_fix,
+    is_long,
+    limit_fix,
+    longest_prompt,
+    number,
+    traffic,
+    unseen,
+)
+from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.model import Verdict
+from kvpressure.tools.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force, traffic_of
+
+_LIMIT: Final = "max_num_seqs"
+_STEP: Final = "max_num_batched_tokens"
+
+
+def declared(engine: Engine, context: Context) -> Verdict:
+    """As many sequences as find room in the KV cache, and at least a batch; undeclared is the server's default."""
+    found = _fitting(engine, context)
+    return found if found.status == "fail" else _implausible(engine, context) or found
+
+
+def _fitting(engine: Engine, context: Context) -> Verdict:
+    """By the room in the KV cache."""
+    if (verdict := unseen(engine, _LIMIT)) is not None:
+        return verdict
+    place, limit, sized = engine.limit_place(_LIMIT), engine.reading.limits.get(_LIMIT), context.sized(engine)
+    count = None if isinstance(sized, str) else sequences_in_force(engine, sized)
+    default = f": {engine.runtime.audit.undeclared[_LIMIT]}" if count is None else f", so {number(count)}"
+    shown = f"not declared{default}" if limit is None else number(limit.value)
+    if limit is not None and _refused(engine):
+        return Verdict("unknown", f"{shown}: the server would not start", place)
+    if not isinstance(sized, str) and count is not None and not sized.refused:
+        share = context.thresholds.advice_request_share_max_ratio
+        return _measured(engine, sized, (count, shown), share)
+    if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
+        whose = "" if limit is None else f", a default of {engine.runtime.title}"
+        why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
+        return Verdict("unknown", f"{shown}{whose}: whether they fit the KV cache is not known, {why}", place)
+    return Verdict("pass", f"{number(limit.value)} sequences", place)
+
+
+def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: float) -> Verdict:
+    """By memory alone, where no lengths are annotated: `share` of the longest is short for a request.
+
+    `in_force` is the number of sequences, and how it is written.
+    """
+    place, (count, shown) = engine.limit_place(_LIMIT), in_force
+    if sized.plan is not None and sized.plan.max_num_seqs:
+        return _planned(engine, sized, sized.plan, in_force)
+    fits = sized.pool().fit(sized.longest, 1.0)
+    if not fits:
+        return Verdict("unknown", f"{shown}; the server would not start (memory-target)", place)
+    if count <= fits:
+        return Verdict("pass", f"{shown}: {number(fits)} fit the KV cache at their longest", place)
+    if engine.reading.limits.get(_LIMIT) is None or count in engine.runtime.audit.defaults[_LIMIT]:
+        reason = f"{shown}: {number(fits)} fit at their longest; how long they are is not known ({PROMPT}, {OUTPUT})"
+        return Verdict("unknown", reason, place)
+    found = f"{number(fits)} fit the KV cache at their longest"
+    most = sized.pool().fit(max(1, int(sized.longest * share)), 1.0)
+    if count > most:
+        reason = f"{shown}: only {found}, {number(most)} at {share:.0%} of it; are they shorter? ({PROMPT}, {OUTPUT})"
+        return Verdict("fail", reason, place, limit_fix(engine, _LIMIT, str(most), sized.command))
+    return Verdict("pass", f"{shown} sequences; {found}", place)
+
+
+def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]) -> Verdict:
+    """By the lengths that are annotated; `in_force` is the number of sequences, and how it is written."""
+    place, (count, shown), fits = engine.limit_place(_LIMIT), in_force, plan.max_num_seqs
+    found = f"{number(fits)} of {number(plan.tokens_per_request)} tokens fit the KV cache"
+    if count <= fits:
+        return Verdict("pass", f"{shown}: {found}", place)
+    if fits == engine.runtime.audit.largest_sequences:
+        return Verdict("unknown", f"{shown}: {found}, and more are never planned", place)
+    fix = limit_fix(engine, _LIMIT, str(fits), sized.command)
+    return Verdict("fail", f"{shown}: only {found}, the others are preempted", place, fix)
+
+
+def _implausible(engine: Engine, context: Context) -> Verdict | None:
+    """Return what is wrong with a number whatever the memory: more than the server, a step or the given pool takes."""
+    limits = engine.reading.limits
+    limit = limits.get(_LIMIT)
+    if limit is None:
+        return None
+    place, fix = engine.limit_place(_LIMIT), _fix(engine, context)
+    batched, pool = limits.get(_STEP), limits.get("kv_capacity_tokens")
+    count, title, largest = number(limit.value), engine.runtime.title, engine.runtime.audit.largest_sequences
+    if batched is not None and _refused(engine):
+        reason = f"{count} is above max_num_batched_tokens ({number(batched.value)}): {title} refuses to start"
+    elif largest is not None and limit.value > largest:
+        reason = f"{count} is above {title}'s largest default ({number(largest)}): the KV cache is the limit then"
+    elif limit.value <= context.thresholds.batch_collapse_max_sequences:
+        reason = f"{count} leaves nothing to batch"
+    elif pool is not None and limit.value * (tokens := _least_tokens(engine, context)) > pool.value:
+        fits = number(pool.value // tokens)
+        reason = f"{count}: only {fits} of {number(tokens)} tokens fit a KV cache of {number(pool.value)}"
+    else:
+        return None
+    return Verdict("fail", reason, place, fix)
+
+
+def _least_tokens(engine: Engine, context: Context) -> int:
+    """Return the tokens of a request as annotated, else the share of the longest that is short for one, at least 1."""
+    longest, traffic = engine.reading.limits.get("max_model_len"), traffic_of(engine)
+    if traffic is not None:
+        return int(traffic.prompt_p95 + traffic.output_p95)
+    return max(1, int(longest.value * context.thresholds.advice_request_share_max_ratio)) if longest else 1
+
+
+def _refused(engine: Engine) -> bool:
+    """Whether there are more sequences than tokens in a step, which the server refuses."""
+    count, step = (engine.reading.limits.get(name) for name in (_LIMIT, _STEP))
+    return engine.runtime.audit.needs_step and count is not None and step is not None and count.value > step.value
+
+
+def _fix(engine: Engine, context: Context) -> str:
+    """Return what a plan would set; "" where it cannot be computed."""
+    sized, least = context.sized(engine), context.thresholds.batch_collapse_max_sequences
+    if isinstance(sized, str) or sized.plan is None or sized.plan.max_num_seqs <= least:
+        return ""
+    return limit_fix(engine, _LIMIT, str(sized.plan.max_num_seqs), sized.command)
+
+
+def batched_tokens(engine: Engine, context: Context) -> Verdict:
+    """Not more tokens in a step than the server itself would take; what is not declared is that."""
+    if (verdict := unseen(engine, _STEP)) is not None:
+        return verdict
+    place, limit = engine.limit_place(_STEP), engine.reading.limits.get(_STEP)
+    most = engine.runtime.audit.defaults[_STEP][-1]
+    if limit is None:
+        return Verdict("pass", f"not declared: {engine.runtime.audit.undeclared[_STEP]}", place)
+    shown = number(limit.value)
+    if limit.value <= most:
+        return Verdict("pass", f"{shown} tokens a step", place)
+    sized = context.sized(engine)
+    planned = most if isinstance(sized, str) or sized.plan is None else sized.plan.max_num_batched_tokens
+    reason = (
+        f"{shown} is above {number(most)}, the most that {engine.runtime.title} takes by itself: a step's memory comes "
+        "out of the KV cache"
+    )
+    tokens = min(most, planned)
+    sequences = engine.reading.limits.get(_LIMIT)
+    # Fewer tokens in a step leave more to the pool: what starts now still does, but for more sequences than tokens.
+    fits = sequences is None or sequences.value <= tokens
+    fix = limit_fix(engine, _STEP, str(tokens), "the memory of the steps goes to the KV cache") if fits else ""
+    return Verdict("fail", reason, place, fix)
+
+
+_LONGEST = "max_model_len"
+_LEAST_SHOWN = 0.005
+"""What is shown as 1 %; less would be shown as none."""
+
+
+def input_tokens(engine: Engine, context: Context) -> Verdict:
+    """Check that the longest request bounds the prompt; a gateway's own limit is an annotation.
+
+    What is not declared is the model's own length, and judged as if it were written there.
+    """
+    kept = engine.reading.limits.get("max_input_tokens")
+    if kept is not None:
+        place = engine.annotation_place(ANNOTATIONS["max_input_tokens"])
+        return Verdict("pass", f"{number(kept.value)} tokens, kept at the gateway", place)
+    if (verdict := unseen(engine, _LONGEST)) is not None:
+        return verdict
+    place, declared, sized = engine.limit_place(_LONGEST), engine.reading.limits.get(_LONGEST), context.sized(engine)
+    if not isinstance(sized, str):
+        return _measured_request(engine, sized, context)
+    if declared is None:
+        return Verdict("unknown", f"not declared, so the model's whole context length; {sized}", place)
+    return Verdict("pass", f"prompt and output together at most {number(declared.value)} tokens", place)
+
+
+def _measured_request(engine: Engine, sized: Sized, context: Context) -> Verdict:
+    place, bound = engine.limit_place(_LONGEST), context.thresholds.advice_request_share_max_ratio
+    whose = ", the model's own length" if sized.longest == sized.geometry.max_model_len else ""
+    pool, said = sized.pool(), f"{number(sized.longest)} tokens{whose}"
+    if not pool.size_bytes or sized.refused:
+        return Verdict("unknown", f"{said}; the server would not start (memory-target)", place)
+    fits = pool.fit(sized.longest, 1.0)
+    longest = sized.plan.max_model_len if sized.plan is not None else pool.longest(bound, sized.longest)
+    shorter = limit_fix(engine, _LONGEST, str(longest), sized.command) if longest > 1 else ""
+    if fits < 1:
+        return Verdict("fail", f"{said}: one such request does not fit the KV cache", place, shorter)
+    share = pool.cost.request_bytes(sized.longest) / pool.size_bytes
+    if share <= bound or (sized.plan is not None and sized.longest <= sized.plan.max_model_len):
+        shown = f"{share:.0%}" if share >= _LEAST_SHOWN else "less than 1%"
+        return Verdict("pass", f"{said}: at most {shown} of the KV cache each", place)
+    count = sequences_in_force(engine, sized)
+    if count is not None and fits >= count:
+        return Verdict("pass", f"{said}: all {number(count)} sequences fit the KV cache at their longest", place)
+    reason = f"{said}: one request may take {share:.0%} of the KV cache, above {bound:.0%}"
+    return Verdict("fail", reason, place, shorter)
+
+
+def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+    """Check that the server bounds every request's output, where it can; so may a gateway."""
+    annotation = ANNOTATIONS["max_output_tokens"]
+    kept = engine.reading.limits.get("max_output_tokens")
+    if kept is not None:
+        by_gateway = annotation in kept.where
+        place = engine.annotation_place(annotation) if by_gateway else engine.limit_place("max_output_tokens")
+        how = "kept at the gateway" if by_gateway else "kept by the server"
+        return Verdict("pass", f"{number(kept.value)} tokens, {how}", place)
+    if (verdict := unseen(engine, "max_output_tokens")) is not None:
+        return verdict
+    reason = "no limit: an output may run to the end of the context"
+    return Verdict("fail", reason, engine.limit_place("max_output_tokens"), _cap(engine, annotation))
+
+
+def _cap(engine: Engine, annotation: str) -> str:
+    """Return the p95 of outputs as annotated; "" where nobody said how long they are."""
+    lengths, example = traffic_of(engine), engine.runtime.audit.output_cap
+    if lengths is None:
+        return ""
+    fix = annotation_fix(annotation, f"{lengths.output_p95:.0f}") + "  # once the gateway keeps it"
+    if example:
+        value, why = example % int(lengths.output_p95), "the p95 of outputs, as annotated"
+        fix += f"; or let {engine.runtime.title}:\n{limit_fix(engine, 'max_output_tokens', value, why)}"
+    return fix
+
+
+def separate(engine: Engine, context: Context) -> Verdict:
+    """Check that an engine that takes long prompts says that it is for those, or has a sibling for the short ones."""
+    if traffic(engine) & {"long", "short"}:
+        return Verdict("pass", f"declared for {engine.annotations[TRAFFIC]} requests", engine.annotation_place(TRAFFIC))
+    limit, place = longest_prompt(engine, context), engine.limit_place("max_model_len")
+    long = is_long(engine, context)
+    if limit is None or long is None:
+        return Verdict("unknown", "the longest prompt is not known", place)
+    if not long:
+        return Verdict("pass", f"only requests up to {number(limit.value)} tokens", place)
+    if (sibling := _sibling(engine, context)) is not None:
+        return Verdict("pass", f"{sibling.title} serves the short requests of the same model", place)
+    reason = f"prompts up to {number(limit.value)} tokens share one deployment with short ones"
+    fix = annotation_fix(TRAFFIC, "long") + "  # once short requests go to a deployment of their own"
+    return Verdict("fail", reason, place, fix)
+
+
+def _sibling(engine: Engine, context: Context) -> Engine | None:
+    """Return an engine of the same model that only takes short prompts."""
+    if not engine.model:
+        return None
+    others = (other for other in context.engines if other is not engine and other.model == engine.model)
+    return next((other for other in others if is_long(other, context) is False), None)

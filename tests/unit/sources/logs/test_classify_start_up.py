@@ -1,0 +1,110 @@
+"""Capacity and bytes per token from start-up lines of several versions and ranks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvpressure.runtimes.runtime import GIB
+from kvpressure.sources.logs.classify import StartUp
+from tests.support.tools import FIXTURES
+
+LOGS = FIXTURES / "logs"
+
+
+def learned(*lines: str, t: float | None = None) -> StartUp:
+    start_up = StartUp()
+    for line in lines:
+        start_up.take(line, t)
+    return start_up
+
+
+def test_of_two_workers_the_one_with_the_least_memory_decides():
+    start_up = learned(*(LOGS / "v1-tensor-parallel.log").read_text().splitlines())
+    assert start_up.capacity_tokens == 131_072
+    assert start_up.bytes_per_token == 8 * GIB / 131_072
+
+
+def test_blocks_become_tokens_by_the_concurrency_that_follows():
+    start_up = learned(*(LOGS / "v0-blocks.log").read_text().splitlines())
+    assert start_up.capacity_tokens == 715 * 16
+    assert start_up.bytes_per_token == pytest.approx(2.18 * GIB / (715 * 16))
+
+
+def test_blocks_alone_say_nothing_of_tokens():
+    start_up = learned("# cuda blocks: 190100, # CPU blocks: 0")
+    assert start_up.capacity_tokens is None
+    assert start_up.bytes_per_token is None
+
+
+def test_a_concurrency_that_gives_no_whole_block_size_is_not_trusted():
+    start_up = learned("# GPU blocks: 100", "Maximum concurrency for 2048 tokens per request: 0.51x")
+    assert start_up.capacity_tokens is None
+
+
+def test_one_line_with_both_facts_is_read_as_newer_versions_write_it():
+    start_up = learned("GPU KV cache size: 1,234,567 tokens, Maximum concurrency for 8,192 tokens per request: 150.70x")
+    assert start_up.capacity_tokens == 1_234_567
+    assert start_up.bytes_per_token is None
+
+
+def test_memory_that_an_operator_fixed_counts_like_profiled_memory():
+    start_up = learned(
+        "Initial free memory 93.95 GiB, reserved 4.0 GiB memory for KV Cache as specified by kv_cache_memory_bytes"
+        " config and skipped memory profiling.",
+        "GPU KV cache size: 65,536 tokens",
+    )
+    assert start_up.bytes_per_token == 4 * GIB / 65_536
+
+
+def test_an_overridden_number_of_blocks_does_not_change_what_a_token_takes():
+    before = learned("Available KV cache memory: 8.00 GiB", "GPU KV cache size: 160,000 tokens")
+    after = learned(
+        "Available KV cache memory: 8.00 GiB",
+        "Overriding num_gpu_blocks=10000 with num_gpu_blocks_override=1000",
+        "GPU KV cache size: 16,000 tokens",
+    )
+    assert after.capacity_tokens == 16_000
+    assert after.bytes_per_token == before.bytes_per_token
+
+
+def test_no_memory_left_says_nothing_of_bytes_per_token():
+    start_up = learned("Available KV cache memory: -2.81 GiB", "GPU KV cache size: 16,000 tokens")
+    assert start_up.bytes_per_token is None
+
+
+def test_a_restarted_container_keeps_the_old_numbers_until_it_says_new_ones():
+    start_up = learned("Available KV cache memory: 8.00 GiB", "GPU KV cache size: 16,000 tokens")
+    start_up.begin()
+    assert start_up.capacity_tokens == 16_000
+    start_up.take("Available KV cache memory: 4.00 GiB", None)
+    assert start_up.capacity_tokens is None
+    start_up.take("GPU KV cache size: 32,000 tokens", None)
+    assert start_up.bytes_per_token == 4 * GIB / 32_000
+
+
+@pytest.mark.parametrize(("t", "between"), [(0.0, "vLLM API server version 0.11.0"), (121.0, "")])
+def test_a_banner_or_two_minutes_begin_a_new_start_in_one_log(t: float, between: str):
+    start_up = learned("GPU KV cache size: 16,000 tokens", t=0.0)
+    start_up.take(between, t)
+    start_up.take("GPU KV cache size: 32,000 tokens", t)
+    assert start_up.capacity_tokens == 32_000
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=80),
+            st.from_regex(r"(GPU KV cache size: [\d,]{0,9} tokens|# GPU blocks: \d{1,9})", fullmatch=True),
+            st.from_regex(r"Maximum concurrency for [\d,]{0,9} tokens per request: \d{0,5}\.\d\dx", fullmatch=True),
+            st.from_regex(r"Available KV cache memory: -?\d{1,3}\.\d\d GiB", fullmatch=True),
+            st.from_regex(r"Overriding num_gpu_blocks=\d{1,5} with num_gpu_blocks_override=\d{1,5}", fullmatch=True),
+        ),
+        max_size=8,
+    )
+)
+def test_whatever_is_in_a_log_numbers_are_positive_or_not_known(lines: list[str]):
+    start_up = learned(*lines)
+    assert start_up.capacity_tokens is None or start_up.capacity_tokens >= 1
+    assert start_up.bytes_per_token is None or start_up.bytes_per_token > 0
