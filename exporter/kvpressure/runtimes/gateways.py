@@ -91,8 +91,8 @@ OTHERS: Final = {
     # sign, because some engines' adapters have it too.
     "vllm:current_qps": "vLLM production-stack's router",
     "router_cpu_usage_percent": "vLLM production-stack's router",
-    "smg_worker_health": "SGLang's router",
-    "sgl_router_worker_health": "SGLang's router",
+    "smg_worker_health": "SMG, a model gateway",
+    "sgl_router_worker_health": "SMG, a model gateway",
     "gateway_request_total": "AIBrix' gateway",
     "gateway_in_flight_requests": "AIBrix' gateway",
     "inference_extension_info": "a gateway's endpoint picker",

@@ -216,7 +216,7 @@ def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
 
 @pytest.mark.parametrize("name", ["smg_worker_health", "sgl_router_worker_health"])
 def test_sglangs_router_is_no_engine_although_its_metrics_have_no_name_of_one(name):
-    with pytest.raises(PageError, match="SGLang's router, not of an engine"):
+    with pytest.raises(PageError, match="SMG, a model gateway, not of an engine"):
         PageReader().read(f'{name}{{worker="http://10.0.0.1:30000"}} 1\n'.encode(), 1.0)
 
 
