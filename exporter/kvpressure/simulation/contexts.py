@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.server import Server
@@ -35,6 +35,15 @@ class Contexts:
         """Return the same of the other caches, in order; () without any."""
         return tuple(ghost.found / self._asked for ghost in self._ghosts) if self._asked else ()
 
+    def begin(self, sessions: Iterable[tuple[int, float]]) -> None:
+        """Keep what was said of sessions before this, as far as it fits: the cache is never empty when one looks."""
+        for number, tokens in sessions:
+            for cache in (self._cache, *(ghost.cache for ghost in self._ghosts)):
+                cache.keep(number, tokens)
+            if self._server.tier_tokens:
+                self._tier.keep(number, tokens)
+        self._tier.shrink(self._server.tier_tokens)
+
     def keep(self, request: Request, grown: int, peak: float) -> None:
         """Keep what was computed of a request that ran, `grown` tokens beyond those that it was admitted with.
 
@@ -58,8 +67,8 @@ class Contexts:
         if self._cache.total > free:
             self._cache.shrink(free)
         for ghost in self._ghosts:
-            if ghost.cache.total > ghost.pool - used:
-                ghost.cache.shrink(ghost.pool - used)
+            if ghost.cache.total > (free := ghost.pool - used):
+                ghost.cache.shrink(free)
 
     def take(self, request: Request, peak: float, *, counting: bool) -> int:
         """Take what is kept of a request's session into use; return the tokens that have to be computed.
@@ -76,8 +85,11 @@ class Contexts:
         if counting:
             self._asked += request.tokens
             self._found += shared + here + loaded
+        block = server.block_tokens
         for ghost in self._ghosts:
-            ghost.found += counting * (shared + self._whole_blocks(min(ghost.cache.take(number), own - 1)))
+            found = ghost.cache.take(number)
+            if counting:
+                ghost.found += shared + (own - 1 if found >= own else found) // block * block
         each = server.steps.prompt_token
         return own - here - loaded + (round(loaded * min(1.0, server.tier_token_seconds / each)) if each else 0)
 

@@ -17,7 +17,7 @@ from kvpressure.simulation.steps import UnknownError
 MAX_CLIENTS: Final = 1_000
 SHORTEST_SECONDS: Final = 0.1
 BISECTIONS: Final = 8
-BISECTIONS_AGAIN: Final = 4
+BISECTIONS_AGAIN: Final = 3
 AGAIN_FACTOR: Final = 2.0
 """Another fit begins so far around the one before it."""
 NARROW_FACTOR: Final = 1.03
@@ -30,7 +30,7 @@ USUAL_SLOPE: Final = 0.5
 FITS: Final = 3
 CLOSE_ENOUGH: Final = 0.01
 """Of the hits, on average: so far off they are by chance from one run to another."""
-FIT_ANSWERS: Final = 600
+FIT_ANSWERS: Final = 500
 COARSE_FIT_ANSWERS: Final = 300
 """For an engine that is only set beside the likeliest."""
 FITTED_RATIO: Final = 0.03

@@ -94,7 +94,8 @@ class PrefixCache:
     def take(self, session: int) -> float:
         """Remove a session: what it had is in use now."""
         tokens = self._tokens.pop(session, 0.0)
-        self.total -= tokens
+        if tokens:
+            self.total -= tokens
         return tokens
 
     def keep(self, session: int, tokens: float) -> None:
@@ -106,14 +107,16 @@ class PrefixCache:
 
     def shrink(self, room: float) -> None:
         """Evict until what is left fits: the least recently used session first, and its end before its beginning."""
-        while self._tokens and self.total > room:
-            session = next(iter(self._tokens))
-            over = self.total - max(0.0, room)
-            if self._tokens[session] > over:
-                self._tokens[session] -= over
+        tokens, over = self._tokens, self.total - max(0.0, room)
+        while tokens and over > 0:
+            session = next(iter(tokens))
+            if tokens[session] > over:
+                tokens[session] -= over
                 self.total -= over
-            else:
-                self.take(session)
+                return
+            evicted = tokens.pop(session)
+            self.total -= evicted
+            over -= evicted
 
 
 def begun(of: Sessions, number: int, rng: random.Random) -> Session:
