@@ -14,8 +14,8 @@ Key = tuple[tuple[str, float], ...]
 NOTHING: Final[Key] = ()
 PRICED: Final = ("kv_cache_dtype", "add_replica")
 """Cures that cost accuracy or hardware: a set is compared with sets that have no more of these."""
-UNTRIED: Final = ("kv_offloading", "apart")
-"""What the lab has nothing for: an offload tier in which what was preempted is found, and servers by prompt length."""
+UNTRIED: Final = ("kv_offloading", "apart", "sessions")
+"""What this lab has nothing for: an offload tier, servers by prompt length; fewer sessions: `bench.working_set` has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 from bench.advice.changes import UNTRIED, Key, key
 from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, without_limit
+from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, with_sessions, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.capacity.cards import table
 from kvpressure.cli.replay import Replay, ReplayTarget
@@ -104,7 +104,11 @@ def _forecast(case: Case) -> Forecast:
         return more_gpus(case)
     if detail in (*SEQUENCE_CAPS, "prefill_budget"):
         return more_batch(case)
-    return without_limit(case) if row.predictable and not row.of_cache else forecast_of(case)
+    if row.predictable and not row.of_cache:
+        return without_limit(case)
+    found = with_sessions(case)
+    # As advice does: where sessions are simulated and something helps them, that is what is printed.
+    return found if found is not None and found.choice is not None and found.choice.steps else forecast_of(case)
 
 
 def _tried(choice: Choice) -> Choice:

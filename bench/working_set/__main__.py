@@ -25,7 +25,8 @@ from kvpressure.model.view import EngineView, PoolHits
 from kvpressure.simulation import eviction_cures
 from kvpressure.simulation.calibrate_sessions import known_sessions
 from kvpressure.simulation.config_changes import ConfigChange, applied, pool, sessions
-from kvpressure.simulation.consequences import Model, modelled
+from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.models import modelled
 from kvpressure.simulation.steps import UnknownError
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "advice.md"

@@ -97,15 +97,11 @@ _ELSE: Final = "too little is known of the traffic"
 
 
 def _by_verdict(case: Case) -> tuple[list[Action | None], str]:
-    """Return the actions, and why they could not be predicted; where evictions stand beside, the cures of both."""
+    """Return the actions, and why they could not be predicted."""
     diagnosis = case.diagnosis
     if diagnosis.detail in _BY_DETAIL:
         return _BY_DETAIL[diagnosis.detail](case)
-    actions, reason = _BY_CAUSE[diagnosis.cause](case)
-    if diagnosis.cause is Cause.KV_CACHE_PRESSURE and case.symptom("evicting") is True:
-        beside, why = pressure.evicted(case)
-        return _both(actions, beside), reason or why
-    return actions, reason
+    return _BY_CAUSE[diagnosis.cause](case)
 
 
 def _unconfirmed(case: Case) -> tuple[list[Action | None], str]:
@@ -113,18 +109,6 @@ def _unconfirmed(case: Case) -> tuple[list[Action | None], str]:
     if case.diagnosis.cause in (Cause.STUCK, NOT_KNOWN):
         return _by_verdict(case)
     return ([] if case.diagnosis.cause in CALM else [others.unconfirmed(case)]), ""
-
-
-def _both(actions: Sequence[Action | None], beside: Sequence[Action | None]) -> list[Action | None]:
-    """Return all of the first, then those of the others that do something else; what checks all of it comes last."""
-    first, then = ([one for one in some if one is not None] for some in (actions, beside))
-    done = {one.key for one in first}
-    kept = [one for one in first if one.key != VERIFY]
-    return [
-        *kept,
-        *(one for one in then if one.key not in done and one.key != VERIFY),
-        *(one for one in first if one.key == VERIFY),
-    ]
 
 
 def advise(

@@ -12,8 +12,9 @@ from kvpressure.advice.case import Case
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
-from kvpressure.simulation import config_changes, eviction_cures, greedy_search
+from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits
 from kvpressure.simulation.calibrate import growing_share, held_at
+from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
     PREFIX_CACHING,
@@ -22,14 +23,16 @@ from kvpressure.simulation.config_changes import (
     STEP,
     ConfigChange,
 )
-from kvpressure.simulation.consequences import Model, model_of, model_with_sessions
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
+from kvpressure.simulation.models import model_of, model_with_sessions
 from kvpressure.simulation.steps import UnknownError
 
 MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
 ONE_REQUEST: Final = 1.0
 """A queue that is off by no more is the same queue; of seconds and of tokens/s nothing like it is true."""
+OTHER_QUEUE: Final = "the simulation does not reproduce how many requests wait now"
 _AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
     "cap_prompt": config_changes.cap_prompt,
     "cap_output": config_changes.cap_output,
@@ -172,15 +175,38 @@ def of_eviction(case: Case) -> Forecast:
     return Forecast(model, eviction_cures.choose(model, [change for change in tried if change is not None]))
 
 
+def with_sessions(case: Case) -> Forecast | None:
+    """Return the forecast with sessions of an engine whose requests wait for the pool, where contexts are evicted.
+
+    None where these are no matter. Hits of other pools say that the cures of evictions help both; without them the page
+    has to, and then the simulation has to wait for the pool as the engine does.
+    """
+    measured = case.observed is not None and bool(case.observed.hits_by_pool)
+    evicting = measured or case.symptom("evicting") is True
+    if not evicting or not has_sessions(case.observed, case.thresholds):
+        return None
+    found = of_eviction(case)
+    if found.model is None or measured or _queues_alike(case, found.model):
+        return found
+    return Forecast(reason=OTHER_QUEUE)
+
+
+def _queues_alike(case: Case, model: Model) -> bool:
+    simulated = model.outcome(model.state)
+    return simulated is not None and _same(
+        case.thresholds, simulated.waiting, model.known.measured.waiting, ONE_REQUEST
+    )
+
+
 def more_batch(case: Case) -> Forecast:
     """Return the forecast with more sequences, or more tokens of a step, where their cap defers requests."""
     limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and step is not None:
-        return _relieved(case, math.inf, lambda model: greedy_search.larger_steps(model, step.value))
+        return _relieved(case, math.inf, lambda model: other_limits.larger_steps(model, step.value))
     if limit is None:
         return Forecast(reason="how many sequences may run is not known")
     most = case.thresholds.advice_raise_max_factor
-    return _relieved(case, limit.value, lambda model: greedy_search.more_sequences(model, limit.value, most))
+    return _relieved(case, limit.value, lambda model: other_limits.more_sequences(model, limit.value, most))
 
 
 def more_gpus(case: Case) -> Forecast:
@@ -188,7 +214,7 @@ def more_gpus(case: Case) -> Forecast:
     limit = case.limits.max_num_seqs
     rejected = () if limit is None else (config_changes.sequences(int(2 * limit.value)),)
     growing = None if case.diagnosis.detail == "prefill" else growing_share(case.observed)
-    return _relieved(case, math.inf, lambda model: greedy_search.more_servers(model, rejected), growing)
+    return _relieved(case, math.inf, lambda model: other_limits.more_servers(model, rejected), growing)
 
 
 def without_limit(case: Case) -> Forecast:
@@ -197,7 +223,7 @@ def without_limit(case: Case) -> Forecast:
     return _relieved(
         case,
         held_at(case.observed),
-        lambda model: greedy_search.without_hold(model, math.inf if limit is None else limit.value),
+        lambda model: other_limits.without_hold(model, math.inf if limit is None else limit.value),
     )
 
 
@@ -206,9 +232,8 @@ def _relieved(
 ) -> Forecast:
     try:
         model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
-        now, simulated = model.known.measured.waiting, model.outcome(model.state)
-        if simulated is None or not _same(case.thresholds, simulated.waiting, now, ONE_REQUEST):
-            raise UnknownError("the simulation does not reproduce how many requests wait now")
+        if not _queues_alike(case, model):
+            raise UnknownError(OTHER_QUEUE)
     except UnknownError as error:
         return Forecast(reason=str(error))
     return Forecast(model, choose(model))

@@ -6,19 +6,26 @@ help.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice import batch, cache, edge, rollout
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import Forecast, as_shown, forecast_of, memory, of_eviction, without_restart
+from kvpressure.advice.forecast import (
+    Forecast,
+    as_shown,
+    forecast_of,
+    memory,
+    of_eviction,
+    with_sessions,
+    without_restart,
+)
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas_as_predicted, route
 from kvpressure.model.action import UNPREDICTABLE, Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
-from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import (
     APART,
     KV_DTYPE,
@@ -38,10 +45,30 @@ _APART: Final = (KV_DTYPE, APART)
 
 
 def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
-    """Return what is predicted to help; the playbook where nothing can be predicted, or after a device OOM."""
-    priced = _priced_with_sessions(case)
-    if priced is not None:
-        return priced, ""
+    """Return what is predicted to help; the playbook where nothing can be predicted, or after a device OOM.
+
+    Where contexts are evicted as well, and the engine with its sessions cannot be simulated, the cures of both.
+    """
+    forecast = None if case.device_oom else with_sessions(case)
+    choice = None if forecast is None else forecast.printed(case)
+    if choice is not None and choice.steps:
+        return _cures_of_eviction(case, choice), ""
+    actions, reason = _with_room_for_what_runs(case)
+    if case.symptom("evicting") is not True:
+        return actions, reason
+    beside, why = evicted(case, forecast)
+    return _both(actions, beside), reason or why
+
+
+def _both(actions: Sequence[Action | None], beside: Sequence[Action | None]) -> list[Action | None]:
+    """Return all of the first, then those of the others that do something else; what checks all of it comes last."""
+    first, then = ([one for one in some if one is not None] for some in (actions, beside))
+    done = {one.key for one in first} | {rollout.VERIFY}
+    last = [one for one in first if one.key == rollout.VERIFY]
+    return [*(one for one in first if one not in last), *(one for one in then if one.key not in done), *last]
+
+
+def _with_room_for_what_runs(case: Case) -> tuple[list[Action | None], str]:
     forecast = forecast_of(case)
     routed, choice = route(case, forecast.model), forecast.printed(case)
     if forecast.model is None or choice is None or case.device_oom:
@@ -93,12 +120,13 @@ def building(case: Case) -> tuple[list[Action | None], str]:
     return [] if cap is None else [cap, rollout.verify_recovery(case)], ""
 
 
-def evicted(case: Case) -> tuple[list[Action | None], str]:
+def evicted(case: Case, forecast: Forecast | None = None) -> tuple[list[Action | None], str]:
     """Return what to do about contexts that are evicted and computed again, the most helpful first.
 
-    Fewer of them for each pool, or a pool that keeps more; each is priced by itself.
+    Fewer of them for each pool, or a pool that keeps more; each is priced by itself, by the `forecast` where it is made
+    already.
     """
-    forecast = of_eviction(case)
+    forecast = forecast or of_eviction(case)
     if (choice := forecast.printed(case)) is not None:
         return _cures_of_eviction(case, choice), ""
     hits = _hits_check(case)
@@ -119,18 +147,6 @@ def reserved(case: Case) -> tuple[list[Action | None], str]:
         rollout.verify_recovery(case),
     ]
     return actions, "what is reserved for answers is not simulated"
-
-
-def _priced_with_sessions(case: Case) -> list[Action | None] | None:
-    """Return the cures of eviction where requests wait as well, and hits of other pools say that these help both.
-
-    None where they are not measured, or the engine is not what is simulated: then the pool is room for what runs.
-    """
-    measured = case.observed is not None and bool(case.observed.hits_by_pool)
-    if not measured or case.device_oom or not has_sessions(case.observed, case.thresholds):
-        return None
-    choice = of_eviction(case).printed(case)
-    return None if choice is None or not choice.steps else _cures_of_eviction(case, choice)
 
 
 def _cures_of_eviction(case: Case, choice: Choice) -> list[Action | None]:

@@ -20,8 +20,9 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.config_changes import GPU, ConfigChange
-from kvpressure.simulation.consequences import Span, modelled
+from kvpressure.simulation.consequences import Span
 from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffic, alternatives
+from kvpressure.simulation.models import modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import UnknownError, beyond_knee

@@ -26,8 +26,9 @@ from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import ConfigChange
-from kvpressure.simulation.consequences import Model, model_of, model_with_sessions, modelled
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
+from kvpressure.simulation.models import model_of, model_with_sessions, modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepTimes
 from kvpressure.simulation.steps import UnknownError
 

@@ -6,34 +6,25 @@ does, nothing is predicted of it.
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.lengths import LengthDistribution, lengths
+from kvpressure.simulation.demand import demand_of
+from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.measured_hits import MeasuredHits
+from kvpressure.simulation.page import mean_of, read, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
 from kvpressure.simulation.scheduler import COARSE_ANSWERS, simulate
-from kvpressure.simulation.server import STEP_TOKENS, Demand, RequestShape, Server, StepTimes
+from kvpressure.simulation.server import STEP_TOKENS, Demand, Server, StepTimes
 from kvpressure.simulation.step_table import StepTable, fitted_to
 from kvpressure.simulation.steps import SHARED_RATIO, Steps, UnknownError, steps_of
 
-LEAST_INTERVALS: Final = 10
-ASKED: Final = 512
-FEW_ENDED: Final = 3.0
-"""Ended requests tell all there is to know, where they are so many times as many as those under way."""
-LONG_FACTOR: Final = 1.3
-"""Requests under way that are so many times as long as those that ended are others."""
-GROWTH_RATIO: Final = 0.25
-"""A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
-GROWTH_SHARE: Final = 0.75
 MAX_SHARE: Final = 0.8
 """Of a step's time, that may grow with the batch."""
 MAX_GROWING: Final = 0.95
@@ -84,51 +75,6 @@ class Known:
     question: str = ""
     """What is taken otherwise than is likeliest, in words."""
     measured_hits: MeasuredHits | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What an engine's polls tell, where all that a simulation needs is known. `generated` tokens in `seconds`."""
-
-    observed: Observed
-    pool: float
-    prompts: LengthDistribution
-    outputs: LengthDistribution
-    intervals: tuple[Interval, ...]
-    running: float
-    waiting: float
-    seconds: float
-    generated: float
-
-
-def read(
-    observed: Observed | None, limits: Limits, *, spread: float = 1.0, tail: float = 0.0, even: bool = False
-) -> Page:
-    """Return what was observed of an engine. Raises UnknownError with what is missing.
-
-    How lengths lie in their buckets is as for `lengths`.
-    """
-    if observed is None:
-        raise UnknownError("the traffic of this engine is not known")
-    cache = observed.cache
-    pool = limits.kv_capacity_tokens.value if limits.kv_capacity_tokens else cache.capacity_tokens
-    prompts, outputs = (
-        None if histogram is None else lengths(histogram, cache.max_model_len, spread=spread, tail=tail, even=even)
-        for histogram in (observed.prompts, observed.outputs)
-    )
-    if pool is None or cache.admission != "prompt":
-        reserved = "its scheduler reserves room for answers in advance, which is not simulated"
-        raise UnknownError("the size of the KV pool is not known" if cache.admission == "prompt" else reserved)
-    if prompts is None or outputs is None:
-        raise UnknownError("no request has finished yet, so their lengths are not known")
-    intervals = tuple(one for one in observed.intervals if one.running is not None and one.waiting is not None)
-    if len(intervals) < LEAST_INTERVALS:
-        raise UnknownError("there are too few polls yet")
-    running, waiting = (mean_of(one.running for one in intervals), mean_of(one.waiting for one in intervals))
-    seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
-    if not generated or not running:
-        raise UnknownError("no tokens were generated")
-    return Page(observed, pool, prompts, outputs, intervals, running, waiting, seconds, generated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +152,9 @@ def known(
         reuses=cache.prefix_caching is not False,
     )
     rate = generated / seconds
-    noise = _tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running, waiting)
+    noise = tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running, waiting)
     measured = Measured(rate, running, waiting, preempted / seconds, *noise)
-    demand = _demand(observed, intervals, prompts, outputs, cached, taken.alike)
+    demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike)
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio
@@ -271,11 +217,14 @@ def _fitted_like(found: Known, like: Known, *, pool_limits: bool) -> Known:
     return fitted
 
 
-def _tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
+def tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
     """Return the standard deviation of the mean, by those of a few parts of the window, which hardly hang together."""
     size = len(intervals) // PARTS
     parts = [intervals[place * size : (place + 1) * size] for place in range(PARTS)]
-    rates = [(sum_of(part, "generated") or 0.0) / sum(one.seconds for one in part) for part in parts]
+    seconds = [sum(one.seconds for one in part) for part in parts]
+    if not all(seconds):
+        return 0.0
+    rates = [(sum_of(part, "generated") or 0.0) / each for part, each in zip(parts, seconds, strict=True)]
     mean = statistics.fmean(rates)
     return PARTS_FACTOR * statistics.stdev(rates) / math.sqrt(PARTS) / mean if mean else 0.0
 
@@ -316,90 +265,3 @@ def growing_share(observed: Observed | None) -> float:
 def _cached(observed: Observed) -> float:
     ratio = observed.cached_ratio or 0.0
     return ratio if ratio >= SHARED_RATIO else 0.0
-
-
-def _demand(
-    observed: Observed,
-    intervals: Sequence[Interval],
-    prompts: LengthDistribution,
-    outputs: LengthDistribution,
-    cached: float,
-    alike: float,
-) -> Demand:
-    made = requests(prompts, outputs, cached, alike)
-    made += _under_way(observed, intervals, prompts, outputs, cached)
-    made.sort(key=lambda one: one.prompt)
-    present, grown = _present(intervals), growth(intervals)
-    came = grown + (sum_of(intervals, "finished") or 0.0) * GROWTH_SHARE
-    seconds = sum(one.seconds for one in intervals)
-    if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
-        return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
-    # Lengths of one kind are everybody's; a gap between them tells of two kinds of clients.
-    mixed = not any(after.low > before.high for before, after in itertools.pairwise(prompts.buckets))
-    return Demand(tuple(made), clients=max(1, round(statistics.median(present))), mixed=mixed)
-
-
-def growth(intervals: Sequence[Interval]) -> float:
-    """How many more requests run and wait in the last quarter of the intervals than in the first.
-
-    Between the middles of these lies `GROWTH_SHARE` of the time.
-    """
-    present = _present(intervals)
-    quarter = max(1, len(present) // 4)
-    return mean_of(present[-quarter:]) - mean_of(present[:quarter])
-
-
-def _present(intervals: Sequence[Interval]) -> list[float]:
-    """Return the mean number of running and waiting requests."""
-    return [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
-
-
-def requests(
-    prompts: LengthDistribution, outputs: LengthDistribution, cached: float, alike: float
-) -> list[RequestShape]:
-    """Draw requests of these lengths, in order of prompt length; `alike` and `cached` as of an engine's page."""
-    rng = random.Random(1)
-    shares = [(place + 0.5) / ASKED for place in range(ASKED)]
-    return [
-        _request_shape(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares
-    ]
-
-
-def _request_shape(prompt: int, output: int, cached: float) -> RequestShape:
-    return RequestShape(prompt, max(1, round(prompt * (1.0 - cached))), output)
-
-
-def _under_way(
-    observed: Observed,
-    intervals: Sequence[Interval],
-    prompts: LengthDistribution,
-    outputs: LengthDistribution,
-    cached: float,
-) -> list[RequestShape]:
-    """Return running requests that are unlike the finished ones, which alone would not represent them.
-
-    Those that finished are counted in the window: those of the long one were there when others were under way.
-    """
-    one, ended = observed.unfinished, sum_of(intervals, "finished")
-    if one is None or ended is None or ended >= FEW_ENDED * one.requests:
-        return []
-    long_prompts = one.prompt_tokens > LONG_FACTOR * prompts.mean
-    long_answers = 2 * one.output_tokens > LONG_FACTOR * outputs.mean
-    if not (long_prompts or long_answers):
-        return []
-    output = max(round(outputs.mean), round(2 * one.output_tokens))
-    share = one.requests / (one.requests + ended)
-    count = round(ASKED * share / max(0.05, 1.0 - share))
-    return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
-
-
-def mean_of(values: Iterable[float | None]) -> float:
-    """Mean of those that are known, 0 without any."""
-    found = [value for value in values if value is not None]
-    return sum(found) / len(found) if found else 0.0
-
-
-def sum_of(intervals: Sequence[Interval], name: str) -> float | None:
-    """Sum of a field where it is known, None where it is nowhere."""
-    found = [value for one in intervals if (value := getattr(one, name)) is not None]
-    return sum(found) if found else None

@@ -13,12 +13,13 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed, PoolHits
-from kvpressure.simulation.calibrate import LEAST_INTERVALS, Known, Measured, Page, read, sum_of
+from kvpressure.simulation.calibrate import Known, Measured, tokens_deviation_ratio
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
 from kvpressure.simulation.measured_hits import measured_hits
+from kvpressure.simulation.page import LEAST_INTERVALS, Page, read, sum_of
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds
-from kvpressure.simulation.session_fit import SessionFit, Target
+from kvpressure.simulation.session_fit import COARSE_FIT_ANSWERS, FIT_ANSWERS, SessionFit, Target
 from kvpressure.simulation.sessions import Sessions, Span
 from kvpressure.simulation.steps import SHARED_RATIO, UnknownError
 
@@ -75,7 +76,8 @@ def known_sessions(
     """
     page = _over_minutes(read(observed, limits, even=True))
     target = _target(page)
-    shape, fitting = growing_turns(page, target.best), SessionFit(page, target)
+    shape = growing_turns(page, target.best)
+    fitting = SessionFit(page, target, COARSE_FIT_ANSWERS if think_ratio else FIT_ANSWERS)
     best = fitting.best(_server(page, limits), replace(shape, think=(1.0, think_ratio or THINK_RATIO)))
     for side in (NARROWER, WIDER) if page.observed.hits_by_pool and not think_ratio else ():
         for ratio in side:
@@ -86,7 +88,8 @@ def known_sessions(
     if best.demand.sessions is not None:
         best = fitting.best(best.server, best.demand.sessions, best)
     preempted = (sum_of(page.intervals, "preempted") or 0.0) / page.seconds
-    measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted)
+    noise = 0.0 if page.observed.minutes is None else tokens_deviation_ratio(page.observed.minutes.intervals)
+    measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted, noise)
     speed = best.outcome.tokens_per_second / measured.tokens_per_second
     if best.error > HITS_ERROR or abs(speed - 1) > thresholds.advice_simulated_error_max_ratio:
         raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")

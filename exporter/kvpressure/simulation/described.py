@@ -9,7 +9,8 @@ from statistics import NormalDist
 from typing import Final
 
 from kvpressure.model.limits import Limits
-from kvpressure.simulation.calibrate import Known, Measured, requests
+from kvpressure.simulation.calibrate import Known, Measured
+from kvpressure.simulation.demand import requests
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds, StepTimes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kvpressure.model.action import Expected
@@ -18,9 +18,6 @@ MAX_LENGTH_ROUTING_BOUNDS: Final = 2
 """Bounds of prompt length that are tried for routing by length."""
 CALM_MAX_WAITING: Final = 0.5
 """Mean number of waiting requests below which most polls see an empty queue, so that the pool is no limit."""
-RAISES: Final = (1.25, 1.5, 2.0, 3.0)
-"""Times a limit as it is, tried beside the most it may be raised to."""
-STEPS: Final = (2.0, 4.0)
 HOLD: Final = "hold"
 
 
@@ -253,71 +250,3 @@ def build_choice(search: Search) -> Choice:
     ]
     together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
     return Choice(tuple(steps), tuple(declined), together)
-
-
-# where requests wait for another limit than the pool: max_num_seqs, the token budget, the GPU
-
-
-def more_sequences(model: Model, limit: float, most_factor: float) -> Choice:
-    """Raise a cap on sequences as far as that helps and the pool holds them; servers where it holds no more."""
-    measured = model.known.measured
-    demand = model.state[1].clients or math.ceil(measured.running + measured.waiting)
-    most = max(limit + 1, min(demand, most_factor * limit))
-    values = sorted({math.ceil(min(most, limit * factor)) for factor in (*RAISES, most_factor)} - {math.ceil(limit)})
-    search = Search(model)
-    if _climb(search, [config_changes.sequences(value) for value in values]):
-        add_replicas(search)
-    return build_choice(search)
-
-
-def larger_steps(model: Model, limit: float) -> Choice:
-    """Raise the tokens of a step as far as that helps; servers where it does not.
-
-    Not both at once: where steps are full, how their time divides is not told, and larger ones may do more than this.
-    """
-    search = Search(model)
-    if _climb(search, [config_changes.step_tokens(int(factor * limit)) for factor in STEPS]) and not search.chosen:
-        add_replicas(search)
-    return build_choice(search)
-
-
-def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
-    """Return as few as answer in time with nobody waiting, and the gains of `rejected`, which a reader may think of."""
-    search = Search(model)
-    for change in rejected:
-        if model.gain([], change, surely=False) is not None:
-            search.tried[change.key] = change
-    add_replicas(search, in_time=True)
-    return build_choice(search)
-
-
-def without_hold(model: Model, most: float) -> Choice:
-    """Return what lifting every limit but the pool, and `most` sequences, would give at best."""
-    change = replace(config_changes.sequences(most), key=HOLD)
-    expected, gain = model.expected([], [change]), model.gain([], change)
-    if expected is None or gain is None:
-        return Choice()
-    step = Step(change, replace(expected, at_best=True))
-    helps = gain.weighted_goodput >= model.thresholds.advice_gain_min_ratio
-    return Choice((step,)) if helps else Choice(declined=(step,))
-
-
-def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
-    """Take the lowest rung that gains about as much as the best; False where the last rung is it.
-
-    Only rungs on which no request is preempted.
-    """
-    model, least = search.model, search.model.thresholds.advice_gain_min_ratio
-    safe = [change for change in ladder if preempts_nobody(model, [*search.chosen, change])]
-    if not safe and ladder:
-        search.tried[ladder[0].key] = ladder[0]
-        search.against[ladder[0].key] = "requests would preempt each other"
-        return True
-    rated = search.rated(safe)
-    best = search.best(rated)
-    if best is None:
-        return True
-    enough = (1 + best.gain) * (1 - least)
-    chosen = next(one.change for one in rated if 1 + one.gain >= enough and search.is_sure(one.change))
-    search.chosen.append(chosen)
-    return chosen is not ladder[-1]

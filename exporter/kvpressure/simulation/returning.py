@@ -12,10 +12,11 @@ from typing import Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed
-from kvpressure.simulation.calibrate import Known, read
+from kvpressure.simulation.calibrate import Known
 from kvpressure.simulation.calibrate_sessions import HITS_ERROR, best_hit_ratio, growing_turns
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
 from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.page import read
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand
 from kvpressure.simulation.steps import SHARED_RATIO, UnknownError

@@ -33,6 +33,7 @@ SESSION_WARM_UP_TURNS: Final = 6.0
 SESSION_ANSWERS: Final = 1200
 """Near the cliff hits swing from minute to minute."""
 SESSION_ANSWERS_EACH: Final = 16
+COARSE_SESSION_ANSWERS: Final = 600
 COARSE_SESSION_ANSWERS_EACH: Final = 10
 MAX_SIMULATED_SECONDS: Final = 7200.0
 """Limit of virtual time, however slow the server."""
@@ -72,13 +73,12 @@ class _Run:
         self._steps, self._half_block = server.steps.of, server.block_tokens / 2
         self._pool, self._usable = server.pool_tokens, server.pool_tokens - server.watermark_tokens
         self.clients = Clients(server, demand)
-        self.now = 0.0
-        self.step = 0
+        self.now, self.step = 0.0, 0
         self.contexts = None if demand.sessions is None else Contexts(server, pools)
         # The common beginning of all sessions is always in use.
         self.used = 0.0 if demand.sessions is None or not server.reuses else float(demand.sessions.shared)
         self.peak = 0.0
-        """The most tokens in use since the cache was looked at last: what it kept in them is evicted by then."""
+        """The most tokens in use since the cache was looked at last."""
         self.waiting = queue_of(server)
         self.running: dict[Request, None] = {}
         self.prefilling: list[Request] = []
@@ -142,8 +142,6 @@ class _Run:
             return shared
         lost = max(0.0, self.allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
         return max(shared, int(min(request.tokens - 1, max(0.0, request.tokens - lost))))
-
-    # steps
 
     def _admit(self) -> None:
         """Admit those who wait, in order, as far as they fit the pool, the batch and what is left of a step."""
@@ -278,8 +276,8 @@ class _Run:
             each = SESSION_ANSWERS_EACH if answers >= SESSION_ANSWERS else COARSE_SESSION_ANSWERS_EACH
             wanted = max(answers, each * demand.clients)
         last = MAX_SIMULATED_SECONDS if demand.clients else demand.seconds
-        clients, waiting, tally = self.clients, self.waiting, self.tally
-        arrivals, running = clients.arrivals, self.running
+        clients, waiting, running, tally = self.clients, self.waiting, self.running, self.tally
+        arrivals, longest = clients.arrivals, self.server.longest_prompt
         for _ in range(MAX_TURNS):
             if arrivals and arrivals[0][0] <= self.now:
                 for request in clients.come(self.now):
@@ -297,6 +295,5 @@ class _Run:
                 tally.begin(self.now)
             if self.now >= last or (demand.clients and len(tally.latencies) >= wanted):
                 break
-        longest = self.server.longest_prompt
         refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
         return self.tally.outcome(self.now, refused, self.contexts)

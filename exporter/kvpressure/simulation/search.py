@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.simulation import config_changes
+from kvpressure.simulation.comparison import Row, row
 from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied, holds
-from kvpressure.simulation.consequences import Model, Row, row
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.outcome import Outcome
 
 SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvpressure.simulation.calibrate import Page, requests
+from kvpressure.simulation.demand import requests
 from kvpressure.simulation.outcome import Outcome
+from kvpressure.simulation.page import Page
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, Server
 from kvpressure.simulation.sessions import Sessions
@@ -22,10 +23,16 @@ AGAIN_FACTOR: Final = 2.0
 NARROW_FACTOR: Final = 1.03
 """Between think times that are so near to each other, chance decides."""
 END_SHARE: Final = 0.1
+MAX_STEP: Final = 1.0
+"""In factors e of think time: on either side of a cliff hits tell little of where it is."""
+USUAL_SLOPE: Final = 0.5
+"""Of hits, by which they fall for each factor e in think time, until two tries tell."""
 FITS: Final = 3
 CLOSE_ENOUGH: Final = 0.01
 """Of the hits, on average: so far off they are by chance from one run to another."""
 FIT_ANSWERS: Final = 600
+COARSE_FIT_ANSWERS: Final = 300
+"""For an engine that is only set beside the likeliest."""
 FITTED_RATIO: Final = 0.03
 MAX_SCALE: Final = 2.0
 PACE_WEIGHT: Final = 0.1
@@ -67,11 +74,11 @@ class Fit:
 class SessionFit:
     """The engine of one page, with sessions of different kinds; what was simulated is not simulated again."""
 
-    def __init__(self, page: Page, target: Target) -> None:
-        self._page, self._target = page, target
+    def __init__(self, page: Page, target: Target, answers: int = FIT_ANSWERS) -> None:
+        self._page, self._target, self._answers = page, target, answers
         self._like = tuple(requests(page.prompts, page.outputs, 0.0, 0.0))
         self._tried: dict[tuple[Server, Sessions, int], Fit] = {}
-        self._slope = 0.0
+        self._slope = USUAL_SLOPE * len(target.hits)
         """By how much hits fell last for each factor e in think time."""
 
     def best(self, server: Server, shape: Sessions, found: Fit | None = None) -> Fit:
@@ -107,7 +114,8 @@ class SessionFit:
             last, before = (math.log(think), off), last
             if len(found) > 1 and (before[1] - off) * (last[0] - before[0]) > 0:
                 self._slope = (before[1] - off) / (last[0] - before[0])
-            share = (math.log(think / low) + off / self._slope) / math.log(high / low) if self._slope else 0.5
+            step = min(MAX_STEP, max(-MAX_STEP, off / self._slope))
+            share = (math.log(think / low) + step) / math.log(high / low)
             # Not so near to an end of what is left that it never moves.
             think = low * (high / low) ** min(1 - END_SHARE, max(END_SHARE, share))
         return min(found, key=lambda one: one.error)
@@ -120,7 +128,7 @@ class SessionFit:
 
     def _simulated(self, server: Server, demand: Demand) -> Fit:
         page, target = self._page, self._target
-        outcome = simulate(server, demand, pools=target.pools, answers=FIT_ANSWERS)
+        outcome = simulate(server, demand, pools=target.pools, answers=self._answers)
         if outcome is None or not outcome.running or not outcome.hits_by_pool:
             raise UnknownError("the simulation completes no request")
         squares = [(ours - theirs) ** 2 for ours, theirs in zip(outcome.hits_by_pool, target.hits, strict=True)]

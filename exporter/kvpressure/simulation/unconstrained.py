@@ -10,7 +10,8 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.limits import Limits
 from kvpressure.model.values import Derived, known
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.calibrate import GROWTH_SHARE, growth, mean_of, sum_of
+from kvpressure.simulation.demand import GROWTH_SHARE, growth
+from kvpressure.simulation.page import mean_of, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of
 from kvpressure.simulation.steps import Steps, UnknownError, steps_of
 

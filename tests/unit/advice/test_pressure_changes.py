@@ -17,8 +17,9 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import NOW, Action, Expected, Shift
 from kvpressure.model.values import Derived
 from kvpressure.simulation.config_changes import ConfigChange, apart, offload, prefix_caching, sequences, short_first
-from kvpressure.simulation.consequences import Model, model_of
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
+from kvpressure.simulation.models import model_of
 from tests.support.observed import pressed_view
 
 pytestmark = pytest.mark.recorded

@@ -7,7 +7,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed, Unfinished
 from kvpressure.simulation.calibrate import known
-from kvpressure.simulation.consequences import model_of
+from kvpressure.simulation.models import model_of
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
 from tests.support.observed import pressed_view

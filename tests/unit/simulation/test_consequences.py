@@ -6,9 +6,11 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.simulation import consequences
+from kvpressure.simulation.comparison import compared, over_load, row
 from kvpressure.simulation.config_changes import cap_prompt, cap_total, kv_in_8_bits, pool, replicas, sequences
-from kvpressure.simulation.consequences import Figures, Model, compared, model_of, modelled, over_load, row
+from kvpressure.simulation.consequences import Figures, Model
 from kvpressure.simulation.described import Shape, Traffic, alternatives
+from kvpressure.simulation.models import model_of, modelled
 from kvpressure.simulation.server import Server, StepSeconds
 from tests.support.observed import pressed_view
 

@@ -7,8 +7,9 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.simulation import config_changes, eviction_cures
 from kvpressure.simulation.calibrate import Known, Measured
-from kvpressure.simulation.consequences import Model, modelled
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
+from kvpressure.simulation.models import modelled
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server
 from tests.support.lab_sessions import AGENTS, STEPS

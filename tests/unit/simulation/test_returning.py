@@ -10,7 +10,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import known
 from kvpressure.simulation.config_changes import apart, keep_free, kv_in_8_bits
-from kvpressure.simulation.consequences import model_of
+from kvpressure.simulation.models import model_of
 from kvpressure.simulation.returning import Returning, returning
 from tests.support.observed import pressed_view
 

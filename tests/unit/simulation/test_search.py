@@ -12,8 +12,9 @@ from kvpressure.simulation.config_changes import (
     kv_in_8_bits,
     sequences,
 )
-from kvpressure.simulation.consequences import Model, modelled
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.described import Shape, Traffic, alternatives
+from kvpressure.simulation.models import modelled
 from kvpressure.simulation.search import search
 from kvpressure.simulation.server import Server, StepSeconds
 

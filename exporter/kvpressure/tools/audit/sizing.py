@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model, smallest_pool
+from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model
 from kvpressure.capacity.case import Traffic
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
 from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool, Memory
+from kvpressure.capacity.smallest import smallest_pool
 from kvpressure.commandline.options import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX

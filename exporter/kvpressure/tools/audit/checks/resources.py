@@ -9,8 +9,8 @@ import math
 from typing import Final
 
 from kvpressure.capacity.arithmetic import GIB, size
-from kvpressure.capacity.capacity_plan import smallest_tensor_parallel
 from kvpressure.capacity.pool import weights_step
+from kvpressure.capacity.smallest import smallest_tensor_parallel
 from kvpressure.commandline.options import whole
 from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, unseen
 from kvpressure.tools.audit.engine import Engine

@@ -1,0 +1,120 @@
+"""Models of engines: the likeliest of a page, and those that would show the same one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.limits import Limits
+from kvpressure.model.view import Observed
+from kvpressure.simulation.calibrate import Known, Open, known
+from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, known_sessions
+from kvpressure.simulation.consequences import COVERED_DEVIATIONS, Model
+from kvpressure.simulation.described import Traffic, under, within_caps
+from kvpressure.simulation.priors import prior_otherwise
+from kvpressure.simulation.returning import Returning, returning
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, COARSE_SESSION_ANSWERS, simulate
+from kvpressure.simulation.step_table import StepTable
+from kvpressure.simulation.steps import UnknownError
+
+ROOM_FOR_ALL_FACTOR: Final = 100.0
+OTHERWISE: Final = (
+    Open(spread=0.0, tail=-COVERED_DEVIATIONS),
+    Open(tail=COVERED_DEVIATIONS),
+    Open(end=-COVERED_DEVIATIONS),
+    Open(end=COVERED_DEVIATIONS),
+    Open(alike=1.0),
+    Open(other_clients=True),
+)
+"""What is not known of an engine, at its other end: lengths all alike in their bucket, and the longest ones as
+short or as long as may be; what a larger batch takes, which
+shows only once it is larger; long answers that are those to long prompts; and clients that keep to their lengths, or do
+not."""
+
+
+def model_of(
+    observed: Observed | None,
+    limits: Limits,
+    thresholds: Thresholds,
+    *,
+    limit_seconds: float | None = None,
+    traffic: Traffic | None = None,
+    held: float | None = None,
+    growing: float | None = None,
+    card: StepTable | None = None,
+) -> Model:
+    """Return the model of an engine, under `traffic` instead of its own where given.
+
+    `held` is as for `calibrate.known`: how many run at once where requests wait for something else than the pool;
+    `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls;
+    with the table of its `card` and model nothing but how fast these are has to be told by polls.
+    Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
+    """
+    found = known(observed, limits, thresholds, held=held, growing=growing, card=card)
+    if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
+        limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
+    others = []
+    dense = observed is None or prior_otherwise(observed.model_name) is None
+    for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
+        try:
+            likely = None if taken.end else growing
+            one = known(observed, limits, thresholds, taken, held=held, growing=likely, card=card, like=found)
+            others.append(one)
+        except UnknownError:
+            continue
+    if traffic is not None:
+        others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
+        found, *others = others
+        return modelled(found, others, thresholds, limit_seconds)
+    back = None if held is not None else returning(found, observed, limits)
+    return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
+
+
+def model_with_sessions(
+    observed: Observed | None, limits: Limits, thresholds: Thresholds, *, limit_seconds: float | None = None
+) -> Model:
+    """Return the model of an engine whose sessions come back, and whose cache is finite. Raises UnknownError.
+
+    Where only the page tells, other spreads of think times would show the same.
+    """
+    found, others = known_sessions(observed, limits, thresholds), []
+    if observed is not None and limit_seconds is None and observed.healthy_seconds is not None:
+        limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
+    for ratio in () if observed is not None and observed.hits_by_pool else THINK_RATIOS_OTHERWISE:
+        try:
+            others.append(known_sessions(observed, limits, thresholds, think_ratio=ratio))
+        except UnknownError:
+            continue
+    return modelled(found, others, thresholds, limit_seconds, answers=COARSE_SESSION_ANSWERS)
+
+
+def modelled(
+    found: Known,
+    others: Iterable[Known],
+    thresholds: Thresholds,
+    limit_seconds: float | None = None,
+    back: Returning | None = None,
+    answers: int | None = None,
+) -> Model:
+    """Return the model of an engine, with `others` that fit the page as well. Raises UnknownError.
+
+    Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run. `answers` is as
+    for `simulate`, of the others.
+    """
+    limit = limit_seconds or thresholds.advice_late_min_factor * _alone(found)
+    return Model(found, limit, thresholds, [Model(other, limit, thresholds, answers=answers) for other in others], back)
+
+
+def _alone(known: Known) -> float:
+    """p95 with as many at once as run now, and room for all."""
+    server, demand = known.server, known.demand
+    held = max(1, round(known.measured.running))
+    alone = replace(server, pool_tokens=ROOM_FOR_ALL_FACTOR * server.pool_tokens, max_num_seqs=math.inf)
+    one = replace(demand, clients=held, rate=0.0, queue=0)
+    outcome = simulate(alone, one, answers=COARSE_SESSION_ANSWERS if demand.sessions else None)
+    if outcome is None:
+        raise UnknownError("the simulation completes no request")
+    return outcome.latency_p95
