@@ -42,16 +42,6 @@ class Clients:
         """Return when the next request comes; infinity where none does before an answer."""
         return self.arrivals[0][0] if self.arrivals else math.inf
 
-    def said(self) -> Iterator[tuple[int, float]]:
-        """Yield each session's number and what was said in it beyond the common beginning.
-
-        The one that comes next first: it was answered longest ago.
-        """
-        shared = 0 if self._demand.sessions is None else self._demand.sessions.shared
-        for _, client in sorted(self.arrivals):
-            session = self._sessions[client]
-            yield session.number, max(0.0, session.said - shared)
-
     def come(self, now: float) -> Iterator[Request]:
         """Yield the requests that have come by now; those that are refused come again later."""
         sessions = self._demand.sessions

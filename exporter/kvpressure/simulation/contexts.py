@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.server import Server
@@ -34,15 +34,6 @@ class Contexts:
     def hits_by_pool(self) -> tuple[float, ...]:
         """Return the same of the other caches, in order; () without any."""
         return tuple(ghost.found / self._asked for ghost in self._ghosts) if self._asked else ()
-
-    def begin(self, sessions: Iterable[tuple[int, float]]) -> None:
-        """Keep what was said of sessions before this, as far as it fits: the cache is never empty when one looks."""
-        for number, tokens in sessions:
-            for cache in (self._cache, *(ghost.cache for ghost in self._ghosts)):
-                cache.keep(number, tokens)
-            if self._server.tier_tokens:
-                self._tier.keep(number, tokens)
-        self._tier.shrink(self._server.tier_tokens)
 
     def keep(self, request: Request, grown: int, peak: float) -> None:
         """Keep what was computed of a request that ran, `grown` tokens beyond those that it was admitted with.

@@ -29,8 +29,8 @@ COARSE_ANSWERS: Final = 180
 WARM_UP_ANSWERS: Final = 20
 ANSWERS: Final = 240
 """Least number of counted answers; with many clients twice their number."""
-SESSION_WARM_UP_TURNS: Final = 3.0
-SESSION_ANSWERS: Final = 1000
+SESSION_WARM_UP_TURNS: Final = 6.0
+SESSION_ANSWERS: Final = 1200
 """Near the cliff hits swing from minute to minute."""
 SESSION_ANSWERS_EACH: Final = 16
 COARSE_SESSION_ANSWERS: Final = 600
@@ -75,8 +75,6 @@ class _Run:
         self.clients = Clients(server, demand)
         self.now, self.step = 0.0, 0
         self.contexts = None if demand.sessions is None else Contexts(server, pools)
-        if self.contexts is not None and server.reuses:
-            self.contexts.begin(self.clients.said())
         # The common beginning of all sessions is always in use.
         self.used = 0.0 if demand.sessions is None or not server.reuses else float(demand.sessions.shared)
         self.peak = 0.0
