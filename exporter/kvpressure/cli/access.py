@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -191,23 +190,6 @@ def access_of(options: Mapping[str, Any]) -> Access:
     if (given.cert_file is None) != (given.key_file is None):
         raise click.UsageError("give --cert-file and --key-file together")
     return given
-
-
-@contextlib.asynccontextmanager
-async def metrics_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Access]]:
-    """Yield the URL of an engine's metrics and how to reach it; of the one pod of KIND/NAME through a port-forward.
-
-    Raises ValueError for an address that is none, click.UsageError, and KubeError where no pod can be reached.
-    """
-    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - URLs do without it
-
-    if not is_reference(address):
-        yield page_url(address), access_of(options)
-        return
-    from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - as above
-
-    async with forwarded(address, options) as found:
-        yield found
 
 
 def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:

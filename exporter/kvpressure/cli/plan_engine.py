@@ -12,7 +12,7 @@ from yarl import URL
 
 from kvpressure.capacity.capacity_plan import Running
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.access import metrics_at
+from kvpressure.cli.metrics_at import metrics_at
 from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.kubernetes.objects.references import is_reference

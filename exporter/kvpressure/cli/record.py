@@ -15,7 +15,8 @@ import click
 from yarl import URL
 
 from kvpressure import logs
-from kvpressure.cli.access import Access, access_options, metrics_at, namespace_option, pod_options
+from kvpressure.cli.access import Access, access_options, namespace_option, pod_options
+from kvpressure.cli.metrics_at import metrics_at
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
