@@ -38,6 +38,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import Environment, GatewayReport
+from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView
 from tests.lab.api import Api
 from tests.lab.changed import long_last, shared
@@ -239,7 +240,7 @@ def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
         if diagnosis.cause not in CALM:
             run.views[page.second] = view
         run.causes[f"{diagnosis.cause}/{diagnosis.detail}".removesuffix("/")] += 1
-        calm = second is not None and diagnosis.cause in CALM
+        calm = second is not None and diagnosis.cause in {Cause.HEALTHY, Cause.IDLE}
         late = page.second - since >= TOLD_WITHIN_SECONDS
         run.wrong, run.soon = run.wrong + (calm and late), run.soon + (calm and not late)
     run.queue /= max(1, run.causes.total())
