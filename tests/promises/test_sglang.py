@@ -434,7 +434,7 @@ def test_the_audit_of_its_manifest_is_in_its_own_flags():
     assert "131,072 tokens, the model's own length" in result.output
     assert '"--context-length=9968"  # kvpressure plan --model meta-llama' in result.output
     assert "--runtime sglang" in result.output
-    assert "64 is between a batch and SGLang's largest default" in result.output
+    assert "64; the server would not start" in result.output
     assert "vllm" not in result.output.lower()
 
 

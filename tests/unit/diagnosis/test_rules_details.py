@@ -244,6 +244,7 @@ def test_the_grounds_say_how_much_of_the_time_prompts_take():
         ({"kv_usage_ratio": 0.22}, "healthy.served"),
         ({"prefill_ratio": 0.8}, "healthy.served"),
         ({"gpu_utilization_ratio": 0.2}, "healthy.served"),
+        ({"waiting": 5.0, "waiting_ratio": 1.0, "blocked_by_longest_ratio": 1.0}, "kv.longest"),
     ],
 )
 def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_bandwidth(asked, expected):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import re
 from collections import Counter
 
@@ -20,6 +21,7 @@ from kvpressure.model.codec import engine_json
 from kvpressure.model.environment import Environment
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from kvpressure.signals.kv_events import NEWEST_SECONDS
 from kvpressure.simulation.calibrate_sessions import known_sessions
 from kvpressure.sources.kv_events.decode import batch
 from kvpressure.sources.kv_events.ghosts import GhostList
@@ -68,9 +70,14 @@ def test_the_share_of_the_time_is_that_of_the_ledger(seen):
     assert max(map(abs, off)) < 0.25
 
 
-def test_eviction_is_told_once_it_took_a_fifth_of_twenty_seconds_and_from_then_on(seen):
+def test_eviction_is_told_once_it_took_a_fifth_of_twenty_seconds_or_more_of_fewer_and_from_then_on(seen):
     views, seconds = seen
-    takes = [sum(one["again"] for one in seconds[max(0, t - 19) : t + 1]) * TOKEN_SECONDS / 20 for t in range(150)]
+
+    def takes_at(t: int, last: int) -> float:
+        again = sum(one["again"] for one in seconds[max(0, t - last + 1) : t + 1])
+        return again * TOKEN_SECONDS / last * math.sqrt(last / NEWEST_SECONDS[0])
+
+    takes = [max(takes_at(t, int(last)) for last in NEWEST_SECONDS) for t in range(150)]
     begins = next(t for t, share in enumerate(takes) if share >= THRESHOLDS.eviction_time_min_ratio)
     found = [view.diagnosis.symptoms.get("evicting") for view in views]
     told = [one is not None and one.state is True for one in found]

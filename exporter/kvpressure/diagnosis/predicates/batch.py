@@ -168,5 +168,7 @@ A busy GPU alone does not outweigh requests that wait all the time and are preem
 explain a queue behind a batch that stays at its highest, with steps as fast as ever.
 """
 
-bandwidth_limits = Shared(slower & reads_more & mostly_decode & ~gpu_idle.known_true())
+bandwidth_limits = Shared(
+    slower & reads_more & mostly_decode & ~gpu_idle.known_true() & ~(queued & cache_may_hold_queue).known_true()
+)
 """Decoding that waits for memory: each step reads the weights and the context of all that run."""
