@@ -161,6 +161,7 @@ def with_events(port: int | None) -> tuple[float | None, list[str]]:
     return asyncio.run(run())
 
 
+@pytest.mark.process
 def test_kv_events_are_read_at_their_port_beside_the_page():
     with Publisher() as publisher:
 
@@ -176,6 +177,7 @@ def test_kv_events_are_read_at_their_port_beside_the_page():
     assert with_events(None) == (None, [])
 
 
+@pytest.mark.process
 def test_a_port_without_kv_events_is_one_line():
     evicted, problems = with_events(1)
     assert evicted is None
