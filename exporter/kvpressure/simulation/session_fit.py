@@ -16,21 +16,14 @@ from kvpressure.simulation.steps import UnknownError
 
 MAX_CLIENTS: Final = 1_000
 SHORTEST_SECONDS: Final = 0.1
-BISECTIONS: Final = 8
-BISECTIONS_AGAIN: Final = 3
+BISECTIONS: Final = 9
+BISECTIONS_AGAIN: Final = 6
 AGAIN_FACTOR: Final = 2.0
 """Another fit begins so far around the one before it."""
-NARROW_FACTOR: Final = 1.03
-"""Between think times that are so near to each other, chance decides."""
-END_SHARE: Final = 0.1
-MAX_STEP: Final = 1.0
-"""In factors e of think time: on either side of a cliff hits tell little of where it is."""
-USUAL_SLOPE: Final = 0.5
-"""Of hits, by which they fall for each factor e in think time, until two tries tell."""
 FITS: Final = 3
 CLOSE_ENOUGH: Final = 0.01
 """Of the hits, on average: so far off they are by chance from one run to another."""
-FIT_ANSWERS: Final = 500
+FIT_ANSWERS: Final = 600
 COARSE_FIT_ANSWERS: Final = 300
 """For an engine that is only set beside the likeliest."""
 FITTED_RATIO: Final = 0.03
@@ -78,8 +71,6 @@ class SessionFit:
         self._page, self._target, self._answers = page, target, answers
         self._like = tuple(requests(page.prompts, page.outputs, 0.0, 0.0))
         self._tried: dict[tuple[Server, Sessions, int], Fit] = {}
-        self._slope = USUAL_SLOPE * len(target.hits)
-        """By how much hits fell last for each factor e in think time."""
 
     def best(self, server: Server, shape: Sessions, found: Fit | None = None) -> Fit:
         """Fit think times and the number of sessions to the hits, then the steps to how long they take, and again."""
@@ -100,24 +91,18 @@ class SessionFit:
         if around is not None:
             low, high = around / AGAIN_FACTOR, around * AGAIN_FACTOR
         found: list[Fit] = []
-        think, last = around or math.sqrt(low * high), (0.0, 0.0)
+        more = less = 0.0
         for _ in range(BISECTIONS if around is None else BISECTIONS_AGAIN):
+            # Between two that are known, hits fall about evenly with the logarithm; never too near an end to move.
+            share = min(0.85, max(0.15, more / (more + less))) if more and less else 0.5
+            think = low * (high / low) ** share
             found.append(
                 self._fit(server, shape.thinking(think / shape.think_seconds), max(1, round(rate * think + present)))
             )
             off = sum(found[-1].outcome.hits_by_pool) - sum(target.hits)
             if abs(off) <= CLOSE_ENOUGH * len(target.hits):
                 break
-            low, high = (think, high) if off > 0 else (low, think)
-            if high < NARROW_FACTOR * low:
-                break
-            last, before = (math.log(think), off), last
-            if len(found) > 1 and (before[1] - off) * (last[0] - before[0]) > 0:
-                self._slope = (before[1] - off) / (last[0] - before[0])
-            step = min(MAX_STEP, max(-MAX_STEP, off / self._slope))
-            share = (math.log(think / low) + step) / math.log(high / low)
-            # Not so near to an end of what is left that it never moves.
-            think = low * (high / low) ** min(1 - END_SHARE, max(END_SHARE, share))
+            low, high, more, less = (think, high, off, less) if off > 0 else (low, think, more, -off)
         return min(found, key=lambda one: one.error)
 
     def _fit(self, server: Server, sessions: Sessions, clients: int) -> Fit:
