@@ -10,7 +10,7 @@ from typing import Final
 
 from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.sessions import Session, Sessions, answer, begun, thinking
+from kvpressure.simulation.sessions import Session, Sessions, answer, begun
 
 START_SECONDS: Final = 2.0
 THINK_SECONDS: Final = 0.05
@@ -33,6 +33,8 @@ class Clients:
             self.arrivals = [(0.0, WAITS_ALREADY)] * demand.queue + [first]
         self._sessions: dict[int, Session] = {}
         self._begun = demand.clients
+        self._think: tuple[float, float] | None = None
+        """Logarithms of the shortest and the longest think time, where they differ."""
         if demand.sessions is not None:
             self._enter(demand.sessions)
         heapq.heapify(self.arrivals)
@@ -60,7 +62,7 @@ class Clients:
         seconds, sessions = THINK_SECONDS, self._demand.sessions
         if sessions is not None:
             self._heard(sessions, request.client, request.shape.prompt, request.output)
-            seconds = thinking(sessions, self._rng)
+            seconds = self._thinking(sessions)
         heapq.heappush(self.arrivals, (now + seconds, request.client))
 
     def _drawn(self, at: float, client: int) -> Request | None:
@@ -80,9 +82,17 @@ class Clients:
 
     def _enter(self, sessions: Sessions) -> None:
         """Let every client be somewhere in a session and in its think time."""
-        clients = range(self._demand.clients)
+        clients, (low, high) = range(self._demand.clients), sessions.think
+        self._think = (math.log(low), math.log(high)) if 0 < low < high else None
         self._sessions = {client: begun(sessions, client, self._rng) for client in clients}
-        self.arrivals = [(self._rng.random() * thinking(sessions, self._rng), client) for client in clients]
+        self.arrivals = [(self._rng.random() * self._thinking(sessions), client) for client in clients]
+
+    def _thinking(self, sessions: Sessions) -> float:
+        """Return seconds between an answer and the next prompt."""
+        if self._think is None:
+            return sessions.think[0]
+        low, high = self._think
+        return math.exp(low + (high - low) * self._rng.random())
 
     def _turn_of(self, sessions: Sessions, at: float, client: int) -> Request | None:
         """Send the next turn of a client's session, here or to another replica."""
@@ -96,7 +106,7 @@ class Clients:
         if elsewhere:
             self._heard(sessions, client, prompt, output)
             seconds = output * self._server.steps.of(1, 0.0, prompt + output / 2)
-            heapq.heappush(self.arrivals, (at + seconds + thinking(sessions, self._rng), client))
+            heapq.heappush(self.arrivals, (at + seconds + self._thinking(sessions), client))
             return None
         most = int(min(output, self._server.cap_output, self._server.cap_total - prompt))
         return Request(shape, most, at, client, tokens=prompt, session=session)

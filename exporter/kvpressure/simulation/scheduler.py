@@ -55,20 +55,22 @@ def simulate(
     `pools`: sizes of caches, in tokens, whose hits are counted beside those of the pool; of sessions only. `answers`:
     how many are counted at least.
     """
-    least = ANSWERS if demand.sessions is None else SESSION_ANSWERS
-    return _Run(server, demand, limit_seconds, pools).outcome(answers or least)
+    return Simulation(server, demand, pools).outcome(limit_seconds, answers)
 
 
-class _Run:
-    """One run. Advice makes a hundred of them: what a turn does is written out where a call would cost as much."""
+class Simulation:
+    """One run, which goes on where it stopped if more answers are needed.
+
+    Advice makes a hundred of them: what a turn does is written out where a call would cost as much.
+    """
 
     __slots__ = (
-        *("allocated", "clients", "context", "contexts", "decoding", "demand", "ends", "now", "number", "prefilling"),
-        *("peak", "running", "server", "step", "stuck", "tally", "used", "waiting", "_half_block", "_pool", "_steps"),
-        "_usable",
+        *("allocated", "clients", "context", "contexts", "decoding", "demand", "ended", "ends", "now", "number"),
+        *("peak", "prefilling", "running", "server", "step", "stuck", "tally", "turns", "used", "waiting"),
+        *("_half_block", "_pool", "_steps", "_usable"),
     )
 
-    def __init__(self, server: Server, demand: Demand, limit: float, pools: Sequence[float]) -> None:
+    def __init__(self, server: Server, demand: Demand, pools: Sequence[float] = ()) -> None:
         self.server, self.demand = server, demand
         self._steps, self._half_block = server.steps.of, server.block_tokens / 2
         self._pool, self._usable = server.pool_tokens, server.pool_tokens - server.watermark_tokens
@@ -90,7 +92,8 @@ class _Run:
         self.stuck = False
         """The first one who waits does not fit, until tokens are released or another one is first."""
         self.number = 0
-        self.tally = Tally(limit)
+        self.tally = Tally()
+        self.turns, self.ended = 0, False
 
     def _release(self, request: Request) -> None:
         grown = self.step - request.since if request.decoding else 0
@@ -106,7 +109,8 @@ class _Run:
         """Take free tokens into use."""
         self.used += tokens
         self.allocated += tokens
-        self.peak = max(self.peak, self.used)
+        if self.used > self.peak:
+            self.peak = self.used
 
     def _preempt(self) -> None:
         request = self.waiting.victim(self.running)
@@ -153,7 +157,9 @@ class _Run:
                 self.stuck = True
                 break
             if budget is None:
-                budget = self.server.step_tokens - self.decoding - sum(one.left for one in self.prefilling)
+                budget = self.server.step_tokens - self.decoding
+                for one in self.prefilling:
+                    budget -= one.left
             if budget <= 0:
                 break
             waiting.take()
@@ -163,48 +169,51 @@ class _Run:
             self.prefilling.append(request)
             budget -= request.left
 
-    def _turn(self) -> None:
-        """One step, or as many as nothing happens in."""
-        preempted, pool = False, self._pool
-        while self.decoding and pool - self.used < self.decoding and len(self.running) > 1:
-            self._preempt()
-            preempted = True
-        if self.waiting and not (preempted or self.stuck):
-            self._admit()
-        if self.prefilling:
-            self._prefill(self.server.step_tokens - self.decoding)
-            return
+    def _decode(self, *, preempted: bool) -> None:
+        """Take one step, or as many as nothing happens in."""
         decoding, ends, steps = self.decoding, self.ends, 1
-        if not decoding:
-            return
         while ends[0][2].turn != ends[0][1] or not ends[0][2].decoding:
             heapq.heappop(ends)
         if not preempted:
-            steps, room = ends[0][0] - self.step, int((pool - self.used) / decoding)
-            steps = min(steps, room)
-            if steps > 1 and not self.waiting:
-                until = self.clients.next_seconds - self.now
-                if until < math.inf:
-                    steps = min(steps, math.ceil(until / self._steps(decoding, 0.0, self.context)))
-            steps = max(steps, 1)
+            steps = ends[0][0] - self.step
+            room = int((self._pool - self.used) / decoding)
+            if room < steps:
+                steps = room
+            if steps > 1 and not self.waiting and self.clients.arrivals:
+                until = self.clients.arrivals[0][0] - self.now
+                before = math.ceil(until / self._steps(decoding, 0.0, self.context))
+                if before < steps:
+                    steps = before
+            if steps < 1:
+                steps = 1
         # Contexts grow by a token a step.
         self._advance(steps, self._steps(decoding, 0.0, self.context + decoding * (steps - 1) / 2) * steps)
 
     def _prefill(self, budget: float) -> None:
-        if 2 * budget < self.prefilling[0].left and self._prefill_full_steps(self.prefilling[0], int(budget)):
+        prefilling = self.prefilling
+        if 2 * budget < prefilling[0].left and self._prefill_full_steps(prefilling[0], int(budget)):
             return
-        computed, preceding, done = 0.0, 0.0, []
-        for request in self.prefilling:
-            chunk = min(request.left, max(0.0, budget - computed))
+        computed, preceding, done = 0.0, 0.0, 0
+        for request in prefilling:
+            chunk, left = budget - computed, request.left
+            if chunk < 0.0:
+                chunk = 0.0
+            if left <= chunk:
+                chunk = left
+                done += 1
             computed += chunk
-            preceding += chunk * (request.tokens - request.left + chunk / 2)
-            request.left -= int(chunk)
-            if request.left <= 0:
-                done.append(request)
+            preceding += chunk * (request.tokens - left + chunk / 2)
+            request.left = left - int(chunk)
         self._advance(1, self._steps(self.decoding, computed, self.context, preceding))
+        if done:
+            self._begin_decoding([request for request in prefilling if request.left <= 0])
+
+    def _begin_decoding(self, done: Sequence[Request]) -> None:
+        """Give requests whose prompts are computed their first token."""
+        tally, step = self.tally, self.step
         for request in done:
             self.prefilling.remove(request)
-            request.decoding, request.since = True, self.step
+            request.decoding, request.since = True, step
             self.decoding += 1
             self.number += 1
             request.turn = self.number
@@ -212,11 +221,12 @@ class _Run:
             request.tokens += 1
             self.context += request.tokens
             self._use(1)
-            self.tally.tokens += self.tally.counting
-            if self.tally.counting and request.generated == 1:
-                self.tally.first_tokens.append(self.now - request.arrived)
-            end = self.step + request.output - request.generated
-            if end <= self.step:
+            if tally.counting:
+                tally.tokens += 1
+                if request.generated == 1:
+                    tally.first_tokens.append(self.now - request.arrived)
+            end = step + request.output - request.generated
+            if end <= step:
                 self._end(request)
             else:
                 heapq.heappush(self.ends, (end, request.turn, request))
@@ -241,20 +251,20 @@ class _Run:
         return True
 
     def _advance(self, steps: int, seconds: float) -> None:
-        self.step += steps
+        self.step = step = self.step + steps
         self.now += seconds
         grown = steps * self.decoding
         self.context += grown
-        self.used += grown
         self.allocated += grown
-        self.peak = max(self.peak, self.used)
-        tally = self.tally
+        self.used = used = self.used + grown
+        if used > self.peak:
+            self.peak = used
+        tally, ends = self.tally, self.ends
         if tally.counting:
             tally.tokens += grown
             tally.running_seconds += seconds * len(self.running)
             tally.waiting_seconds += seconds * len(self.waiting)
-        ends = self.ends
-        while ends and ends[0][0] <= self.step:
+        while ends and ends[0][0] <= step:
             _, turn, request = heapq.heappop(ends)
             if request.decoding and request.turn == turn:
                 self._end(request)
@@ -267,33 +277,46 @@ class _Run:
         self.tally.end(self.now - request.arrived, shortened=request.output < request.shape.output)
         self.clients.hear(request, self.now)
 
-    def outcome(self, answers: int) -> Outcome | None:
+    def outcome(self, limit_seconds: float = math.inf, answers: int | None = None) -> Outcome | None:
+        """Return what clients get; `limit_seconds` and `answers` as for `simulate`."""
         demand = self.demand
+        answers = answers or (ANSWERS if demand.sessions is None else SESSION_ANSWERS)
         turns = WARM_UP_TURNS if answers >= ANSWERS else COARSE_TURNS
         warm, wanted = max(WARM_UP_ANSWERS, turns * demand.clients), max(answers, turns * demand.clients)
         if demand.sessions is not None:
             warm = SESSION_WARM_UP_TURNS * demand.clients
             each = SESSION_ANSWERS_EACH if answers >= SESSION_ANSWERS else COARSE_SESSION_ANSWERS_EACH
             wanted = max(answers, each * demand.clients)
-        last = MAX_SIMULATED_SECONDS if demand.clients else demand.seconds
-        clients, waiting, running, tally = self.clients, self.waiting, self.running, self.tally
-        arrivals, longest = clients.arrivals, self.server.longest_prompt
-        for _ in range(MAX_TURNS):
+        self._run(warm, wanted)
+        longest = self.server.longest_prompt
+        refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
+        return self.tally.outcome(self.now, limit_seconds, refused, self.contexts)
+
+    def _run(self, warm: float, wanted: float) -> None:
+        """Go on until so many answers are counted, from when so many clients of a closed loop were answered."""
+        clients, waiting, running, tally, demand = self.clients, self.waiting, self.running, self.tally, self.demand
+        arrivals, prefilling, closed = clients.arrivals, self.prefilling, demand.clients > 0
+        last, begin = MAX_SIMULATED_SECONDS if closed else demand.seconds, OPEN_WARM_UP_RATIO * demand.seconds
+        while self.turns < MAX_TURNS and not (self.ended or (closed and len(tally.latencies) >= wanted)):
+            self.turns += 1
             if arrivals and arrivals[0][0] <= self.now:
                 for request in clients.come(self.now):
                     waiting.add(request)
                     self.stuck = self.stuck and waiting.first() is not request
             if not running and not waiting:
-                if clients.next_seconds == math.inf or self.now >= MAX_SIMULATED_SECONDS:
-                    break
-                self.now = max(self.now, clients.next_seconds)
+                self.ended = not arrivals or self.now >= MAX_SIMULATED_SECONDS
+                self.now = max(self.now, clients.next_seconds) if not self.ended else self.now
                 continue
-            self._turn()
-            if not tally.counting and (
-                tally.answered >= warm if demand.clients else self.now >= OPEN_WARM_UP_RATIO * demand.seconds
-            ):
+            preempted = False
+            while self.decoding and self._pool - self.used < self.decoding and len(running) > 1:
+                self._preempt()
+                preempted = True
+            if waiting and not (preempted or self.stuck):
+                self._admit()
+            if prefilling:
+                self._prefill(self.server.step_tokens - self.decoding)
+            elif self.decoding:
+                self._decode(preempted=preempted)
+            if not tally.counting and (tally.answered >= warm if closed else self.now >= begin):
                 tally.begin(self.now)
-            if self.now >= last or (demand.clients and len(tally.latencies) >= wanted):
-                break
-        refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
-        return self.tally.outcome(self.now, refused, self.contexts)
+            self.ended = self.now >= last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, astuple, dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvpressure.simulation.sessions import Sessions
 
@@ -117,8 +117,7 @@ class Server:
         return min(self.cap_prompt, self.cap_total - 1, self.pool_tokens - self.block_tokens / 2)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestShape:
+class RequestShape(NamedTuple):
     """Token counts of one request: its prompt, the part of it (`own`) that no prefix cache holds, and its answer."""
 
     prompt: int
