@@ -9,25 +9,25 @@ from kvpressure.simulation.server import Server
 
 
 class _Size:
-    """One of the caches: all that was kept from `first` on, of which `rest` is left; below 0 it was not cut."""
+    """One of the caches: all that was kept from `first` on; of that one `left` tokens."""
 
-    __slots__ = ("first", "rest", "tokens", "total")
+    __slots__ = ("first", "left", "tokens", "total")
 
     def __init__(self, tokens: float) -> None:
-        self.tokens, self.first, self.rest, self.total = tokens, 0, -1.0, 0.0
+        self.tokens, self.first, self.left, self.total = tokens, 0, 0.0, 0.0
 
 
 class PrefixCaches:
     """Cached tokens of each session that is not running, in caches of several sizes that see the same requests.
 
     The least recently used is evicted first, and its end before its beginning: so each cache has the end of one list of
-    all that was kept.
+    all that was kept. `used` are tokens in use beside which they have to fit.
     """
 
-    __slots__ = ("_kept", "_places", "_sizes")
+    __slots__ = ("_kept", "_nothing", "_places", "_sizes")
 
     def __init__(self, sizes: Sequence[float]) -> None:
-        self._sizes = [_Size(tokens) for tokens in sizes]
+        self._sizes, self._nothing = [_Size(tokens) for tokens in sizes], [0.0] * len(sizes)
         self._kept: list[float] = []
         """Tokens in the order in which they were kept; 0 once they are in use again."""
         self._places: dict[int, int] = {}
@@ -41,46 +41,65 @@ class PrefixCaches:
         """Return how many tokens of a session each cache has, from its beginning on."""
         place, kept = self._places.get(session, -1), self._kept
         return [
-            0.0 if place < one.first else one.rest if place == one.first and one.rest >= 0 else kept[place]
-            for one in self._sizes
+            0.0 if place < one.first else one.left if place == one.first else kept[place] for one in self._sizes
         ]
 
-    def take(self, session: int) -> list[float]:
-        """Remove a session, which is in use now; return what each cache had of it."""
-        found, place = self.found(session), self._places.pop(session, -1)
-        if place >= 0:
-            self._kept[place] = 0.0
-            for one, tokens in zip(self._sizes, found, strict=True):
+    def take(self, session: int, used: float) -> Sequence[float]:
+        """Evict what does not fit, and remove a session, which is in use now; return what each cache had of it."""
+        self.shrink(used)
+        place = self._places.pop(session, -1)
+        if place < 0:
+            return self._nothing
+        tokens, found = self._kept[place], []
+        for one in self._sizes:
+            first = one.first
+            if place > first:
                 one.total -= tokens
-                if place == one.first:
-                    one.rest = -1.0
+                found.append(tokens)
+            elif place == first:
+                one.total -= one.left
+                found.append(one.left)
+                one.left = 0.0
+            else:
+                found.append(0.0)
+        self._kept[place] = 0.0
         return found
 
-    def keep(self, session: int, tokens: float) -> None:
-        """Let a session that was taken, or never kept, have so many tokens here, as the most recently used."""
-        if tokens > 0:
-            self._places[session] = len(self._kept)
-            self._kept.append(tokens)
-            for one in self._sizes:
-                one.total += tokens
+    def keep(self, session: int, tokens: float, used: float) -> None:
+        """Evict what does not fit, and let a session that is not here have so many tokens, most recently used."""
+        self.shrink(used)
+        if tokens <= 0:
+            return
+        place = self._places[session] = len(self._kept)
+        self._kept.append(tokens)
+        for one in self._sizes:
+            one.total += tokens
+            if one.first == place:
+                one.left = tokens
 
     def shrink(self, used: float) -> None:
-        """Evict from each cache what does not fit beside `used` tokens."""
+        """Evict from each cache what does not fit."""
         for one in self._sizes:
-            if one.total > one.tokens - used:
-                self._evict(one, one.total - max(0.0, one.tokens - used))
+            free = one.tokens - used
+            if one.total > free:
+                over = one.total - free if free > 0.0 else one.total
+                if one.left > over:
+                    one.left -= over
+                    one.total -= over
+                else:
+                    self._evict(one, over)
 
     def _evict(self, one: _Size, over: float) -> None:
         kept = self._kept
         while over > 0 and one.first < len(kept):
-            tokens = kept[one.first] if one.rest < 0 else one.rest
-            if tokens > over:
-                one.rest = tokens - over
+            if one.left > over:
+                one.left -= over
                 one.total -= over
                 return
-            one.total -= tokens
-            over -= tokens
-            one.first, one.rest = one.first + 1, -1.0
+            one.total -= one.left
+            over -= one.left
+            one.first += 1
+            one.left = kept[one.first] if one.first < len(kept) else 0.0
 
 
 class Contexts:
@@ -109,14 +128,15 @@ class Contexts:
 
         `peak` is the most tokens that were in use since the last look: what did not fit then is evicted.
         """
-        self._caches.shrink(peak)
-        session = request.session
-        if session is None or not self._server.reuses:
+        session, server = request.session, self._server
+        if session is None or not server.reuses:
+            self._caches.shrink(peak)
             return
-        computed = request.tokens + grown - max(0, request.left) - request.shared
-        self._caches.keep(session.number, computed)
-        if self._server.tier_tokens:
-            self._tier.keep(session.number, max(computed, self._tier.take(session.number)[0]))
+        left = request.left
+        computed = request.tokens + grown - (left if left > 0 else 0) - request.shared
+        self._caches.keep(session.number, computed, peak)
+        if server.tier_tokens:
+            self._tier.keep(session.number, max(computed, self._tier.take(session.number, 0.0)[0]), 0.0)
             self._tier.shrink(0.0)
 
     def take(self, request: Request, peak: float, *, counting: bool) -> int:
@@ -124,19 +144,20 @@ class Contexts:
 
         Tokens that are loaded from the tier count as those that would be computed in that time. `peak` as for `keep`.
         """
-        self._caches.shrink(peak)
         server, session = self._server, request.session
         assert session is not None  # noqa: S101 - contexts are those of sessions alone
         shared, block = request.shared if server.reuses else 0, server.block_tokens
-        own = request.tokens - shared
-        here, *others = [int(min(found, own - 1) // block * block) for found in self._caches.take(session.number)]
-        loaded = 0
+        own, loaded = request.tokens - shared, 0
+        found = self._caches.take(session.number, peak)
+        here = int((found[0] if found[0] < own else own - 1) // block * block)
         if server.tier_tokens:
             loaded = max(0, int(min(self._tier.found(session.number)[0], own - 1) // block * block) - here)
         if counting:
             self._asked += request.tokens
             self._loaded += loaded
-            for size, found in enumerate((here, *others)):
-                self._found[size] += shared + found
+            for size, tokens in enumerate(found):
+                self._found[size] += shared + (tokens if tokens < own else own - 1) // block * block
+        if not loaded:
+            return own - here
         each = server.steps.prompt_token
         return own - here - loaded + (round(loaded * min(1.0, server.tier_token_seconds / each)) if each else 0)

@@ -205,14 +205,20 @@ class Simulation:
             preceding += chunk * (request.tokens - left + chunk / 2)
             request.left = left - int(chunk)
         self._advance(1, self._steps(self.decoding, computed, self.context, preceding))
-        if done:
-            self._begin_decoding([request for request in prefilling if request.left <= 0])
+        if done == len(prefilling):
+            whole = prefilling.copy()
+            prefilling.clear()
+            self._begin_decoding(whole)
+        elif done:
+            whole = [request for request in prefilling if request.left <= 0]
+            for request in whole:
+                prefilling.remove(request)
+            self._begin_decoding(whole)
 
     def _begin_decoding(self, done: Sequence[Request]) -> None:
         """Give requests whose prompts are computed their first token."""
         tally, step = self.tally, self.step
         for request in done:
-            self.prefilling.remove(request)
             request.decoding, request.since = True, step
             self.decoding += 1
             self.number += 1
