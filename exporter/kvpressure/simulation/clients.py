@@ -78,7 +78,7 @@ class Clients:
                 heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
             return None
         output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
-        return Request(one, output, at, client, tokens=one.prompt)
+        return Request(one, output, at, client, one.prompt, shared=one.prompt - one.own)
 
     def _enter(self, sessions: Sessions) -> None:
         """Let every client be somewhere in a session and in its think time."""
@@ -96,7 +96,8 @@ class Clients:
 
     def _turn_of(self, sessions: Sessions, at: float, client: int) -> Request | None:
         """Send the next turn of a client's session, here or to another replica."""
-        session, elsewhere = self._sessions[client], self._rng.random() * sessions.replicas >= 1
+        session, server = self._sessions[client], self._server
+        elsewhere = self._rng.random() * sessions.replicas >= 1
         prompt, output = session.prompt(self._rng), answer(sessions, self._rng)
         shape = RequestShape(prompt, prompt - sessions.shared, output)
         if prompt > self._longest_prompt:
@@ -105,11 +106,11 @@ class Clients:
             return None
         if elsewhere:
             self._heard(sessions, client, prompt, output)
-            seconds = output * self._server.steps.of(1, 0.0, prompt + output / 2)
+            seconds = output * server.steps.of(1, 0.0, prompt + output / 2)
             heapq.heappush(self.arrivals, (at + seconds + self._thinking(sessions), client))
             return None
-        most = int(min(output, self._server.cap_output, self._server.cap_total - prompt))
-        return Request(shape, most, at, client, tokens=prompt, session=session)
+        most = int(min(output, server.cap_output, server.cap_total - prompt))
+        return Request(shape, most, at, client, prompt, session=session, shared=sessions.shared)
 
     def _heard(self, sessions: Sessions, client: int, prompt: int, output: int) -> None:
         session = self._sessions[client]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvpressure.simulation.server import RequestShape, Server
 from kvpressure.simulation.sessions import Session
@@ -34,11 +34,8 @@ class Request:
     decoding: bool = False
     turn: int = 0
     session: Session | None = None
-    shared: int = field(init=False)
-    """Prompt tokens that a prefix cache holds whoever asks."""
-
-    def __post_init__(self) -> None:
-        self.shared = self.shape.shared
+    shared: int = 0
+    """Prompt tokens of the common beginning, which a prefix cache always has."""
 
 
 class FirstComeFirstServed(deque[Request]):

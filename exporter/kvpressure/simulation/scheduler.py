@@ -18,7 +18,7 @@ from kvpressure.simulation.clients import Clients
 from kvpressure.simulation.contexts import Contexts
 from kvpressure.simulation.outcome import Outcome, Tally
 from kvpressure.simulation.queue_order import Request, queue_of
-from kvpressure.simulation.server import Demand, Server
+from kvpressure.simulation.server import Demand, Server, StepSeconds
 
 WARM_UP_TURNS: Final = 2.0
 """Answers per running request that are not counted at the start, when all clients begin at once."""
@@ -72,7 +72,9 @@ class Simulation:
 
     def __init__(self, server: Server, demand: Demand, pools: Sequence[float] = ()) -> None:
         self.server, self.demand = server, demand
-        self._steps, self._half_block = server.steps.of, server.block_tokens / 2
+        steps = server.steps
+        self._steps = steps.function() if isinstance(steps, StepSeconds) else steps.of
+        self._half_block = server.block_tokens / 2
         self._pool, self._usable = server.pool_tokens, server.pool_tokens - server.watermark_tokens
         self.clients = Clients(server, demand)
         self.now, self.step = 0.0, 0
@@ -303,13 +305,14 @@ class Simulation:
         clients, waiting, running, tally, demand = self.clients, self.waiting, self.running, self.tally, self.demand
         arrivals, prefilling, closed = clients.arrivals, self.prefilling, demand.clients > 0
         last, begin = MAX_SIMULATED_SECONDS if closed else demand.seconds, OPEN_WARM_UP_RATIO * demand.seconds
-        while self.turns < MAX_TURNS and not (self.ended or (closed and len(tally.latencies) >= wanted)):
-            self.turns += 1
+        latencies, budget, turns = tally.latencies, self.server.step_tokens, self.turns
+        while turns < MAX_TURNS and not self.ended and (len(latencies) < wanted or not closed):
+            turns += 1
             if arrivals and arrivals[0][0] <= self.now:
                 for request in clients.come(self.now):
                     waiting.add(request)
                     self.stuck = self.stuck and waiting.first() is not request
-            if not running and not waiting:
+            if not (running or waiting):
                 self.ended = not arrivals or self.now >= MAX_SIMULATED_SECONDS
                 self.now = max(self.now, clients.next_seconds) if not self.ended else self.now
                 continue
@@ -320,9 +323,10 @@ class Simulation:
             if waiting and not (preempted or self.stuck):
                 self._admit()
             if prefilling:
-                self._prefill(self.server.step_tokens - self.decoding)
+                self._prefill(budget - self.decoding)
             elif self.decoding:
                 self._decode(preempted=preempted)
             if not tally.counting and (tally.answered >= warm if closed else self.now >= begin):
                 tally.begin(self.now)
             self.ended = self.now >= last
+        self.turns = turns

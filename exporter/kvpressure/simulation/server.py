@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
@@ -44,6 +45,18 @@ class StepSeconds:
         if self.experts:
             decode += self.experts * read_ratio(self.expert_ratio, sequences + prompt_tokens)
         return decode + self.prompt_token * prompt_tokens + self.prompt_pair * preceding_tokens
+
+    def function(self) -> Callable[..., float]:
+        """Return `of`, made for many calls."""
+        fixed, each, prompt, context, pair, experts, _ = astuple(self)
+
+        def seconds(
+            sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
+        ) -> float:
+            decode: float = fixed + each * sequences + context * context_tokens
+            return decode + prompt * prompt_tokens + pair * preceding_tokens
+
+        return self.of if experts else seconds
 
     def scaled(self, by: float) -> StepSeconds:
         """Return step times multiplied by `by`."""
