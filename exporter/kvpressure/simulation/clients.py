@@ -96,9 +96,9 @@ class Clients:
 
     def _turn_of(self, sessions: Sessions, at: float, client: int) -> Request | None:
         """Send the next turn of a client's session, here or to another replica."""
-        session, server = self._sessions[client], self._server
-        elsewhere = self._rng.random() * sessions.replicas >= 1
-        prompt, output = session.prompt(self._rng), answer(sessions, self._rng)
+        session, server, random = self._sessions[client], self._server, self._rng.random
+        elsewhere = random() * sessions.replicas >= 1
+        prompt, output = session.prompt(random), answer(sessions, random)
         shape = RequestShape(prompt, prompt - sessions.shared, output)
         if prompt > self._longest_prompt:
             self._begin_again(sessions, client)

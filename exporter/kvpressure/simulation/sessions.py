@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 Span = tuple[float, float]
@@ -67,10 +68,10 @@ class Session:
         """Whether no further turn comes."""
         return self._left <= 0 or (self.said > 0 and self.said + self._of.words[1] > self._of.longest)
 
-    def prompt(self, rng: random.Random) -> int:
-        """Return the tokens of the next turn's prompt."""
+    def prompt(self, draw: Callable[[], float]) -> int:
+        """Return the tokens of the next turn's prompt; `draw` gives a number from 0 to 1."""
         low, high = self._of.words if self.said else self._of.first
-        return max(self._of.shared + 1, round(self.said + (low + (high - low) * rng.random())))
+        return max(self._of.shared + 1, round(self.said + (low + (high - low) * draw())))
 
     def heard(self, prompt: int, answer: int) -> None:
         """Go on from that turn."""
@@ -82,13 +83,13 @@ def begun(of: Sessions, number: int, rng: random.Random) -> Session:
     """Return a session that is somewhere between its first turn and its last, as its client is found at any time."""
     session = Session(of, number, rng)
     for _ in range(rng.randrange(max(1, round(of.mean_turns)))):
-        session.heard(session.prompt(rng), answer(of, rng))
+        session.heard(session.prompt(rng.random), answer(of, rng.random))
         if session.over:
             return Session(of, number, rng)
     return session
 
 
-def answer(of: Sessions, rng: random.Random) -> int:
+def answer(of: Sessions, draw: Callable[[], float]) -> int:
     """Return the tokens of an answer."""
     low, high = of.answers
-    return max(1, round(low + (high - low) * rng.random()))
+    return max(1, round(low + (high - low) * draw()))

@@ -53,7 +53,7 @@ def test_a_session_says_all_that_was_said_before_until_it_is_too_long():
     session = Session(AGENTS, 0, rng)
     lengths = []
     while not session.over:
-        lengths.append(session.prompt(rng))
+        lengths.append(session.prompt(rng.random))
         session.heard(lengths[-1], 150)
     grown = [after - before for before, after in itertools.pairwise(lengths)]
     assert lengths[0] == 8_000
