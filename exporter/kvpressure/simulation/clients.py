@@ -10,7 +10,7 @@ from typing import Final
 
 from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.sessions import Session, Sessions, answer, begun
+from kvpressure.simulation.sessions import Session, Sessions, begun
 
 START_SECONDS: Final = 2.0
 THINK_SECONDS: Final = 0.05
@@ -61,7 +61,8 @@ class Clients:
             return
         seconds, sessions = THINK_SECONDS, self._demand.sessions
         if sessions is not None:
-            self._heard(sessions, request.client, request.shape.prompt, request.output)
+            if self._sessions[request.client].ended_with(request.shape.prompt, request.output):
+                self._begin_again(sessions, request.client)
             seconds = self._thinking(sessions)
         heapq.heappush(self.arrivals, (now + seconds, request.client))
 
@@ -98,25 +99,21 @@ class Clients:
         """Send the next turn of a client's session, here or to another replica."""
         session, server, random = self._sessions[client], self._server, self._rng.random
         elsewhere = random() * sessions.replicas >= 1
-        prompt, output = session.prompt(random), answer(sessions, random)
+        prompt, output = session.turn(random)
         shape = RequestShape(prompt, prompt - sessions.shared, output)
         if prompt > self._longest_prompt:
             self._begin_again(sessions, client)
             heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
             return None
         if elsewhere:
-            self._heard(sessions, client, prompt, output)
+            if session.ended_with(prompt, output):
+                self._begin_again(sessions, client)
             seconds = output * server.steps.of(1, 0.0, prompt + output / 2)
             heapq.heappush(self.arrivals, (at + seconds + self._thinking(sessions), client))
             return None
-        most = int(min(output, server.cap_output, server.cap_total - prompt))
-        return Request(shape, most, at, client, prompt, session=session, shared=sessions.shared)
-
-    def _heard(self, sessions: Sessions, client: int, prompt: int, output: int) -> None:
-        session = self._sessions[client]
-        session.heard(prompt, output)
-        if session.over:
-            self._begin_again(sessions, client)
+        if output > server.cap_output or output > server.cap_total - prompt:
+            output = int(min(server.cap_output, server.cap_total - prompt))
+        return Request(shape, output, at, client, prompt, session=session, shared=sessions.shared)
 
     def _begin_again(self, sessions: Sessions, client: int) -> None:
         """Let a client begin another session; what the last one had stays in the cache until it is evicted."""

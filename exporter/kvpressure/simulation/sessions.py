@@ -63,33 +63,25 @@ class Session:
         self._of, self.number, self.said = of, number, 0
         self._left = rng.randint(*(round(bound) for bound in of.turns))
 
-    @property
-    def over(self) -> bool:
-        """Whether no further turn comes."""
+    def turn(self, draw: Callable[[], float]) -> tuple[int, int]:
+        """Return the tokens of the next turn's prompt and of its answer; `draw` gives a number from 0 to 1."""
+        of = self._of
+        low, high = of.words if self.said else of.first
+        prompt = round(self.said + (low + (high - low) * draw()))
+        low, high = of.answers
+        answer = round(low + (high - low) * draw())
+        return prompt if prompt > of.shared else of.shared + 1, answer if answer > 0 else 1
+
+    def ended_with(self, prompt: int, answer: int) -> bool:
+        """Go on from that turn; return whether no further one comes."""
+        self.said, self._left = prompt + answer, self._left - 1
         return self._left <= 0 or (self.said > 0 and self.said + self._of.words[1] > self._of.longest)
-
-    def prompt(self, draw: Callable[[], float]) -> int:
-        """Return the tokens of the next turn's prompt; `draw` gives a number from 0 to 1."""
-        low, high = self._of.words if self.said else self._of.first
-        return max(self._of.shared + 1, round(self.said + (low + (high - low) * draw())))
-
-    def heard(self, prompt: int, answer: int) -> None:
-        """Go on from that turn."""
-        self.said = prompt + answer
-        self._left -= 1
 
 
 def begun(of: Sessions, number: int, rng: random.Random) -> Session:
     """Return a session that is somewhere between its first turn and its last, as its client is found at any time."""
     session = Session(of, number, rng)
     for _ in range(rng.randrange(max(1, round(of.mean_turns)))):
-        session.heard(session.prompt(rng.random), answer(of, rng.random))
-        if session.over:
+        if session.ended_with(*session.turn(rng.random)):
             return Session(of, number, rng)
     return session
-
-
-def answer(of: Sessions, draw: Callable[[], float]) -> int:
-    """Return the tokens of an answer."""
-    low, high = of.answers
-    return max(1, round(low + (high - low) * draw()))

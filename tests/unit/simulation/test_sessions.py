@@ -51,10 +51,10 @@ def test_the_simulated_cache_does_what_vllms_own_did_in_the_lab(pool, lab):
 def test_a_session_says_all_that_was_said_before_until_it_is_too_long():
     rng = random.Random(1)
     session = Session(AGENTS, 0, rng)
-    lengths = []
-    while not session.over:
-        lengths.append(session.prompt(rng.random))
-        session.heard(lengths[-1], 150)
+    lengths, over = [], False
+    while not over:
+        lengths.append(session.turn(rng.random)[0])
+        over = session.ended_with(lengths[-1], 150)
     grown = [after - before for before, after in itertools.pairwise(lengths)]
     assert lengths[0] == 8_000
     assert all(1_400 <= one <= 1_600 for one in grown)
