@@ -39,11 +39,6 @@ class Clients:
             self._enter(demand.sessions)
         heapq.heapify(self.arrivals)
 
-    @property
-    def next_seconds(self) -> float:
-        """Return when the next request comes; infinity where none does before an answer."""
-        return self.arrivals[0][0] if self.arrivals else math.inf
-
     def come(self, now: float) -> Iterator[Request]:
         """Yield the requests that have come by now; those that are refused come again later."""
         sessions = self._demand.sessions

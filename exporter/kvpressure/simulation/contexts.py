@@ -40,9 +40,7 @@ class PrefixCaches:
     def found(self, session: int) -> list[float]:
         """Return how many tokens of a session each cache has, from its beginning on."""
         place, kept = self._places.get(session, -1), self._kept
-        return [
-            0.0 if place < one.first else one.left if place == one.first else kept[place] for one in self._sizes
-        ]
+        return [0.0 if place < one.first else one.left if place == one.first else kept[place] for one in self._sizes]
 
     def take(self, session: int, used: float) -> Sequence[float]:
         """Evict what does not fit, and remove a session, which is in use now; return what each cache had of it."""
@@ -132,8 +130,7 @@ class Contexts:
         if session is None or not server.reuses:
             self._caches.shrink(peak)
             return
-        left = request.left
-        computed = request.tokens + grown - (left if left > 0 else 0) - request.shared
+        computed = request.tokens + grown - max(0, request.left) - request.shared
         self._caches.keep(session.number, computed, peak)
         if server.tier_tokens:
             self._tier.keep(session.number, max(computed, self._tier.take(session.number, 0.0)[0]), 0.0)

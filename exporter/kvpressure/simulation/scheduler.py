@@ -7,6 +7,7 @@ which every sequence only decodes one token are taken at once. Of sessions, what
 of the pool until that is needed, the least recently used first.
 """
 
+# ruff: noqa: PLR1730 - min and max are calls, of which a turn would have five more
 from __future__ import annotations
 
 import math
@@ -15,27 +16,13 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
+from kvpressure.simulation.answers import counted_answers
 from kvpressure.simulation.clients import Clients
 from kvpressure.simulation.contexts import Contexts
 from kvpressure.simulation.outcome import Outcome, Tally
 from kvpressure.simulation.queue_order import Request, queue_of
 from kvpressure.simulation.server import Demand, Server, StepSeconds
 
-WARM_UP_TURNS: Final = 2.0
-"""Answers per running request that are not counted at the start, when all clients begin at once."""
-COARSE_TURNS: Final = 1.0
-"""The same where fewer answers are wanted than usual."""
-COARSE_ANSWERS: Final = 180
-"""For what is simulated otherwise than is likeliest: enough to be set beside itself."""
-WARM_UP_ANSWERS: Final = 20
-ANSWERS: Final = 240
-"""Least number of counted answers; with many clients twice their number."""
-SESSION_WARM_UP_TURNS: Final = 6.0
-SESSION_ANSWERS: Final = 1200
-"""Near the cliff hits swing from minute to minute."""
-SESSION_ANSWERS_EACH: Final = 16
-COARSE_SESSION_ANSWERS: Final = 600
-COARSE_SESSION_ANSWERS_EACH: Final = 10
 MAX_SIMULATED_SECONDS: Final = 7200.0
 """Limit of virtual time, however slow the server."""
 OPEN_WARM_UP_RATIO: Final = 0.1
@@ -83,10 +70,10 @@ class Simulation:
     """One run, which goes on where it stopped if more answers are needed.
 
     Advice makes a hundred of them, so that all of a turn is written out in `_run`: with a method for each part of it,
-    and their state in attributes, a run took a third longer.
+    and its state in attributes, a run takes a tenth longer.
     """
 
-    __slots__ = ("clients", "contexts", "demand", "ends", "prefilling", "running", "server", "tally", "waiting", "_at")
+    __slots__ = ("_at", "clients", "contexts", "demand", "ends", "prefilling", "running", "server", "tally", "waiting")
 
     def __init__(self, server: Server, demand: Demand, pools: Sequence[float] = ()) -> None:
         self.server, self.demand = server, demand
@@ -102,16 +89,8 @@ class Simulation:
 
     def outcome(self, limit_seconds: float = math.inf, answers: int | None = None) -> Outcome | None:
         """Return what clients get; `limit_seconds` and `answers` as for `simulate`."""
-        demand = self.demand
-        answers = answers or (ANSWERS if demand.sessions is None else SESSION_ANSWERS)
-        turns = WARM_UP_TURNS if answers >= ANSWERS else COARSE_TURNS
-        warm, needed = max(WARM_UP_ANSWERS, turns * demand.clients), max(answers, turns * demand.clients)
-        if demand.sessions is not None:
-            warm = SESSION_WARM_UP_TURNS * demand.clients
-            each = SESSION_ANSWERS_EACH if answers >= SESSION_ANSWERS else COARSE_SESSION_ANSWERS_EACH
-            needed = max(answers, each * demand.clients)
-        self._run(warm, needed)
-        longest = self.server.longest_prompt
+        self._run(*counted_answers(self.demand, answers))
+        demand, longest = self.demand, self.server.longest_prompt
         refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
         return self.tally.outcome(self._at.now, limit_seconds, refused, self.contexts)
 
@@ -137,18 +116,14 @@ class Simulation:
         arrivals, latencies, steps_of = clients.arrivals, tally.latencies, server.steps.of
         if isinstance(server.steps, StepSeconds):
             steps_of = server.steps.function()
-        pool, most, step_tokens, half_block = (
-            *(server.pool_tokens, server.max_num_seqs, server.step_tokens),
-            server.block_tokens / 2,
-        )
+        pool, most, step_tokens = server.pool_tokens, server.max_num_seqs, server.step_tokens
+        half_block = server.block_tokens / 2
         usable, closed, counting = pool - server.watermark_tokens, self.demand.clients > 0, tally.counting
         last = MAX_SIMULATED_SECONDS if closed else self.demand.seconds
         begin = OPEN_WARM_UP_RATIO * self.demand.seconds
         now, step, turns, number, ended = at.now, at.step, at.turns, at.number, at.ended
-        used, peak, context, allocated, decoding, stuck = (
-            *(at.used, at.peak, at.context, at.allocated),
-            *(at.decoding, at.stuck),
-        )
+        used, peak, context, allocated = at.used, at.peak, at.context, at.allocated
+        decoding, stuck = at.decoding, at.stuck
         while turns < MAX_TURNS and not ended and (len(latencies) < needed or not closed):
             turns += 1
             if arrivals and arrivals[0][0] <= now:
@@ -210,7 +185,7 @@ class Simulation:
                     prefilling.append(request)
                     budget -= request.left
 
-            steps, whole = 1, ()
+            steps, whole = 1, list[Request]()
             if prefilling:
                 budget, request = step_tokens - decoding, prefilling[0]
                 if 2 * budget < request.left:

@@ -48,15 +48,16 @@ class StepSeconds:
 
     def function(self) -> Callable[..., float]:
         """Return `of`, made for many calls."""
-        fixed, each, prompt, context, pair, experts, _ = astuple(self)
+        fixed, each, context = self.fixed, self.sequence, self.context_token
+        prompt, pair = self.prompt_token, self.prompt_pair
 
         def seconds(
             sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
         ) -> float:
-            decode: float = fixed + each * sequences + context * context_tokens
+            decode = fixed + each * sequences + context * context_tokens
             return decode + prompt * prompt_tokens + pair * preceding_tokens
 
-        return self.of if experts else seconds
+        return self.of if self.experts else seconds
 
     def scaled(self, by: float) -> StepSeconds:
         """Return step times multiplied by `by`."""
