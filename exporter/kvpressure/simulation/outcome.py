@@ -50,20 +50,14 @@ class Tally:
         self.counting = False
         self.answered = self.tokens = self.preempted = 0
         self.latencies: list[float] = []
+        """Seconds of counted answers, and whether each was cut short."""
         self.first_tokens: list[float] = []
-        self._shortened: list[bool] = []
+        self.shortened: list[bool] = []
         self._begun = self.running_seconds = self.waiting_seconds = 0.0
 
     def begin(self, now: float) -> None:
         """Count from now on."""
         self.counting, self._begun = True, now
-
-    def end(self, seconds: float, *, shortened: bool) -> None:
-        """Count an answer that took so long."""
-        self.answered += 1
-        if self.counting:
-            self.latencies.append(seconds)
-            self._shortened.append(shortened)
 
     def outcome(
         self, now: float, limit_seconds: float, refused_ratio: float, contexts: Contexts | None
@@ -73,7 +67,7 @@ class Tally:
         if not self.latencies or seconds <= 0:
             return None
         ordered = sorted(self.latencies)
-        whole = [took for took, cut in zip(self.latencies, self._shortened, strict=True) if not cut]
+        whole = [took for took, cut in zip(self.latencies, self.shortened, strict=True) if not cut]
         return Outcome(
             tokens_per_second=self.tokens / seconds,
             goodput=sum(took <= limit_seconds for took in whole) / seconds,
@@ -85,7 +79,7 @@ class Tally:
             preempted_per_second=self.preempted / seconds,
             preempted_ratio=self.preempted / len(ordered),
             refused_ratio=refused_ratio,
-            shortened_ratio=sum(self._shortened) / len(ordered),
+            shortened_ratio=sum(self.shortened) / len(ordered),
             answers_per_second=len(ordered) / seconds,
             latencies=tuple(ordered),
             first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,

@@ -113,7 +113,8 @@ class Simulation:
         """Go on until so many answers are counted, from when so many clients of a closed loop were answered."""
         server, clients, contexts, tally, at = self.server, self.clients, self.contexts, self.tally, self._at
         waiting, running, prefilling, ends = self.waiting, self.running, self.prefilling, self.ends
-        arrivals, latencies, steps_of = clients.arrivals, tally.latencies, server.steps.of
+        arrivals, latencies, shortened = clients.arrivals, tally.latencies, tally.shortened
+        steps_of = server.steps.of
         if isinstance(server.steps, StepSeconds):
             steps_of = server.steps.function()
         pool, most, step_tokens = server.pool_tokens, server.max_num_seqs, server.step_tokens
@@ -268,7 +269,10 @@ class Simulation:
                     del running[request]
                     decoding -= 1
                     request.decoding = False
-                    tally.end(now - request.arrived, shortened=request.output < request.shape.output)
+                    tally.answered += 1
+                    if counting:
+                        latencies.append(now - request.arrived)
+                        shortened.append(request.output < request.answer)
                     clients.hear(request, now)
                 if not whole:
                     break
