@@ -1,4 +1,4 @@
-"""Means over five minutes: what a window of one minute tells of sessions is mostly which of them were there."""
+"""Means over five minutes: a window of one minute mostly shows which of the sessions happen to be active."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ class LongMeans:
 
     def take(self, window: EngineWindow) -> None:
         """Take the newest poll in; one that follows a gap, or lacks a counter, begins again."""
-        if not window.points:
-            return
         point, last = window.points[-1], self._newest
         counters = {name: point.counters[name] for name in COUNTERS if name in point.counters}
         if last is not None and not _follows(last, point.t, counters):
@@ -70,7 +68,7 @@ class LongMeans:
             self._readings.popleft()
 
     def minutes(self) -> Minutes | None:
-        """Return the means; None of less than a minute, or while nothing was asked for."""
+        """Return the means; None of less than a minute, and without a lookup or a generated token."""
         if self._newest is None or self._newest.t - self._readings[0].t < LEAST_SECONDS:
             return None
         first, last = self._readings[0], self._newest
@@ -105,7 +103,7 @@ class PoolMeans:
             readings.popleft()
 
     def hits(self) -> tuple[PoolHits, ...]:
-        """Return the means of those pools that every window tells of, the smallest first."""
+        """Return the means of the pools that every window has, the smallest first."""
         known = [hits for _, hits in self._readings]
         pools = sorted(set.intersection(*map(set, known))) if known else ()
         return tuple(PoolHits(pool, sum(hits[pool] for hits in known) / len(known)) for pool in pools)

@@ -1,4 +1,4 @@
-"""An engine's window as a prediction of consequences needs it; asked for only where there is something to predict."""
+"""An engine's window as a prediction of consequences needs it; computed only where there is something to predict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGED_FACTOR = 1.3
 
 
 def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
-    """Return what the window and the engine's healthy state tell."""
+    """Return what a prediction needs of the window and of the engine's healthy state."""
     newest = window.points[-1].counters if window.points else {}
     computed, brought = window.delta("computed_prompt_tokens"), window.delta("brought_prompt_tokens")
     placed = None if computed is None else ratio(computed + (brought or 0.0), window.delta("prompt_tokens"))
@@ -61,7 +61,7 @@ def _interval(before: Point, after: Point) -> Interval:
 
 
 def _lengths(window: EngineWindow, name: str) -> HistogramSample | None:
-    newest, longer, total = window.histogram(name), window.shape(name), window.total(name)
+    newest, longer, total = window.histogram(name), window.long_histogram(name), window.total(name)
     if longer is None or longer.count < LEAST_ENDED:
         return total if total is not None and total.count else longer
     if newest is None or newest.count < LEAST_ENDED or not newest.sum or not longer.sum:

@@ -82,6 +82,15 @@ def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point] | None:
     return None if first is None or last is None or first is last else (first, last)
 
 
+CLOCK_STEP_SECONDS: Final = 5.0
+"""A time this much before the last one is a clock that was set back, not a late answer: history starts anew."""
+
+
+def stepped_back(before: float, t: float) -> bool:
+    """Whether the wall clock was set back between two readings."""
+    return t < before - CLOCK_STEP_SECONDS
+
+
 @record
 class Line:
     """Least-squares line through points over `seconds`: `slope` per second, `r2` the share of variance explained."""

@@ -55,7 +55,7 @@ class PromptSeconds:
         """The newest in a row at which requests ran."""
         self._last: _Work | None = None
         self.seconds: float | None = None
-        """Of one prompt token; None where the page counts no steps, and until enough was seen."""
+        """Of one prompt token; None where the page counts no steps, and until there are enough rows."""
 
     def restarted(self) -> None:
         """Begin anew: another process answers."""

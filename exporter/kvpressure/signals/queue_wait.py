@@ -101,7 +101,7 @@ def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: fl
 def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> float:
     """Return the time to drain from which a queue is not served in time.
 
-    Whoever waits as long as a healthy request takes in all will take twice that: latency will be inflated.
+    A request that waits as long as a healthy one takes in all will take twice that: latency will be inflated.
     """
     more = (thresholds.latency_inflated_min_factor - 1.0) * baseline.get("e2e", float("inf"))
     return min(thresholds.queue_drain_max_seconds, more)
@@ -125,7 +125,7 @@ def _slowest_first_token(window: EngineWindow, seconds: float) -> float | None:
 
 
 def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:
-    """Whether far fewer wait than a moment ago: what is over soon is not told any more."""
+    """Whether far fewer wait than a moment ago: what is over soon is not reported any more."""
     seconds = thresholds.verdict_window_seconds
     before, now = (
         values([one for one in window.points if one.t > window.t - lately], "waiting")

@@ -34,7 +34,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
 def _mean_idle(window: EngineWindow) -> float | None:
     # Not a quantile: buckets are twice as long as the one before, and the mean is exact.
     histogram = window.histogram("idle_before_evict")
-    return None if histogram is None or not histogram.count else histogram.sum / histogram.count
+    return None if histogram is None else histogram.sum / histogram.count
 
 
 def _mean_served(window: EngineWindow) -> float | None:

@@ -1,4 +1,4 @@
-"""When a request of one token is wanted, and of what its answer is evidence, over polls made by hand."""
+"""When a request of one token is due, and of what its answer is evidence, over polls made by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def follow(
 
 
 def wanted_at(watch: Watch, seconds: range, **how: object) -> list[int]:
-    """When it is wanted, if each request is sent at once and answered."""
+    """When it is due, if each request is sent at once and answered."""
     times = []
     for t in seconds:
         follow(watch, t, t, **how)  # type: ignore[arg-type]
@@ -101,10 +101,10 @@ def test_an_answer_of_another_process_or_from_before_a_pause_is_none():
         }
 
 
-def test_only_asked_needs_a_request_and_a_page_as_idle_as_that():
+def test_only_canary_needs_a_request_and_a_page_as_idle_as_that():
     watch = Watch()
     follow(watch, 0, 40)
-    assert not watch.only_asked(40.0, 15.0)
+    assert not watch.only_canary(40.0, 15.0)
     watch.sent(30.0)
-    assert watch.only_asked(40.0, 15.0)
-    assert not watch.only_asked(40.0, 45.0)
+    assert watch.only_canary(40.0, 15.0)
+    assert not watch.only_canary(40.0, 45.0)

@@ -64,11 +64,11 @@ def test_what_is_missing_against_the_healthy_rate_is_lost(engine: Engine):
 
 
 def test_a_burst_within_trouble_pays_back_before_more_is_lost_and_the_counter_never_falls(engine: Engine):
-    seen = []
+    lost = []
     for rate in (40.0, 160.0, 40.0):
         engine.spend(10, Cause.KV_CACHE_PRESSURE, rate=rate)
-        seen.append(engine.lost)
-    assert seen == [pytest.approx(600.0)] * 3
+        lost.append(engine.lost)
+    assert lost == [pytest.approx(600.0)] * 3
     engine.spend(10, Cause.KV_CACHE_PRESSURE, rate=40.0)
     assert engine.lost == pytest.approx(1200.0)
 
@@ -107,7 +107,7 @@ def test_under_a_cap_the_lower_of_both_counts(engine: Engine, with_room, lost):
 
 
 def test_the_seconds_before_trouble_is_told_are_not_learned_as_healthy(engine: Engine):
-    """At a demand that was never seen, and for longer than a bin needs."""
+    """At a demand that was never lost, and for longer than a bin needs."""
     engine.spend(20, Cause.HEALTHY, demand=64.0, rate=20.0)
     engine.spend(60, Cause.HOST_BOUND, demand=64.0, rate=20.0)
     assert engine.lost == pytest.approx(60 * 80.0)

@@ -32,6 +32,6 @@ def test_what_is_kept_is_bounded_and_ends_with_the_target() -> None:
     for t in range(100):
         starts.restarted("a", float(t))
     assert starts.lately("a", 100.0) == MAX_STARTS
-    starts.forget({"a", "never seen"})
+    starts.forget({"a", "never read"})
     assert starts.lately("a", 100.0) is None
     assert not starts.restarted("a", 200.0)

@@ -149,7 +149,7 @@ def test_the_shape_window_looks_further_back():
     window = EngineWindow(20, 200)
     for t in range(400):
         window.add(float(t), sample(histograms={"e2e": hist(t, t, t)}))
-    recent, shape = window.histogram("e2e"), window.shape("e2e")
+    recent, shape = window.histogram("e2e"), window.long_histogram("e2e")
     assert recent is not None
     assert shape is not None
     assert 20 <= recent.count <= 22
@@ -181,8 +181,8 @@ def test_memory_per_engine_is_bounded_over_a_simulated_day():
     for t in range(0, 86400, 7):
         window.add(float(t), sample({"running": 1.0}, {"steps": t}, {"e2e": hist(t, t, t)}))
     assert len(window.points) <= 61
-    assert len(window._recent) <= 32
-    assert len(window._shape) <= 26
+    assert len(window._recent._readings) <= 32
+    assert len(window._long._readings) <= 26
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=100), st.floats(0.01, 1.0))
@@ -242,10 +242,10 @@ def test_gpu_utilization_is_unknown_as_soon_as_the_driver_gives_none():
 
 
 def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
-    asked: list[tuple[float, float]] = []
+    calls: list[tuple[float, float]] = []
 
     def span(before: Point, after: Point) -> float:
-        asked.append((before.t, after.t))
+        calls.append((before.t, after.t))
         return after.t - before.t
 
     window = EngineWindow(seconds=3, long_window_seconds=30)
@@ -255,15 +255,15 @@ def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
         kept = [at for at in times[: index + 1] if at >= t - 3]
         assert window.each_interval(span) == [b - a for a, b in itertools.pairwise(kept)]
         assert window.each_interval(span) == window.each_interval(span)
-    assert asked == [pair for pair in itertools.pairwise(times) if pair != (4.0, 7.5)], "7.5 forgot all before"
-    assert window.each_interval(lambda before, after: after.t) == [8.0], "another question is asked of all there are"
+    assert calls == [pair for pair in itertools.pairwise(times) if pair != (4.0, 7.5)], "7.5 forgot all before"
+    assert window.each_interval(lambda before, after: after.t) == [8.0], "another question is calls of all there are"
 
 
 def test_what_histograms_say_is_asked_again_when_some_came():
-    asked: list[float] = []
+    calls: list[float] = []
 
     def count(window: EngineWindow, factor: float) -> float:
-        asked.append(window.t)
+        calls.append(window.t)
         histogram = window.histogram("ttft")
         return 0.0 if histogram is None else histogram.count * factor
 
@@ -277,7 +277,7 @@ def test_what_histograms_say_is_asked_again_when_some_came():
     assert [polled(1.0), polled(2.0)] == [0.0, 0.0]
     assert polled(6.0, 2.0, 4.0) == 6.0
     assert window.of_histograms(count, 3.0) == 9.0
-    assert asked == [0.0, 6.0, 6.0]
+    assert calls == [0.0, 6.0, 6.0]
 
 
 def test_what_a_poll_is_asked_twice_is_still_that_poll():
@@ -323,8 +323,8 @@ def test_what_a_histogram_saw_lately_follows_the_time_also_between_two_pages_tha
         window.add(float(n), sample({"running": 1.0}, histograms=brought))
         # The newest is that of `last`; what is compared with it, the newest that is 20 s old or older.
         last, since = n - n % 6, max(0, (n - 20) // 6 * 6)
-        seen = window.histogram("ttft", 20.0)
-        assert (0 if seen is None else seen.count) == 3.0 * (last - since)
+        observed = window.histogram("ttft", 20.0)
+        assert (0 if observed is None else observed.count) == 3.0 * (last - since)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 40.0), st.lists(st.floats(0, 1), max_size=6)), min_size=1, max_size=40))
