@@ -48,13 +48,13 @@ def test_what_is_not_known_may_be_taken_as_something_and_lacks_nothing_then(any_
 
 
 def test_a_question_is_asked_once_and_not_at_all_after_what_decides(any_facts):
-    asked: list[str] = []
+    evaluated: list[str] = []
 
-    def asks(name: str, answer: bool) -> Predicate:
-        return fact()(lambda _: asked.append(name) or answer)
+    def recorded(name: str, answer: bool) -> Predicate:
+        return fact()(lambda _: evaluated.append(name) or answer)
 
-    one, other = asks("one", True), asks("other", False)
-    whole = Shared(one & other & asks("never", True))
+    one, other = recorded("one", True), recorded("other", False)
+    whole = Shared(one & other & recorded("never", True))
     assert whole.state(any_facts) is whole.state(any_facts) is False
     assert one.state(any_facts) is True
-    assert asked == ["one", "other"]
+    assert evaluated == ["one", "other"]
