@@ -16,7 +16,7 @@ from kvpressure.config.target import Target
 from kvpressure.runtimes.vllm.launch import FLAGS
 from kvpressure.sources.pod_devices.ids import PROC, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
-    NotToldError,
+    UnknownGpusError,
     argv_of,
     holders_of,
     listening,
@@ -31,7 +31,7 @@ from tests.support.engine_kit import VirtualClock
 
 
 def command_line(port: int, proc: Path = PROC) -> list[str] | None:
-    """The command line of the process that listens on the port, None if nobody does or it may not be seen."""
+    """The command line of the process that listens on the port, None if nobody does or it may not be read."""
     pids = {pid for pids in holders_of(listening((port,), proc)[port], proc).values() for pid in pids}
     root = root_of(pids, parents_of_all(proc))
     return (argv_of(root, proc) or None) if root is not None else None
@@ -265,16 +265,16 @@ def test_cudas_variables_are_read_as_cuda_reads_them(environ: dict[str, str], gp
 
 def test_numbers_that_cannot_be_followed_are_refused_with_a_sentence():
     mixed = KernelNames(nvidia_models=frozenset({"RTX 3090", "GTX 1080"}))
-    with pytest.raises(NotToldError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+    with pytest.raises(UnknownGpusError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
         visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, mixed, amd=False)
     ordered = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert visible_gpus(ordered, mixed, amd=False) == ("0",)
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": A}, mixed, amd=False) == (A,)
-    with pytest.raises(NotToldError, match="names 1 GPUs"):
+    with pytest.raises(UnknownGpusError, match="names 1 GPUs"):
         visible_gpus({"CUDA_VISIBLE_DEVICES": "3", "NVIDIA_VISIBLE_DEVICES": A}, KernelNames(), amd=False)
-    with pytest.raises(NotToldError, match="topology"):
+    with pytest.raises(UnknownGpusError, match="topology"):
         visible_gpus({"HIP_VISIBLE_DEVICES": "0"}, KernelNames(), amd=True)
-    with pytest.raises(NotToldError, match="not numbers"):
+    with pytest.raises(UnknownGpusError, match="not numbers"):
         visible_gpus({"HIP_VISIBLE_DEVICES": "5"}, KernelNames(amd_order=("0000:05:00.0",)), amd=True)
 
 
@@ -301,7 +301,7 @@ def test_the_ranks_of_a_command_line_are_counted_in_every_spelling(args: str, co
 def test_no_command_line_and_no_environment_is_too_strange(argv: list[str], environ: dict[str, str]):
     assert (count := ranks(argv, FLAGS.ranks)) is None or count >= 1
     for amd in (False, True):
-        with suppress(NotToldError):
+        with suppress(UnknownGpusError):
             visible_gpus(environ, KernelNames(), amd=amd)
 
 

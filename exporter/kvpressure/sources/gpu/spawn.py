@@ -1,4 +1,4 @@
-"""One child process seen from the event loop: its lines, its last words, its end. Nothing here blocks the loop.
+"""One child process of the event loop: its lines, its last words, its end. Nothing here blocks the loop.
 
 Not asyncio.subprocess: a child stuck in uninterruptible sleep must be left behind without a thread waiting for it.
 """
@@ -141,7 +141,7 @@ class ChildProcess:
         return self._process.returncode
 
     def kill(self) -> None:
-        """SIGKILL for it and all that it started; a child in uninterruptible sleep dies when the driver lets it go."""
+        """SIGKILL for it and all that it started; a child in uninterruptible sleep dies when the driver returns."""
         if self.exit_code() is None:
             self._kill_group()
 
@@ -159,7 +159,7 @@ class ChildProcess:
         return True
 
     async def stop(self, grace_seconds: float, kill_seconds: float = 1.0) -> bool:
-        """Ask (by ending its input), then kill. False when it is stuck in the kernel and had to be left behind."""
+        """End its input, then kill it. False when it is stuck in the kernel and had to be left behind."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()

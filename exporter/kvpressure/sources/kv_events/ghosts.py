@@ -1,9 +1,9 @@
-"""PURE: which blocks were evicted and asked for again, and how many more blocks would have kept them.
+"""PURE: which blocks were evicted and requested again, and how many more blocks would have kept them.
 
 A block that is stored again after it was removed is a capacity miss. Pools that evict the least recently used include
 each other (Mattson 1970): a list of what was removed, the ghost list, goes on where the pool ends, and a block's place
-in it is how many more blocks would have kept it. So it tells the hits of every larger pool. Of smaller ones nothing: a
-hit is no event, so nobody knows which of the blocks in the pool are old.
+in it is how many more blocks would have kept it. So the hits of every larger pool are known, and none of smaller ones:
+a hit is no event, so it is not known which of the blocks in the pool are old.
 
 Blocks are sampled by a hash of their hash (SHARDS, Waldspurger 2015), at a rate that falls where memory would grow.
 """

@@ -48,10 +48,10 @@ def test_a_slow_card_delays_no_other_and_comes_later_with_its_own_time() -> None
     assert [(gpu.index, gpu.t) for gpu in pool.read(1.0).gpus] == [("0", 1.0)]
     assert [(gpu.index, gpu.t) for gpu in pool.read(2.0).gpus] == [("0", 2.0)]
     gate.set()
-    seen: list[tuple[str, float]] = []
-    while ("1", 1.0) not in seen:
-        seen += [(gpu.index, gpu.t) for gpu in pool.read(3.0).gpus]
-    assert seen.count(("1", 1.0)) == 1
+    readings: list[tuple[str, float]] = []
+    while ("1", 1.0) not in readings:
+        readings += [(gpu.index, gpu.t) for gpu in pool.read(3.0).gpus]
+    assert readings.count(("1", 1.0)) == 1
 
 
 def test_a_card_that_does_not_answer_is_asked_once_and_named_after_a_while() -> None:

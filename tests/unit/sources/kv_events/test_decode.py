@@ -115,7 +115,7 @@ def test_what_is_no_event_is_refused(event):
 
 
 def test_token_ids_are_never_made_into_numbers():
-    # 0xc1 is no msgpack at all: whoever decodes the ids fails on it.
+    # 0xc1 is no msgpack at all: a decoder of the ids fails on it.
     ids = b"\x92\xce\x7f\x00\x00\x01\xce\x7f\x00\x00\x02"
     head = b"\x92\xcb" + bytes(8) + b"\x91"
     listed = b"\x96" + pack("BlockStored") + pack([1]) + pack(None) + ids + pack(2) + pack(None)

@@ -54,7 +54,7 @@ def read(path: Path) -> Recorded:
     return Recorded(json.loads(about), [(float(t), bytes.fromhex(data)) for t, data in parts])
 
 
-def told(recorded: Recorded, entries: int = MAX_ENTRIES) -> KvEvents:
+def report_of(recorded: Recorded, entries: int = MAX_ENTRIES) -> KvEvents:
     ghosts, counts = GhostList(0.0, entries=entries, mixed=lambda one, group: hash((one, group))), Counter[str]()
     for t, payload in recorded.batches:
         take(ghosts, batch(payload), t, counts)
@@ -81,7 +81,7 @@ def _as_json(payload: bytes) -> bytes:
 
 
 def test_what_was_computed_again_is_what_the_pool_had_evicted(recorded):
-    events = told(recorded)
+    events = report_of(recorded)
     # The ledger books tokens when their step ends, and the last one has not.
     assert events.missed_tokens == pytest.approx(recorded.total("again"), rel=0.01, abs=STEP_TOKENS)
     step = STEP_TOKENS / recorded.about["block_size"]
@@ -90,14 +90,14 @@ def test_what_was_computed_again_is_what_the_pool_had_evicted(recorded):
 
 def test_larger_pools_keep_no_less_than_the_evictions_in_between_say(recorded):
     # The ledger counts every eviction since; of blocks evicted twice meanwhile a larger pool need keep but one.
-    events, blocks = told(recorded), recorded.about["blocks"]
+    events, blocks = report_of(recorded), recorded.about["blocks"]
     for factor in (1.25, 1.5, 2.0, 3.0):
         kept = kept_by(events.missed_by_blocks, (factor - 1.0) * blocks) / events.missed_tokens
         assert kept >= 0.95 * recorded.kept(factor)
 
 
 def test_a_tenth_of_the_blocks_tells_the_same(recorded):
-    exact, few = told(recorded), told(recorded, entries=2500)
+    exact, few = report_of(recorded), report_of(recorded, entries=2500)
     assert few.sampled_ratio < 0.3
     assert few.missed_tokens == pytest.approx(exact.missed_tokens, rel=0.1)
     blocks = recorded.about["blocks"]
