@@ -1,4 +1,4 @@
-"""Files that somebody named: small texts, read with a bound, and regular ones; and those that are written for a user.
+"""Files that an operator named: small texts read with a bound, regular ones; and those that are written for a user.
 
 The latter are opened as what they are, never through a symbolic link. Imports no settings, which take long.
 """

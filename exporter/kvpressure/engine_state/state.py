@@ -13,11 +13,12 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment, role_of_code
+from kvpressure.model.incident import Price
 from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Stage
-from kvpressure.model.view import LOSING, EngineKey, EngineView, Price
+from kvpressure.model.view import LOSING, EngineKey, EngineView
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import those
 from kvpressure.model.family import engine_family
+from kvpressure.model.incident import Incident, Since
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import LOSING, Incident, Since
+from kvpressure.model.view import LOSING
 from kvpressure.signals.points import Point, demand, growth, stepped_back
 
 LONGEST_INTERVAL_SECONDS: Final = 35.0

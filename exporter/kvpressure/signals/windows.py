@@ -146,12 +146,9 @@ class EngineWindow:
 
         Histograms come with every few polls only, and quantiles of them are dear.
         """
-        return self._once(compute, self, *arguments)
-
-    def _once(self, compute: Callable[..., T], *arguments: object) -> T:
         key = (compute, *arguments)
         if key not in self._once_of_histograms:
-            self._once_of_histograms[key] = compute(*arguments)
+            self._once_of_histograms[key] = compute(self, *arguments)
         value: T = self._once_of_histograms[key]
         return value
 
@@ -278,11 +275,17 @@ class EngineWindow:
         None when unknown or when nothing was observed.
         """
         first = 0 if seconds is None else self._recent.place(self.t - seconds)
-        return self._once(self._recent.growth, name, first)
+        return self.of_histograms(EngineWindow._recent_growth, name, first)
+
+    def _recent_growth(self, name: str, first: int) -> HistogramSample | None:
+        return self._recent.growth(name, first)
 
     def long_histogram(self, name: str) -> HistogramSample | None:
         """Return what a histogram observed within the long window."""
-        return self._once(self._long.growth, name)
+        return self.of_histograms(EngineWindow._long_growth, name)
+
+    def _long_growth(self, name: str) -> HistogramSample | None:
+        return self._long.growth(name)
 
     def total(self, name: str) -> HistogramSample | None:
         """Return the histogram since this engine was first polled or its server started, monotonic over restarts."""

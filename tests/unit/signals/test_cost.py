@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.incident import Incident
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import Incident
 from kvpressure.signals.cost import LOST_TOKENS, Cost
 from kvpressure.signals.points import Point
 

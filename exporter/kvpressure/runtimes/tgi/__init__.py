@@ -198,7 +198,7 @@ ADVICE: Final = Advice(
     larger_pool="more replicas or GPUs (--num-shard), or --kv-cache-dtype=fp8_e4m3fn, which halves the bytes per token "
     "at some accuracy; and requests that ask for no more than they need (max_new_tokens), all of which is reserved.",
     prefixes="shared prefixes (unless PREFIX_CACHING=0)",
-    told="its first log line (Args) names {flags} with the new values.",
+    flags_in_log="its first log line (Args) names {flags} with the new values.",
     remedies={
         "queue_limit": Remedy(
             title="raise --max-concurrent-requests",
@@ -234,7 +234,6 @@ PLANNING: Final = Planning(
     weights_log="the size of the model's files",
     windows="as its attention has them.",
     memory_share=1.0,
-    needs_longest=True,
     by_memory=False,
     cache_types={"fp8": "fp8_e4m3fn"},
 )

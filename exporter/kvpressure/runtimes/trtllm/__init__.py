@@ -115,7 +115,7 @@ ADVICE: Final = Advice(
     "some accuracy; requests that ask for no more than they need (max_tokens), all of which is reserved; or "
     "scheduler_config.capacity_scheduler_policy: MAX_UTILIZATION, which reserves nothing and pauses requests instead.",
     prefixes="shared prefixes (unless kv_cache_config.enable_block_reuse is false)",
-    told="its first log lines (LLM Args) name {flags} with the new values.",
+    flags_in_log="its first log lines (LLM Args) name {flags} with the new values.",
     other_limits="--max_num_tokens (tokens of a step) and scheduler_config in the file of --config",
 )
 
@@ -146,7 +146,6 @@ PLANNING: Final = Planning(
     memory_log="memory allocated for the KV cache",
     weights_log="the size of the model's files",
     windows="as kv_cache_config.max_attention_window has them.",
-    memory_share=0.9,
     activations_outside=True,
     by_memory=False,
 )
