@@ -12,7 +12,6 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import ramp
 from kvpressure.model.verdict import Stage
 from kvpressure.signals.canary import CANARY_UNANSWERED
-from kvpressure.signals.eviction import lasts
 
 
 def score(inputs: Inputs) -> float | None:
@@ -70,8 +69,8 @@ def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
 
 def _evicted(inputs: Inputs) -> float | None:
     """Return the share of time that eviction takes, once it lasts; little of it is noise of who is active."""
-    found = inputs.window.eviction
-    return found.time_ratio if lasts(found, inputs.thresholds) else None
+    found, least = inputs.window.eviction, inputs.thresholds.eviction_turnover_min_count
+    return found.time_ratio if found.turnovers >= least else None
 
 
 def _evicted_full(inputs: Inputs) -> float:
