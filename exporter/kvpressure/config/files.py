@@ -72,7 +72,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def write_own(path: Path, content: bytes) -> None:
-    """Write in place of what the file held, whole or not at all: an older one survives a full disk. Raises OSError."""
+    """Replace a file's content, wholly or not at all: an older one survives a full disk. Raises OSError."""
     mode = None
     with contextlib.suppress(FileNotFoundError):
         older = open_own(path, os.O_WRONLY)

@@ -24,7 +24,7 @@ class Interval:
     """Between two polls, `seconds` apart: the batch, queue and share of the pool at its end, and what was counted.
 
     Counts are None where a poll lacks them. `prompted` are prompt tokens of requests that got their first token,
-    `computed` those of them that no cache held; `ended_tokens` are those of requests that ended, prompts and answers.
+    `computed` those of them in no cache; `ended_tokens` are those of requests that ended, prompts and answers.
     """
 
     seconds: float
@@ -67,7 +67,7 @@ class Minutes:
 
 @record
 class PoolHits:
-    """What a pool of `factor` times today's tokens would have found of the prompt tokens asked for, 0 to 1."""
+    """Prefix hits, 0 to 1, that a pool of `factor` times today's tokens would have had."""
 
     factor: float
     ratio: float
@@ -228,11 +228,11 @@ def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]
     for other in others:
         if not _serves_the_same(view, other) or role_of(view.derived) != role_of(other.derived):
             continue
-        numbers = [at(other.derived, name) for name in ("kv_cache_usage_ratio", "requests_running", "requests_waiting")]
-        usage, running, waiting = numbers
+        names = ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
+        usage, running, waiting = (at(other.derived, name) for name in names)
         if usage is None or running is None or waiting is None:
             continue
-        if other.diagnosis is not None and other.diagnosis.cause in _ABLE:
+        if cause_of(other) in _ABLE:
             found.append(Peer(other.key.target, usage, running, waiting))
     return tuple(found)
 

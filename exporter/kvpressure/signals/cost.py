@@ -25,13 +25,12 @@ LEARNED_AFTER_FACTOR: Final = 2.0
 """A healthy time counts once the verdict stayed so for so many of its windows: no verdict names trouble later."""
 
 LOST_TOKENS: Final = "lost_tokens_total"
-
 _FOR_ROOM: Final = those(lambda row: row.for_room)
 """Waiting requests would be in the batch, and steps take what they take: that says what would be generated."""
 
 FAMILIES: Final = (
     engine_family(
-        "lost_tokens_total",
+        LOST_TOKENS,
         "Generated tokens that are missing, while something held the engine back, against what it would do for "
         "the same demand: an estimate. Absent until its steps, or a healthy time, tell what that is.",
         kind="counter",

@@ -96,7 +96,8 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         typical, long = (
             None if own is None else own + window.of_histograms(reserved_tokens) for own in (typical, long)
         )
-    steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, thresholds)
+    steadiness = _steadiness(points, window.highest_running())
+    capped = _at_cap(points, window, steadiness, thresholds)
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=estimated_capacity_tokens(points, window))
@@ -158,7 +159,7 @@ def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, 
     return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
 
 
-def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:
+def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | None, thresholds: Thresholds) -> bool:
     """Whether a fixed cap limits the batch while requests wait: it is as large as ever, and free places do not last.
 
     At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
@@ -171,7 +172,6 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
         return full and any(waiting >= 1 for waiting in values(queued, "waiting"))
     if room_is_unseen(points, window.cache):
         return False  # a batch of requests that reserve alike is as steady as one at a cap
-    steadiness = _steadiness(points, highest)
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.at_cap_min_ratio:
         return False
     started, steps = growth(points, "started"), growth(points, "steps")

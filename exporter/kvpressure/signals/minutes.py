@@ -16,7 +16,16 @@ SPACING_SECONDS: Final = 10.0
 LEAST_SECONDS: Final = 60.0
 LONGEST_GAP_SECONDS: Final = 60.0
 NEEDED: Final = ("generation_tokens", "prefix_queries", "prefix_hits")
-COUNTERS: Final = (*NEEDED, "steps", "prompt_tokens", "computed_prompt_tokens", "finished", "preemptions")
+COUNTED: Final = {
+    "steps": "steps",
+    "generated": "generation_tokens",
+    "prompted": "prompt_tokens",
+    "computed": "computed_prompt_tokens",
+    "finished": "finished",
+    "preempted": "preemptions",
+}
+"""Fields of `Interval`, and the counter that each is the growth of."""
+COUNTERS: Final = frozenset((*NEEDED, *COUNTED.values()))
 
 
 class _Reading(NamedTuple):
@@ -123,10 +132,5 @@ def _interval(before: _Reading, after: _Reading) -> Interval:
         seconds=after.busy_seconds - before.busy_seconds,
         running=(after.running_seconds - before.running_seconds) / seconds,
         waiting=(after.waiting_seconds - before.waiting_seconds) / seconds,
-        steps=grew("steps"),
-        generated=grew("generation_tokens"),
-        prompted=grew("prompt_tokens"),
-        computed=grew("computed_prompt_tokens"),
-        finished=grew("finished"),
-        preempted=grew("preemptions"),
+        **{name: grew(counter) for name, counter in COUNTED.items()},
     )

@@ -9,6 +9,7 @@ from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed, Unfinished
 from kvpressure.signals.baseline import BATCH
 from kvpressure.signals.lengths import ratio
+from kvpressure.signals.minutes import COUNTED
 from kvpressure.signals.points import Point, growth
 from kvpressure.signals.windows import EngineWindow
 
@@ -49,13 +50,8 @@ def _interval(before: Point, after: Point) -> Interval:
         running=after.gauges.get("running"),
         waiting=after.gauges.get("waiting"),
         usage_ratio=after.gauges.get("kv_usage"),
-        steps=grew("steps"),
-        generated=grew("generation_tokens"),
-        prompted=grew("prompt_tokens"),
-        computed=grew("computed_prompt_tokens"),
         started=grew("started"),
-        finished=grew("finished"),
-        preempted=grew("preemptions"),
+        **{name: grew(counter) for name, counter in COUNTED.items()},
         ended_tokens=None if ended_prompts is None or ended_outputs is None else ended_prompts + ended_outputs,
     )
 

@@ -10,7 +10,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
-from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.lengths import ratio, typical_prompt_tokens
 from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.windows import EngineWindow
 
@@ -54,8 +54,8 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     return known(
         {
             **found,
-            "computed_prompt_token_ratio": computed / (computed + generated) if computed + generated > 0 else None,
-            "cache_turnover_seconds": _over(free, computed + generated),
+            "computed_prompt_token_ratio": ratio(computed, computed + generated),
+            "cache_turnover_seconds": ratio(free, computed + generated),
             **_eviction_age_seconds(window, computed, hits),
         }
     )
@@ -107,7 +107,7 @@ def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hit
 
 
 def free_tokens(points: Sequence[Point], cache: CacheConfig) -> float | None:
-    """Return the tokens that no request held, mean over the polls, less those that are kept free."""
+    """Return the tokens in no request's use, mean over the polls, less those that are kept free."""
     usage, capacity = values(points, "kv_usage"), cache.capacity_tokens
     if not usage or capacity is None:
         return None
@@ -145,7 +145,3 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
             lambda point: written_tokens(point.counters), lambda point: free_at(point, prompt), least + prompt
         ),
     }
-
-
-def _over(tokens: float, tokens_per_second: float) -> float | None:
-    return tokens / tokens_per_second if tokens_per_second > 0 else None

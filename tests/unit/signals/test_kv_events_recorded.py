@@ -25,7 +25,6 @@ from kvpressure.signals.kv_events import NEWEST_SECONDS
 from kvpressure.simulation.calibrate_sessions import known_sessions
 from kvpressure.sources.kv_events.decode import batch
 from kvpressure.sources.kv_events.ghosts import GhostList
-from kvpressure.sources.kv_events.take import take
 from tests.support.printed import printed
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import THRESHOLDS
@@ -53,7 +52,7 @@ def recorded() -> tuple[list[EngineView], list[dict]]:
     for page in pages:
         while batches and batches[0][0] <= page["t"]:
             t, payload = batches.pop(0)
-            take(ghosts, batch(payload), t, counts)
+            ghosts.take(batch(payload), t, counts)
         events = ghosts.report(page["t"], 0, counts)
         pipeline.set_environment(page["t"], Environment(kv_events={TARGET.name: (events,)}))
         views += pipeline.on_page(TARGET, reader.read(page["page"].encode(), page["t"]))

@@ -1,6 +1,6 @@
 """What /proc says of sockets and processes, and which GPUs one may use by its environment and command line.
 
-What may not be read is absent, and nothing raises for it; no driver is asked.
+What may not be read is absent, and nothing raises for it; no driver is called.
 """
 
 from __future__ import annotations

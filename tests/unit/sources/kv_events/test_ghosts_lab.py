@@ -15,7 +15,6 @@ from kvpressure.model.kv_events import KvEvents
 from kvpressure.signals.kv_events import kept_by
 from kvpressure.sources.kv_events.decode import batch
 from kvpressure.sources.kv_events.ghosts import MAX_ENTRIES, GhostList
-from kvpressure.sources.kv_events.take import take
 from tests.support.tools import FIXTURES
 
 pytestmark = pytest.mark.recorded
@@ -57,7 +56,7 @@ def read(path: Path) -> Recorded:
 def report_of(recorded: Recorded, entries: int = MAX_ENTRIES) -> KvEvents:
     ghosts, counts = GhostList(0.0, entries=entries, mixed=lambda one, group: hash((one, group))), Counter[str]()
     for t, payload in recorded.batches:
-        take(ghosts, batch(payload), t, counts)
+        ghosts.take(batch(payload), t, counts)
     assert not counts["unknown"]
     return ghosts.report(recorded.batches[-1][0], 0, counts)
 
