@@ -131,7 +131,7 @@ def _admission_blocked(inputs: Inputs) -> Evidence:
 
 
 def _kv_saturated(inputs: Inputs) -> Evidence:
-    """Judge mean use with requests waiting in most polls; a full cache that nobody waits for is well used."""
+    """Judge mean use with requests waiting in most polls; a full cache without a queue is well used."""
     threshold = inputs.thresholds.kv_saturated_min_ratio
     usage, waiting = inputs.window.kv_usage_ratio, inputs.window.queue.waiting_ratio
     if usage is None or waiting is None:

@@ -145,7 +145,7 @@ class Pipeline:
             self._gpu_views[sample.uuid] = GpuView(window.last, derive_gpu(window))
 
     def declared(self, target: Target) -> Sequence[DeclaredLimit] | None:
-        """Return the limits an engine was started with, from discovery or its process; None when nobody read them."""
+        """Return the limits an engine was started with, from discovery or its process; None when they were not read."""
         return self._environment.limits.get(container_of(target)) if target.limits is None else target.limits
 
     def expire(self, now: float) -> None:

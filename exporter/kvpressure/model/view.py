@@ -136,7 +136,7 @@ class EngineView:
 
     `shown` is the key as series carry it: over-long names are cut there and nowhere else. With a `silence`, everything
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
-    batch tell. `runtime` is the name of what serves, "" when not known. `observed` is what
+    batch show. `runtime` is the name of what serves, "" when not known. `observed` is what
     consequences of a change are predicted from, None where nothing is to be changed. `incident` is the present time of
     trouble, or the last. `step` is the key of the action that stands first, "" where none does.
     """
@@ -238,10 +238,10 @@ def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]
 
 
 CALM: Final = those(lambda row: row.calm)
-"""Causes that ask nothing of anybody."""
+"""Causes that need no action."""
 
 TROUBLE: Final = those(lambda row: row.known and not row.calm)
-"""Causes that somebody has to do something about; not where none could be named."""
+"""Causes that need action; `unknown` is none of them."""
 
 
 def cause_of(view: EngineView) -> Cause:

@@ -19,7 +19,7 @@ from kvpressure.model.view import LOSING
 from kvpressure.signals.points import Point, demand, growth, stepped_back
 
 LONGEST_INTERVAL_SECONDS: Final = 35.0
-"""Of a longer time between two pages that are polled every second nobody knows what it was like."""
+"""After a longer time between two pages that are polled every second, it is not known what happened in it."""
 
 LEARNED_AFTER_FACTOR: Final = 2.0
 """A healthy time counts once the verdict stayed so for so many of its windows: no verdict names trouble later."""

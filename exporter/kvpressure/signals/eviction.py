@@ -134,7 +134,7 @@ LASTING_SECONDS: Final = 8.0
 class HitCurve:
     """What is remembered of one engine's hits, and `siblings`: what all replicas of its model had, this one included.
 
-    Hits at longer turnovers tell eviction from prompts that are new: only where more was found while the cache was
+    Hits at longer turnovers distinguish eviction from new prompts: only where more was found while the cache was
     turned over more slowly, at prompts that were no longer than now, is it the turnover that costs the hits.
     """
 

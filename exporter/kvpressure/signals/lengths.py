@@ -57,7 +57,7 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
         return max(means)
     newest = window.points[-1].counters if window.points else {}
     whole = ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
-    # Before anybody has finished: what was computed so far is the prompts of those that have begun.
+    # Before any request has finished: what was computed so far are the prompts of those that have started.
     return ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
 
 

@@ -69,7 +69,7 @@ class EngineHistory:
         self.baseline = Baseline()
         self._cost = Cost(longest_interval_seconds)
         self._learned_cap: float | None = None
-        """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
+        """A cap on the batch that was not declared. It shows only while the batch is full, and stays afterwards."""
         self._hit_curve = HitCurve(siblings)
         self._harm = LastingHarm()
         self._events = EventWindow(seconds)

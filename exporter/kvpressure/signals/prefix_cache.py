@@ -39,10 +39,10 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """Return what the page tells of the prefix cache over the window.
+    """Return what the page says of the prefix cache over the window.
 
     The age at eviction of the blocks that go now lies between `cache_eviction_age_min_seconds` and `..._max_seconds`:
-    the least recently freed block goes first, every hit frees its blocks anew, and nobody tells how many of them are
+    the least recently freed block goes first, every hit frees its blocks anew, and it is not known how many of them are
     the same ones. All are absent while nothing is written, and where caching is switched off.
     """
     points, cache = window.points, window.cache
@@ -79,7 +79,7 @@ def computed_prompt_tokens_per_second(points: Sequence[Point], cache: CacheConfi
 
 
 def written_tokens(counters: Mapping[str, float]) -> float | None:
-    """Return the tokens written into the cache so far, as counters have it; None where they do not tell."""
+    """Return the tokens written into the cache so far, by the counters; None where they do not have it."""
     generated, prompts, hits = (counters.get(name) for name in ("generation_tokens", "prompt_tokens", "prefix_hits"))
     found = None if prompts is None or hits is None else prompts - hits
     computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens", found))
@@ -87,7 +87,7 @@ def written_tokens(counters: Mapping[str, float]) -> float | None:
 
 
 def missed_tokens(counters: Mapping[str, float]) -> float | None:
-    """Return the prefix tokens looked up and not found so far; None where counters do not tell."""
+    """Return the prefix tokens looked up and not found so far; None where the counters do not have it."""
     looked_up, found = counters.get("prefix_queries"), counters.get("prefix_hits")
     return None if looked_up is None or found is None else looked_up - found
 

@@ -1,7 +1,7 @@
 """Seconds of an engine's time that one prompt token takes: least squares over what it did while it was busy.
 
 The page times a prompt from its admission to its first token, with the decoding of others in the same steps in it, and
-tells of it when the request ends. KV events tell the tokens of each step.
+reports it when the request ends. KV events report the tokens of each step.
 """
 
 from __future__ import annotations
@@ -128,4 +128,4 @@ def _fitted(rows: Sequence[_Work]) -> float | None:
 
 
 _RIDGE: Final = 1e-9
-"""Makes what two terms tell alike one solution of many, where it would be none."""
+"""Makes the system solvable where two terms say the same."""

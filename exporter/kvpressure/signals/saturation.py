@@ -75,7 +75,7 @@ def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Der
 def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float | None:
     """How much more than is served now it takes, as a share, to serve all who come and to drain the queue in time.
 
-    In time is as long as replicas are kept at least. None where nobody is admitted or it is not known.
+    In time is as long as replicas are kept at least. None where no request is admitted or it is not known.
     """
     if queue.waiting is not None and queue.waiting <= 0:
         return 0.0

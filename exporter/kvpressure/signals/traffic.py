@@ -75,7 +75,7 @@ def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
     """`histogram` with its +Inf bucket ended at the longest request there can be.
 
     The last bucket of tokens ends below `max_model_len`, at a value of the series 1-2-5 in one runtime. Where the page
-    does not tell that (`longest`), no request is longer than the next value of the series.
+    does not have that (`longest`), no request is longer than the next value of the series.
     """
     last = histogram.bounds[-2] if len(histogram.bounds) > 1 else math.inf
     if not math.isfinite(last) or last <= 0:

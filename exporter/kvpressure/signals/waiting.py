@@ -1,4 +1,4 @@
-"""How many requests wait for a place in the batch, and what for: what tells the kinds apart that engines call deferred.
+"""How many requests wait for a place in the batch, and what for: the kinds of requests that engines call deferred.
 
 Streams between two pieces of input are counted as waiting too.
 """
@@ -54,7 +54,7 @@ def queue_of(points: Sequence[Point], *, streams: bool) -> Queue:
 
 
 def _waited_steps(points: Sequence[Point], waiting: Sequence[float]) -> float | None:
-    """Return how many steps pass while a request waits; where nobody has started, at least as many as there were."""
+    """Return how many steps pass while a request waits; where none has started, at least as many as there were."""
     steps, started = growth(points, "steps"), growth(points, "started")
     return mean(waiting) * steps / max(1.0, started) if waiting and steps and started is not None else None
 
@@ -133,7 +133,7 @@ def deferral_of(window: EngineWindow) -> Deferral:
 
 
 def _brought_ratio(window: EngineWindow) -> float | None:
-    """Over the window; where nobody was looked up in it, since the server started."""
+    """Return the share over the window; without a lookup in it, since the server started."""
     hits, queries = window.delta("external_hits"), window.delta("external_queries")
     if not queries:
         hits, queries = window.newest("external_hits"), window.newest("external_queries")

@@ -27,7 +27,7 @@ OnReport = Callable[[str, GpuReport], None]
 class Known:
     """What is known at each tick: the engines polled, the GPUs read, and what sources before this one reported.
 
-    `discovers` is whether any source looks for engines.
+    `discovers` is whether any source discovers engines.
     """
 
     targets: Sequence[Target] = ()
@@ -43,7 +43,7 @@ class Source:
     """
 
     discovers = False
-    """Whether it looks for engines."""
+    """Whether it discovers engines."""
 
     async def run(self) -> None:
         """Read until cancelled, or return where there is nothing to read. Raises nothing but cancellation."""
@@ -53,7 +53,7 @@ class Source:
         """One record for each thing that is read; none while the source is off."""
         raise NotImplementedError
 
-    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - not every source looks at what others know
+    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - not every source uses it
         """Return what it knows now, in its own fields. Called every second: `known` says what to read next."""
         return Environment()
 

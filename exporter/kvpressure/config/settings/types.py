@@ -168,7 +168,7 @@ JournalUnit = Annotated[str, AfterValidator(_journal_unit)]
 
 
 def _switch(value: Any) -> Any:
-    # YAML reads true and false as booleans, and everybody writes them so.
+    # YAML reads true and false as booleans, and that is how they are written.
     return str(value).lower() if isinstance(value, bool) else value
 
 

@@ -129,14 +129,18 @@ class AnyOf(_Several):
     decisive = True
 
 
-class Not(Predicate):
-    """True where the other is False."""
-
+class _OfOther(Predicate):
     __slots__ = ("_other",)
 
     def __init__(self, other: Predicate) -> None:
         self._other = other
         self.evidence = other.evidence
+
+
+class Not(_OfOther):
+    """True where the other is False."""
+
+    __slots__ = ()
 
     def state(self, facts: Facts) -> bool | None:
         """Return the opposite; None of None."""
@@ -148,14 +152,10 @@ class Not(Predicate):
         return self._other.lacks(facts)
 
 
-class KnownTrue(Predicate):
+class KnownTrue(_OfOther):
     """Never unknown: False where the other is."""
 
-    __slots__ = ("_other",)
-
-    def __init__(self, other: Predicate) -> None:
-        self._other = other
-        self.evidence = other.evidence
+    __slots__ = ()
 
     def state(self, facts: Facts) -> bool | None:
         """Return whether the other is known to be true."""

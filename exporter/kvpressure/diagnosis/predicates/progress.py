@@ -20,7 +20,7 @@ def asleep(facts: Facts) -> bool | None:
 
 
 def paused_by(word: str) -> Predicate:
-    """Whether somebody has stopped it on purpose, in this way."""
+    """Return a predicate: whether the engine was stopped on purpose in this way."""
 
     @fact()
     def paused(facts: Facts) -> bool:

@@ -189,7 +189,7 @@ def _load_nvml() -> ModuleType:
 
 def _load_amdsmi() -> ModuleType:
     rocm = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH"))
-    # From where the binding looks, in its order, and first: without the library the binding prints and raises KeyError.
+    # The binding's own places, in its order, and first: without the library the binding prints and raises KeyError.
     places = [*([str(Path(rocm) / "lib" / AMDSMI)] if rocm else []), AMDSMI, f"/opt/rocm/lib/{AMDSMI}"]
     complaints = []
     for place in places:

@@ -131,7 +131,7 @@ class ChildProcess:
     def exit_code(self) -> int | None:
         """As subprocess gives it: negative for a signal, None while the child lives. Never waits.
 
-        Whatever the child started is killed when it has ended. That is before it is reaped: until then nobody else can
+        All that the child started is killed when it has ended. That is before it is reaped: until then no other can
         have its process id.
         """
         if self._process.returncode is None:
@@ -146,7 +146,7 @@ class ChildProcess:
             self._kill_group()
 
     def _kill_group(self) -> None:
-        with suppress(OSError):  # none is left, or it runs as somebody else
+        with suppress(OSError):  # none is left, or it runs as another user
             os.killpg(self.pid, signal.SIGKILL)
 
     async def wait(self, seconds: float) -> bool:

@@ -105,7 +105,7 @@ class KvEventsSource(Source):
 
 
 class _Followed:
-    """One rank: the thread that reads, and the guard that looks at it every second."""
+    """One rank: the thread that reads, and the guard that checks it every second."""
 
     def __init__(self, key: _Key, clock: Clock | None) -> None:
         self._key = key

@@ -183,7 +183,7 @@ def plain(text: str) -> str:
 
 
 def locate(text: str) -> tuple[str, int] | None:
-    """Return the kind of a line and where in it the telling words begin."""
+    """Return the kind of a line and where in it the words of the kind begin."""
     low, quiet = text.lower(), _quiet(text)
     for kind, words, pattern in _ROWS:
         if words in low and (kind == _CAPACITY or not quiet) and (match := pattern.search(low)):
