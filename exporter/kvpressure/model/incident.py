@@ -26,7 +26,7 @@ class Price:
 class Incident:
     """A time of trouble, still going on where `ended` is None (unix seconds).
 
-    `cause` is the longest of the `seconds` in which it lost tokens. `lost_tokens` are generated tokens that are missing
+    `cause` lasted longest of the `seconds` that lost tokens. `lost_tokens` are generated tokens that are missing
     against what the engine would do for the same demand, None where not known; `lost_seconds` is how long it would
     have taken it to make them; `recomputed_tokens` are prompt tokens that were computed again because they had been
     evicted, `recomputed_seconds` how long the engine computed them, None where no verdict named evictions; `gpus` are

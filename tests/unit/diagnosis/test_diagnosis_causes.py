@@ -22,7 +22,7 @@ from tests.support.verdicts import made as polls_with
 pytestmark = pytest.mark.recorded
 
 
-def test_a_churning_batch_of_two_is_told_within_half_a_minute_of_a_cold_start():
+def test_a_churning_batch_of_two_is_reported_within_half_a_minute_of_a_cold_start():
     """A real vLLM: polls fall in step with it, and half of them see the room that a request has just left."""
     polls = [
         line for line in read_trace(FIXTURES / "cold" / "churning-collapse.jsonl.xz") if isinstance(line, TraceLine)
@@ -149,7 +149,7 @@ def test_misleadingly_high_utilization_does_not_hide_kv_pressure():
     assert cause(with_gpu(1.0, **BLOCKED)) is Cause.KV_CACHE_PRESSURE
 
 
-def test_kv_pressure_that_was_told_outlasts_a_pool_that_empties_in_jumps():
+def test_kv_pressure_that_was_named_outlasts_a_pool_that_empties_in_jumps():
     dip = inputs(**QUEUE | {"blocked_ratio": 0.3, "blocked_by_long_ratio": 0.3})
     assert cause(dip, Cause.KV_CACHE_PRESSURE) is Cause.KV_CACHE_PRESSURE
     assert cause(dip, Cause.HEALTHY) is Cause.UNKNOWN
@@ -177,7 +177,7 @@ DEFERRED_STREAMS |= {"all_deferred_ratio": 1.0, "unchanged": True, "steadiness":
     ],
     ids=["streams", "nothing is fetched", "all fetch", "they may fetch"],
 )
-def test_requests_that_are_held_are_idle_streams_only_where_they_fetch_nothing(given, expected):
+def test_requests_that_stay_deferred_are_idle_streams_only_where_they_fetch_nothing(given, expected):
     assert cause(inputs(**DEFERRED_STREAMS | given)) is expected
 
 
@@ -275,7 +275,7 @@ def test_a_pod_that_prefills_without_a_pause_is_at_its_limit_though_no_poll_sees
     assert cause(inputs(demand=0.0, **given)) is expected
 
 
-def test_an_estimate_of_the_work_is_told_and_judges_nothing():
+def test_an_estimate_of_the_work_is_reported_and_judges_nothing():
     work = {"estimated_flops_per_second": 4.2e13, "estimated_memory_bytes_per_second": 1.9e12}
     given, plain = (judge_all(inputs(derived, **QUEUE)) for derived in (work, {}))
     assert "42 TFLOP/s and moves 1,900 GB/s" in given["gpu_compute_low"].text

@@ -25,7 +25,7 @@ from tests.support.verdicts import made as polls_with
 pytestmark = pytest.mark.recorded
 
 
-def test_a_cause_must_hold_before_it_is_told_and_then_stays():
+def test_a_cause_must_hold_before_it_is_reported_and_then_stays():
     diagnostician = Diagnostician()
     causes = []
     for t in range(60):
@@ -146,7 +146,7 @@ def test_a_server_restart_in_the_middle_changes_no_verdict_wrongly(name):
 
 
 @pytest.mark.parametrize("cause_name", ["kv_cache_pressure", "concurrency_bound", "host_bound", "stuck"])
-def test_a_simulated_episode_is_told_within_half_a_minute_and_ends_within_one(cause_name):
+def test_a_simulated_episode_is_reported_within_half_a_minute_and_ends_within_one(cause_name):
     pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
     wrong = 0
     began, label = 0.0, ""

@@ -93,7 +93,7 @@ def test_what_the_page_of_a_version_has_is_not_missing(version):
     assert "vllm:engine_sleep_state" not in named
 
 
-def test_an_old_version_is_told_to_lack_the_reasons_and_a_new_one_is_not():
+def test_an_old_version_is_reported_to_lack_the_reasons_and_a_new_one_is_not():
     old, new = (last(f"kv-collapse-{version}").missing for version in ("0.12.0", "0.33.0"))
     assert [one.how for one in old if "reason" in "".join(one.series)] == ["vLLM 0.21 and later export it"]
     assert not [one for one in new if "reason" in "".join(one.series)]
@@ -128,7 +128,7 @@ def test_a_rule_that_could_not_be_judged_is_what_is_missing_and_one_that_was_dec
     assert busy not in {one.what for one in missing(at_cap)}, "a cap does, busy or not"
 
 
-def test_a_calm_verdict_asks_for_no_other_source():
+def test_a_calm_verdict_needs_no_other_source():
     named = {one.what for one in missing(inputs(waiting_ratio=0.6, blocked_ratio=0.0))}
     assert rule(inputs(waiting_ratio=0.6, blocked_ratio=0.0)).id == "healthy.passing_queue"
     assert not named & {one.missing.what for one in SOURCES}

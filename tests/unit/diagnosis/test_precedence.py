@@ -194,7 +194,7 @@ def test_a_row_of_overlaps_is_of_rules_in_the_order_of_the_table(row):
     assert row.why.endswith(".")
 
 
-def test_rules_that_held_together_are_listed_with_the_reason_of_which_wins(winners):
+def test_rules_that_are_true_together_are_listed_with_the_reason_of_which_wins(winners):
     unlisted = {pair: name for pair, name in winners.together.items() if not any(row.covers(*pair) for row in OVERLAPS)}
     assert unlisted == {}, "add a row to tests/support/overlaps.py, or mend a predicate"
 

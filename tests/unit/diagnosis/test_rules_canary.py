@@ -79,6 +79,6 @@ def test_what_stands_still_for_a_moment_is_stuck_where_nobody_answers():
     assert judged(None, **began).cause is not Cause.STUCK
 
 
-def test_where_nobody_is_asked_there_is_no_such_symptom():
+def test_where_no_request_is_sent_there_is_no_such_symptom():
     made: Inputs = inputs()
     assert CANARY_UNANSWERED not in Diagnostician().diagnose(0.0, made).symptoms

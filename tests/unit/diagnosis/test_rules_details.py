@@ -192,7 +192,7 @@ def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
         ({"blocked_ratio": 1.0, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
     ],
 )
-def test_how_the_cache_is_short_is_told(recent, expected):
+def test_how_the_cache_is_short_is_reported(recent, expected):
     assert word(Cause.KV_CACHE_PRESSURE, inputs(**recent)) == expected
 
 
@@ -260,7 +260,7 @@ def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_b
 
 
 @pytest.mark.parametrize("by", DETAILS[Cause.PAUSED])
-def test_who_paused_it_is_told(by):
+def test_the_detail_says_how_it_was_paused(by):
     assert word(Cause.PAUSED, inputs(paused_by=by)) == by
 
 
@@ -272,7 +272,7 @@ def test_who_paused_it_is_told(by):
         ({"still_seconds": 20.0}, "nothing_runs"),
     ],
 )
-def test_how_it_is_stuck_is_told(seconds, expected):
+def test_how_it_is_stuck_is_reported(seconds, expected):
     assert word(Cause.STUCK, inputs(kv_usage_ratio=0.3, **seconds)) == expected
 
 
@@ -291,7 +291,7 @@ def test_unknown_says_what_is_missing(recent, derived, expected):
     assert word(Cause.UNKNOWN, inputs(derived, **recent)) == expected
 
 
-def test_a_watermark_is_told_with_how_much_it_keeps():
+def test_a_watermark_is_reported_with_how_much_it_keeps():
     made = inputs({"kv_free_tokens": 96.0}, {"kv_watermark_ratio": 0.1}, blocked_ratio=0.9, by_watermark_ratio=0.8)
     assert grounds(made) == (
         "watermark",
@@ -311,7 +311,7 @@ def test_declared_to_vllm_it_reaches_the_verdict_on_a_recording():
     assert details[True].count("watermark") > len(details[True]) / 4
 
 
-def test_a_detail_is_held_as_long_as_a_cause_is_and_empty_gives_way_at_once():
+def test_a_detail_stays_as_long_as_a_cause_does_and_empty_gives_way_at_once():
     """The symptom under it comes and goes with every request that ends."""
     blocked = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=0, request_ratio=0.0)
     preempting = inputs(

@@ -52,7 +52,7 @@ def test_of_those_that_do_not_fit_alone_nothing_more_is_said():
     assert "evicted" not in grounds(evicting(share=0.1, **BLOCKED))[1]
 
 
-def test_eviction_is_told_at_once_for_what_it_takes_has_lasted_and_another_cause_is_not():
+def test_eviction_is_reported_at_once_for_what_it_takes_has_lasted_and_another_cause_is_not():
     diagnostician = Diagnostician()
     diagnostician.diagnose(0.0, inputs(**NOBODY_WAITS))
     assert diagnostician.diagnose(60.0, inputs(**BLOCKED, waiting=5.0, waiting_ratio=1.0, demand=9.0)).cause is (

@@ -31,7 +31,7 @@ def test_a_queue_before_a_pool_of_no_known_size(recent: dict[str, float | bool],
 
 
 @pytest.mark.parametrize(("usage", "expected"), [(0.89, Cause.KV_CACHE_PRESSURE), (0.3, Cause.STUCK)])
-def test_nothing_runs_beside_a_cache_that_is_held_because_of_it(usage: float, expected: Cause) -> None:
+def test_nothing_runs_beside_a_cache_without_room_because_of_it(usage: float, expected: Cause) -> None:
     assert cause(kv_usage_ratio=usage, demand=10.0, generated_tokens=0.0, still_seconds=60.0) is expected
 
 

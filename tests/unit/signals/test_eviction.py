@@ -137,7 +137,7 @@ def test_the_own_past_goes_before_that_of_others():
     assert not measured.by_siblings
 
 
-def test_replicas_that_find_more_although_their_cache_lives_no_longer_are_told_and_are_no_eviction():
+def test_replicas_that_find_more_although_their_cache_lives_no_longer_are_reported_and_are_no_eviction():
     model = Octaves()
     Engine(model).serve(120, turnover=10.0, hits=0.8)
     measured = Engine(model).serve(90, turnover=200.0, hits=0.2)
@@ -168,7 +168,7 @@ def eviction_seconds(path: Path) -> tuple[set[int], set[int]]:
 
 
 @pytest.mark.recorded
-def test_sessions_that_join_are_told_once_the_pool_is_too_small_for_all():
+def test_sessions_that_join_are_reported_once_the_pool_is_too_small_for_all():
     true, named = eviction_seconds(LAB / "joins-0.33.0.jsonl.xz")
     assert len(true) > 200
     assert len(named & true) >= 0.8 * len(true)
@@ -177,7 +177,7 @@ def test_sessions_that_join_are_told_once_the_pool_is_too_small_for_all():
 
 @pytest.mark.recorded
 @pytest.mark.parametrize("name", ["cold", "reset", "scattered", "trace-light", "uncached", "calm-130"])
-def test_what_is_no_eviction_is_never_told(name):
+def test_what_is_no_eviction_is_never_reported(name):
     _, named = eviction_seconds(LAB / f"{name}-0.33.0.jsonl.xz")
     assert named == set()
 

@@ -59,7 +59,7 @@ def says(view: EngineView) -> str:
 
 
 @pytest.mark.parametrize("sessions", [24, 32])
-def test_sessions_that_push_each_other_out_are_told(sessions: int):
+def test_sessions_that_push_each_other_out_are_reported(sessions: int):
     texts = [says(view) for view in replayed(sessions)]
     # The last six minutes: hits have fallen for good less than a minute before.
     assert all(texts[-12:])

@@ -70,7 +70,7 @@ def test_only_a_recent_oomkilled_is_host_memory(reason: str, code: int, ago: flo
     assert str(code) in found["host_oom"].text
 
 
-def test_the_node_and_its_events_are_told_beside_the_last_end():
+def test_the_node_and_its_events_are_reported_beside_the_last_end():
     events = EventReport(
         ContainerId("", "", ""), {"SystemOOM": 1, "BackOff": 4}, {"SystemOOM": NOW - 9, "BackOff": NOW}
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 from kvpressure.signals.evidence import MAX_STARTS, Starts
 
 
-def test_a_server_that_is_seen_for_the_first_time_has_not_restarted() -> None:
+def test_a_server_that_is_read_for_the_first_time_has_not_restarted() -> None:
     starts = Starts()
     assert starts.lately("a", 100.0) is None
     assert not starts.restarted("a", 50.0)

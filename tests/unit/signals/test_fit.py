@@ -171,7 +171,7 @@ def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, ru
     assert (blocked_ratio, by_watermark_ratio) == (blocked, by_watermark)
 
 
-def test_free_tokens_are_told_as_they_are_judged():
+def test_free_tokens_are_reported_as_they_are_judged():
     made, _, _ = kept_free(0.35)
     derived, _ = compute(made, CONTEXT)
     # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
@@ -202,7 +202,7 @@ def test_a_pool_that_nobody_sizes_is_as_large_as_what_those_who_run_hold_says(us
 
 
 @pytest.mark.parametrize(("usage", "blocked"), [(0.9, 0.0), (0.999, 1.0)])
-def test_a_prefix_that_all_share_is_held_once(usage, blocked):
+def test_a_prefix_that_all_share_takes_room_once(usage, blocked):
     """Ten requests of 60 tokens of their own behind 540 that all share: 1140 tokens of the pool."""
     made = window(
         60,

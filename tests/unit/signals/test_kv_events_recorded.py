@@ -69,7 +69,7 @@ def test_the_share_of_the_time_is_that_of_the_ledger(recorded):
     assert max(map(abs, off)) < 0.25
 
 
-def test_eviction_is_told_once_it_took_a_fifth_of_twenty_seconds_or_more_of_fewer_and_from_then_on(recorded):
+def test_eviction_is_reported_once_it_took_a_fifth_of_twenty_seconds_or_more_of_fewer_and_from_then_on(recorded):
     views, seconds = recorded
 
     def takes_at(t: int, last: int) -> float:

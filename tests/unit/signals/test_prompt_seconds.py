@@ -63,7 +63,7 @@ def test_events_that_were_read_between_two_polls_are_set_beside_the_work_done_by
     assert fitted.seconds == pytest.approx(PROMPT, rel=1e-3)
 
 
-def test_nothing_is_told_too_soon_of_idle_or_rare_polls_nor_without_a_count_of_steps():
+def test_nothing_is_reported_too_soon_of_idle_or_rare_polls_nor_without_a_count_of_steps():
     assert Engine(interval=5.0).run(600) is None
     engine = Engine()
     assert engine.run(2.0 * LEAST_ROWS - 2) is None

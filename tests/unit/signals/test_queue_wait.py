@@ -119,7 +119,7 @@ def test_without_a_queue_nothing_is_unserved_even_where_a_healthy_request_takes_
     assert unserved(series(60, lambda _: 0.0, float, baseline={"e2e": 0.0}))[-1] == 0.0
 
 
-def test_a_queue_that_shrinks_is_not_told_although_it_still_takes_long_to_drain():
+def test_a_queue_that_shrinks_is_not_reported_although_it_still_takes_long_to_drain():
     found = unserved(series(80, lambda t: 40.0 if t < 60 else max(0.0, 40.0 - 4.0 * (t - 60)), lambda t: 0.5 * t))
     assert found[59] == pytest.approx(59.0, abs=2.0)
     assert found[70:] == [0.0] * 10
@@ -134,7 +134,7 @@ def test_a_queue_that_is_empty_now_and_then_has_lasted_and_one_that_is_over_begi
     assert 40 < again[-1] < 60
 
 
-def test_a_queue_that_breathes_has_lasted_since_before_its_troughs_and_is_not_told_in_them() -> None:
+def test_a_queue_that_breathes_has_lasted_since_before_its_troughs_and_is_not_reported_in_them() -> None:
     """Eight seconds of forty that wait, then eight of one: within every trough the queue shrinks."""
     found = unserved(series(120, lambda t: 40.0 if t % 16 < 8 else 1.0, float))
     assert found[115] == pytest.approx(115.0, abs=8.0)

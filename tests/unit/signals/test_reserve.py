@@ -46,7 +46,7 @@ def blocked(made: EngineWindow, requested: float) -> float | None:
     return fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS, requested_tokens=requested)).blocked_ratio
 
 
-def test_a_batch_that_grew_while_requests_waited_was_held_by_what_was_reserved():
+def test_a_batch_that_grew_while_requests_waited_was_limited_by_what_was_reserved():
     made, requested = engine(lambda t: 10.0 if t < 10 else 14.0)
     # 12,000 were not enough for a prompt of 400, its answer, and a tenth of what ten more may generate.
     assert requested == pytest.approx((12_000 - PROMPT + 0.1 * 10 * ANSWER / 2) / (1 + 0.1 * 10))

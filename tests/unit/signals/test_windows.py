@@ -36,7 +36,7 @@ def test_a_counter_that_falls_is_a_restart_from_zero():
     assert window.delta("steps") == 30 + 9
 
 
-def test_a_restart_that_the_counter_alone_does_not_show_is_told_by_the_page():
+def test_a_restart_that_the_counter_alone_does_not_show_is_known_from_the_page():
     window = window_of({"steps": 10.0})
     window.add(1.0, sample(counters={"steps": 25.0}), restarted=True)
     assert window.delta("steps") == 25
@@ -241,7 +241,7 @@ def test_gpu_utilization_is_unknown_as_soon_as_the_driver_gives_none():
     assert window.utilization is None
 
 
-def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
+def test_each_interval_is_computed_once_and_forgotten_with_its_polls():
     calls: list[tuple[float, float]] = []
 
     def span(before: Point, after: Point) -> float:
@@ -259,7 +259,7 @@ def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
     assert window.each_interval(lambda before, after: after.t) == [8.0], "another question is calls of all there are"
 
 
-def test_what_histograms_say_is_asked_again_when_some_came():
+def test_values_of_histograms_are_computed_again_when_some_came():
     calls: list[float] = []
 
     def count(window: EngineWindow, factor: float) -> float:
@@ -280,7 +280,7 @@ def test_what_histograms_say_is_asked_again_when_some_came():
     assert calls == [0.0, 6.0, 6.0]
 
 
-def test_what_a_poll_is_asked_twice_is_still_that_poll():
+def test_computing_twice_at_one_poll_still_gives_that_poll():
     window = EngineWindow(seconds=2, long_window_seconds=30)
     for t, running in ((0.0, 1.0), (1.0, 2.0), (2.0, 6.0), (3.0, 4.0)):
         window.add(t, sample({"running": running, f"at_{t:.0f}": 1.0}))

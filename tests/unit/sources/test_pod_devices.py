@@ -140,7 +140,7 @@ def test_a_claimed_device_is_known_by_its_name_or_its_cdi_names(
         claimed(""),
     ],
 )
-def test_a_claimed_device_that_cannot_be_told_makes_the_containers_gpus_unknown(device: ClaimDevice):
+def test_a_claimed_device_that_is_not_known_makes_the_containers_gpus_unknown(device: ClaimDevice):
     answer = (ContainerDevices(LLAMA, (PluginDevice("nvidia.com/gpu", A),), (device,)),)
     assignment = of(answer, AMD)[LLAMA]
     assert (assignment.gpus, assignment.exclusive) == ((), False)
@@ -246,7 +246,7 @@ def test_every_uuid_is_found_in_plain_and_replicated_ids_whatever_its_case(digit
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7), st.booleans())
-def test_a_pci_address_has_one_form_whoever_wrote_it(domain: int, bus: int, device: int, function: int, nvml: bool):
+def test_a_pci_address_has_one_form_in_every_spelling(domain: int, bus: int, device: int, function: int, nvml: bool):
     kernel = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
     written = f"{domain:08X}:{bus:02X}:{device:02X}.{function}" if nvml else kernel
     assert pci_address(written) == kernel

@@ -220,7 +220,7 @@ def test_engines_on_the_same_gpu_are_not_exclusive(machine: Machine):
     assert found[8000].assignment.why == f"GPU {A} is used by the process on port 8001 too"
 
 
-def test_amd_gpus_are_told_by_their_render_nodes_and_counted_in_the_drivers_order(machine: Machine):
+def test_amd_gpus_are_known_by_their_render_nodes_and_counted_in_the_drivers_order(machine: Machine):
     for node, minor, bus, partition in ((1, 128, 5, 0), (2, 129, 5, 1), (10, 136, 0x15, 0)):
         machine.kfd(node, minor, bus, partition)
     machine.xcp(1, 129)

@@ -45,7 +45,7 @@ def test_newer_versions_have_more():
 
 
 @pytest.mark.parametrize("medium", ["CPU", "STORAGE", "DISK", "REMOTE", "a tier with a name of more than 31 bytes"])
-def test_tiers_below_the_pool_are_told_apart(medium):
+def test_tiers_below_the_pool_are_distinguished(medium):
     assert [one.on_gpu for one in read(stored([1], medium=medium), as_array(removed(1, medium=medium)))] == [False] * 2
 
 
@@ -54,7 +54,7 @@ def test_the_pool_itself_has_several_names(medium):
     assert [one.on_gpu for one in read(stored([1], medium=medium), removed(1, medium=medium))] == [True] * 2
 
 
-def test_the_rank_is_read_where_it_is_told():
+def test_the_rank_is_read_where_it_is_given():
     assert decode.batch(payload(CLEARED, rank=3)).rank == 3
     assert decode.batch(payload(CLEARED, rank=300)).rank == 300
     assert decode.batch(payload(CLEARED)).rank is None

@@ -61,7 +61,7 @@ def test_misses_are_counted_from_what_a_publisher_sends(form):
         assert feed.error is None
 
 
-def test_only_the_topic_that_is_asked_for_comes():
+def test_only_the_requested_topic_comes():
     with Publisher(topic=b"kv-events") as publisher, following(publisher.port, topic="kv") as feed:
         assert publisher.subscribed() == b"kv"
         publisher.send(removed(NAMES[0]))
@@ -109,7 +109,7 @@ def test_a_replay_that_has_not_all_of_it_makes_it_forget():
         assert (report.counts["missing"], report.counts["replayed"], report.counts["forgotten"]) == (2, 0, 1)
 
 
-def test_a_publisher_that_has_gaps_again_and_again_is_not_asked_each_time():
+def test_a_publisher_that_has_gaps_again_and_again_gets_no_request_each_time():
     with Publisher(replays=True) as publisher:
         with following(publisher.port, replay_port=publisher.replay_port) as feed:
             publisher.subscribed()
@@ -268,7 +268,7 @@ def error_of(port: int) -> str:
         return feed.error.reason
 
 
-def test_whoever_is_no_publisher_is_told_as_such():
+def test_a_peer_that_is_no_publisher_is_an_error():
     def web(connection: socket.socket) -> None:
         connection.recv(64)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
