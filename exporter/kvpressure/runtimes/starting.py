@@ -51,9 +51,9 @@ class Flags:
     `limits` are those that are one option, by the name of the limit (`environment.LIMIT_NAMES`), and how its value is
     read. `capacity` computes the pool's tokens and where they are given from several options, `role` likewise the limit
     `kv_role`. `sizes_pool` is an option that sizes the pool by itself, so that the share of the memory says
-    nothing, "" where there is none; `output_cap` one that bounds every request's output. `ranks` are the options
-    whose product is how many GPUs a server takes on its machine, every spelling of each, with their dashes. `tls`
-    makes it serve https. `sizing` are those that a plan needs.
+    nothing, "" where there is none; `output_cap` one that bounds every request's output. `data_local` is how many of
+    the data-parallel ranks are on this machine, if not all. `tls` makes it serve https. `sizing` are those that a plan
+    needs.
     """
 
     dialect: Dialect
@@ -63,7 +63,7 @@ class Flags:
     sizes_pool: str = ""
     output_cap: str = ""
     model: str = "model"
-    ranks: tuple[tuple[str, ...], ...] = ()
+    data_local: str = ""
     tls: str = ""
     sizing: Sizing = field(default_factory=Sizing)
 

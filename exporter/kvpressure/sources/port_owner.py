@@ -15,7 +15,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.launch import declared, read_limits, read_start, runtime_of
+from kvpressure.commandline.options import whole
+from kvpressure.launch import Start, declared, read_limits, read_start, runtime_of
 from kvpressure.model.environment import Assignment, ContainerId, DeclaredLimit, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
@@ -32,7 +33,6 @@ from kvpressure.sources.pod_devices.processes import (
     links,
     listening,
     parents_of_all,
-    ranks,
     read,
     root_of,
     visible_gpus,
@@ -148,7 +148,7 @@ def _owner(
     limits = None if runtime is None else declared(read_limits(start), seen=start.seen)
     family = [_process(pid, proc) for pid in family_of(root, parents)]
     try:
-        return PortOwner(root, _gpus(family, argv, runtime or ASSUMED, names), limits)
+        return PortOwner(root, _gpus(family, gpu_count(start, runtime or ASSUMED), names), limits)
     except UnknownGpusError as reason:
         return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), limits)
 
@@ -163,7 +163,27 @@ def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
     return owner
 
 
-def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, names: KernelNames) -> Assignment:
+def gpu_count(start: Start, runtime: Runtime) -> int | None:
+    """Return how many GPUs a server's options request on this machine; None where a file or a variable may change it.
+
+    With several machines it is more than there are here.
+    """
+    options, flags = (
+        next((one.options for one in start.servers if one.runtime is runtime), None),
+        runtime.starting.flags,
+    )
+    if options is None or options.hidden or start.cut:
+        return None
+    count, local = 1, flags.data_local in options.given
+    for name in (flags.sizing.tensor, flags.sizing.pipeline, flags.data_local if local else flags.sizing.data):
+        if name in options.given:
+            if (size := whole(options.given[name].text)) is None:
+                return None
+            count *= int(size)
+    return count
+
+
+def _gpus(family: Sequence[_Process], count: int | None, names: KernelNames) -> Assignment:
     """Return what the listener and its descendants may use: what is visible to them, else the devices they have open.
 
     An engine takes as many of its visible GPUs as it has ranks, from the first on. CUDA and HIP may open devices that
@@ -171,7 +191,6 @@ def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, nam
     """
     open_devices = {device for process in family for device in process.open or ()}
     amd = "kfd" in open_devices or any(device.startswith("renderD") for device in open_devices)
-    count = ranks(argv, runtime.starting.flags.ranks)
     if (visible := _visible(family, names, amd=amd)) is not None:
         if not visible:
             raise UnknownGpusError("the process was started with no GPU visible to it")

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.commandline.budget import Budget
 from kvpressure.config.target import Target
-from kvpressure.runtimes.vllm.launch import FLAGS
+from kvpressure.launch import read_start
+from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.sources.pod_devices.ids import PROC, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
     UnknownGpusError,
@@ -21,11 +23,10 @@ from kvpressure.sources.pod_devices.processes import (
     holders_of,
     listening,
     parents_of_all,
-    ranks,
     root_of,
     visible_gpus,
 )
-from kvpressure.sources.port_owner import LocalProcesses, find_owners
+from kvpressure.sources.port_owner import LocalProcesses, find_owners, gpu_count
 from kvpressure.sources.source import Known
 from tests.support.engine_kit import VirtualClock
 
@@ -294,12 +295,13 @@ def test_numbers_that_cannot_be_followed_are_refused_with_a_sentence():
     ],
 )
 def test_the_ranks_of_a_command_line_are_counted_in_every_spelling(args: str, count: int | None):
-    assert ranks([*SERVE, *args.split()], FLAGS.ranks) == count
+    assert gpu_count(read_start(SERVE[:1], [*SERVE[1:], *args.split()], {}, Budget()), ASSUMED) == count
 
 
 @given(st.lists(st.text(max_size=12)), st.dictionaries(st.text(max_size=25), st.text(max_size=25)))
 def test_no_command_line_and_no_environment_is_too_strange(argv: list[str], environ: dict[str, str]):
-    assert (count := ranks(argv, FLAGS.ranks)) is None or count >= 1
+    count = gpu_count(read_start(argv[:1], argv[1:], {}, Budget()), ASSUMED)
+    assert count is None or count >= 1
     for amd in (False, True):
         with suppress(UnknownGpusError):
             visible_gpus(environ, KernelNames(), amd=amd)

@@ -69,11 +69,6 @@ FLAGS: Final = Flags(
     },
     role=_role,
     model="model-path",
-    ranks=(
-        ("--tensor-parallel-size", "--tp-size", "--tp"),
-        ("--pipeline-parallel-size", "--pp-size", "--pp"),
-        ("--data-parallel-size", "--dp-size", "--dp"),
-    ),
     tls="ssl-certfile",
     sizing=Sizing("tp-size", "pp-size", "dp-size", "ep-size", "kv-cache-dtype", "dtype", "quantization"),
 )

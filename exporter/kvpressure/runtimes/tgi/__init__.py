@@ -131,7 +131,6 @@ FLAGS: Final = Flags(
         "kv_capacity_tokens": ("max-batch-total-tokens", whole),
     },
     model="model-id",
-    ranks=(("--num-shard",),),
     sizing=Sizing(tensor="num-shard", kv_cache_dtype="kv-cache-dtype", dtype="dtype", quantization="quantize"),
 )
 

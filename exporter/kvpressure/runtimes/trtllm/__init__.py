@@ -47,10 +47,6 @@ FLAGS: Final = Flags(
         "gpu_memory_utilization": ("free-gpu-memory-fraction", share),
     },
     model="",
-    ranks=(
-        ("--tensor_parallel_size", "--tensor-parallel-size", "--tp_size", "--tp-size"),
-        ("--pipeline_parallel_size", "--pipeline-parallel-size", "--pp_size", "--pp-size"),
-    ),
     sizing=Sizing("tensor-parallel-size", "pipeline-parallel-size", expert="moe-expert-parallel-size"),
 )
 

@@ -1,4 +1,4 @@
-"""What /proc says of sockets and processes, and which GPUs one may use by its environment and command line.
+"""What /proc says of sockets and processes, and which GPUs one may use by its environment.
 
 What may not be read is absent, and nothing raises for it; no driver is called.
 """
@@ -131,23 +131,6 @@ def visible_gpus(environ: Mapping[str, str], names: KernelNames, *, amd: bool) -
     return tuple(_inside(entry, within) for entry in entries)
 
 
-def ranks(argv: Sequence[str], flags: Sequence[Sequence[str]]) -> int | None:
-    """Return how many GPUs an engine's command line requests on this machine; None where a file may change it.
-
-    `flags` are the spellings of each size that is multiplied: tensor, pipeline and local data parallel. With several
-    machines it is more than there are here.
-    """
-    if any(arg == "--config" or arg.startswith("--config=") for arg in argv):
-        return None
-    count = 1
-    for spellings in flags:
-        text = next((value for flag in spellings if (value := _option(argv, flag)) is not None), "1")
-        if not text.isdecimal() or not 0 < int(text) <= 4096:
-            return None
-        count *= int(text)
-    return count
-
-
 def _visible_amd(environ: Mapping[str, str], names: KernelNames) -> tuple[str, ...] | None:
     hip, rocr = _first(environ, _HIP), _first(environ, (_ROCR,))
     if hip is None and rocr is None:
@@ -188,14 +171,3 @@ def _entries(text: str) -> list[str]:
     # CUDA stops at the first entry that is no device.
     end = next((n for n, entry in enumerate(entries) if entry in ("", "-1") or entry.startswith("No")), len(entries))
     return entries[:end]
-
-
-def _option(argv: Sequence[str], flag: str) -> str | None:
-    """Return the last value of a flag, `--flag value` or `--flag=value`, with underscores or dashes."""
-    found = None
-    for position, arg in enumerate(argv):
-        name, equals, value = arg.partition("=")
-        if name.replace("_", "-") != flag:
-            continue
-        found = value if equals else next(iter(argv[position + 1 : position + 2]), "")
-    return found
