@@ -88,10 +88,10 @@ class Table:
     runtime: str
     prefix: str
     spellings: tuple[str, ...]
-    relayed: frozenset[str]
     gauges: tuple[Row, ...]
     counters: tuple[Row, ...]
-    histograms: tuple[Row, ...]
+    histograms: tuple[Row, ...] = ()
+    relayed: frozenset[str] = frozenset()
     info: str = ""
     info_cache: Callable[[Mapping[str, str], PageFacts], CacheConfig] = field(
         default=lambda labels, facts: CacheConfig()  # noqa: ARG005 - a table without an `info`
@@ -221,5 +221,5 @@ class OptionalSignal:
 
     what: str
     signals: tuple[str, ...]
-    series: tuple[str, ...]
     how: str
+    series: tuple[str, ...] = ()

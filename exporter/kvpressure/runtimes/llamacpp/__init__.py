@@ -40,7 +40,6 @@ LLAMACPP: Final = Table(
     runtime="llamacpp",
     prefix="llamacpp:",
     spellings=("llamacpp:", "llamacpp_"),
-    relayed=frozenset(),
     gauges=(
         Row("running", ("llamacpp:requests_processing",)),
         Row("waiting", ("llamacpp:requests_deferred",)),
@@ -54,7 +53,6 @@ LLAMACPP: Final = Table(
         Row("accepted_draft_tokens", ("llamacpp:spec_decode_num_accepted_tokens_total",)),
         Row("steps", ("llamacpp:n_decode_total",)),
     ),
-    histograms=(),
     complete=complete,
 )
 
@@ -63,7 +61,6 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="how much of the context is in use, in all slots",
         signals=("kv_usage", "capacity_tokens"),
-        series=(),
         how="no current build of llama.cpp exports it; GET /slots has it request by request",
     ),
 )
@@ -163,7 +160,7 @@ _MEMORY: Final = "the memory that the context takes (--ctx-size)"
 
 ADVICE: Final = Advice(
     serve="llama-server --metrics --model MODEL",
-    port=8080,
+    port=PORT,
     process="llama-server",
     failures="out of memory|GGML_ASSERT|failed to allocate|Context size has been exceeded",
     series="llamacpp:",

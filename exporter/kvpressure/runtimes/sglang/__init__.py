@@ -135,7 +135,7 @@ _FLAGS: Final = {
 
 ADVICE: Final = Advice(
     serve="python3 -m sglang.launch_server --model-path MODEL",
-    port=30000,
+    port=PORT,
     process="sglang",
     failures="out of memory|Not enough memory|hit an exception",
     series="sglang:",

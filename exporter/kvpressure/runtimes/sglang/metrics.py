@@ -51,7 +51,6 @@ SGLANG: Final = Table(
     runtime="sglang",
     prefix="sglang:",
     spellings=("sglang:", "sglang_"),
-    relayed=frozenset(),
     gauges=(
         Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
         # Requests whose grammar is still being compiled are in another queue and not among these.
@@ -109,7 +108,6 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="why requests wait: for room, or put off on their own account",
         signals=("waiting_deferred",),
-        series=(),
         how="no version of SGLang exports it",
     ),
     OptionalSignal(
@@ -128,7 +126,6 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="how long prefill took",
         signals=("prefill_seconds",),
-        series=(),
         how="no version of SGLang exports it",
     ),
 )

@@ -28,7 +28,6 @@ TGI: Final = Table(
     runtime="tgi",
     prefix="tgi_",
     spellings=("tgi_",),
-    relayed=frozenset(),
     gauges=(
         Row("running", ("tgi_batch_current_size",)),
         Row("waiting", ("tgi_queue_size",)),
@@ -65,20 +64,17 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="why requests wait: for room, or put off on their own account",
         signals=("waiting_deferred",),
-        series=(),
         how="no version of TGI exports it",
     ),
     OptionalSignal(
         what="how many tokens the KV cache holds, of which the page tells only what is reserved",
         signals=("capacity_tokens",),
-        series=(),
         how="no version of TGI exports it: let kvpressure read the engine's log from its start on (logs in the "
         "settings), which says Setting max batch total tokens to",
     ),
     OptionalSignal(
         what="how long prefill took",
         signals=("prefill_seconds",),
-        series=(),
         how="no version of TGI exports it request by request",
     ),
 )
@@ -171,7 +167,7 @@ _FLAGS: Final = {
 
 ADVICE: Final = Advice(
     serve="text-generation-launcher --model-id MODEL",
-    port=80,
+    port=PORT,
     process="text-generation-",
     failures="out of memory|Shard [0-9]+ crashed|Not enough memory",
     series="tgi_",

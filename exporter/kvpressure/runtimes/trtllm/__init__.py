@@ -84,7 +84,7 @@ _FLAGS: Final = {
 
 ADVICE: Final = Advice(
     serve="trtllm-serve MODEL",
-    port=8000,
+    port=PORT,
     process="trtllm-serve",
     failures="out of memory|OutOfMemory|Error in event loop|Executor worker died",
     series="trtllm_",
