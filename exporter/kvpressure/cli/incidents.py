@@ -18,9 +18,9 @@ from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.incident import Price
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
-from kvpressure.model.view import Price
 from kvpressure.tools.incidents.collect import priced
 from kvpressure.tools.incidents.files import as_html, as_markdown
 from kvpressure.tools.incidents.journal import Journal

@@ -29,8 +29,9 @@ from kvpressure.exposition import Snapshot
 from kvpressure.exposition.profile import Profile
 from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
+from kvpressure.model.incident import Price
 from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, SourceHealth
-from kvpressure.model.view import EngineKey, EngineView, Price, decode_side_of, peers_of
+from kvpressure.model.view import EngineKey, EngineView, decode_side_of, peers_of
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.urls import typed_address

@@ -12,8 +12,8 @@ from typing import Final
 
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.incident import Incident
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
-from kvpressure.model.view import Incident
 
 STAGES: dict[Stage, str] = {
     Stage.NONE: "",

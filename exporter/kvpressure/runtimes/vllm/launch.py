@@ -19,6 +19,7 @@ NAMES: Final[Mapping[str, str]] = {
     "block-size": "block-s",
     "config": "config",
     "data-parallel-size": "data-parallel-size",
+    "data-parallel-size-local": "data-parallel-size-l",
     "dtype": "dtype",
     "enable-expert-parallel": "enable-ex",
     "generation-config": "generation-c",
@@ -109,6 +110,7 @@ FLAGS: Final = Flags(
         output_caps=_output_caps,
         short={
             "-dp": "data-parallel-size",
+            "-dpl": "data-parallel-size-local",
             "-pp": "pipeline-parallel-size",
             "-q": "quantization",
             "-tp": "tensor-parallel-size",
@@ -127,11 +129,7 @@ FLAGS: Final = Flags(
     # vLLM then sizes the pool by that alone, whatever the utilization says.
     sizes_pool="kv-cache-memory-bytes",
     output_cap="override-generation-config",
-    ranks=(
-        ("--tensor-parallel-size", "-tp"),
-        ("--pipeline-parallel-size", "-pp"),
-        ("--data-parallel-size-local", "-dpl", "--data-parallel-size", "-dp"),
-    ),
+    data_local="data-parallel-size-local",
     tls="ssl-certfile",
     sizing=Sizing(
         tensor="tensor-parallel-size",

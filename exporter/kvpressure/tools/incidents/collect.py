@@ -15,10 +15,11 @@ from kvpressure.advice.desired import ReplicaReading, desired_replicas, most_rep
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import evidence_json, limits_json, missing_json
+from kvpressure.model.incident import Incident, Price
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
-from kvpressure.model.view import LOSING, EngineView, Incident, Price
+from kvpressure.model.view import LOSING, EngineView
 from kvpressure.tools.incidents.judged_alerts import Alarm, Fired, ours
 from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.words import COUNTED_RATIO
