@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import httpx2
 
 from kvpressure.net.addresses import parsed, refusal
@@ -15,7 +13,7 @@ class Names(httpx2.AsyncBaseTransport):
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, *, proxied: bool) -> None:
         self._transport, self._proxied = transport, proxied
-        self._resolver = ThreadPerLookup(partial(refusal, link_local=False))
+        self._resolver = ThreadPerLookup()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response of the first address that accepts a connection. Raises what httpx2 does, and OSError."""

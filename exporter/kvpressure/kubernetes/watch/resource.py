@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from kvpressure.kubernetes import Action
-from kvpressure.net.schedule import Backoff
+from kvpressure.net.schedule import backoff_ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Tuning:
         if not failures:
             return self.spacing_seconds
         limit = self.refused_limit_seconds if reason in REFUSED else self.retry_limit_seconds
-        skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, failures, self.retry_seconds)
+        skipped = backoff_ticks(failures, self.retry_seconds, limit)
         return self.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from kvpressure.engines.planner import Plan, make_plan
+from kvpressure.engines.plan import Plan
+from kvpressure.engines.planner import make_plan
 from kvpressure.engines.reader import label_signals
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import Series, in_one_go
