@@ -94,7 +94,7 @@ async def test_a_triage_that_is_cancelled_while_it_stops_looking_ends_so() -> No
         pass
 
     async def looking() -> None:
-        async with PodTriage._looking(SimpleNamespace(_look=look, _keep_looking=slow_to_end)):  # type: ignore[arg-type]
+        async with PodTriage._refreshing(SimpleNamespace(_refresh=look, _keep_refreshing=slow_to_end)):  # type: ignore[arg-type]
             await turns(1)
 
     assert await is_cancelled_while_it_ends(looking())

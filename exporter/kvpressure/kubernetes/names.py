@@ -1,4 +1,4 @@
-"""Names of API servers, resolved beside the event loop, and addresses that are never connected to (decision 0152)."""
+"""Name lookups of API servers in a thread, without the addresses that must not be requested (decision 0152)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 
 
 class Names(httpx2.AsyncBaseTransport):
-    """Gives `transport` requests to addresses; behind a proxy, which resolves names itself, they stay as they are."""
+    """A transport that resolves names for `transport`; not behind a proxy, which resolves them itself."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, *, proxied: bool) -> None:
         self._transport, self._proxied = transport, proxied
