@@ -218,7 +218,7 @@ class Demo:
                     if (latest := _verdict(view)) not in ("", verdict):
                         verdict = latest
                         say(f"       kvpressure says: {verdict}")
-                    say(_row(seconds, view))
+                    say("  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS))))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
         say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
 
@@ -259,10 +259,6 @@ def _verdict(view: EngineView) -> str:
     if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
     return f"{cause_words(diagnosis)}. {meaning(diagnosis)}"
-
-
-def _row(seconds: float, view: EngineView) -> str:
-    return "  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS)))
 
 
 def _clock_text(seconds: float) -> str:

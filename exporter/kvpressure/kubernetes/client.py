@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 import ssl
-import urllib.request
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -20,6 +18,7 @@ from kvpressure.kubernetes.credentials import Credentials
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.names import Names
 from kvpressure.kubernetes.objects import Object, at
+from kvpressure.net.outgoing import environment_proxy, is_supported, reason_and_sentence
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ class KubeClient:
 
     def unreachable(self, error: BaseException) -> KubeError:
         """Return the KubeError for a request that raised one of `FAILURES`."""
-        reason, cause = _explain(error, self._shown)
+        reason, cause = reason_and_sentence(error, self._shown, "the cluster's CA")
         return KubeError(f"the API server of {self._who} cannot be reached: {cause}", reason=reason, cause=cause)
 
 
@@ -233,30 +232,10 @@ async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _explain(error: BaseException, where: str) -> tuple[str, str]:
-    """Return reason and sentence for an error of httpx2, ssl or the system in a request to `where`."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
-        causes.append(cause)
-    if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
-        return "tls", f"TLS with {where} failed: {brief(found, 120)}; check the cluster's CA and the server's name"
-    if any(isinstance(one, ConnectionRefusedError) for one in causes):
-        return "unreachable", f"connection refused by {where}; is it up and the port right?"
-    text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
-    plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError | OSError):
-        return "unreachable", f"no connection to {where}: {plain}"
-    if isinstance(error, httpx2.InvalidURL | ValueError):
-        return "config", f"{where} cannot be used: {plain}"
-    return "connection", f"the connection to {where} broke: {plain}"
-
-
 def _proxy(config: Config, url: httpx2.URL, *, daemon: bool) -> str:
     """Return the kubeconfig's proxy, else the environment's, as kubectl does. Raises KubeError unless it is HTTP."""
-    proxy = config.proxy
-    if not proxy and not daemon and not urllib.request.proxy_bypass_environment(url.host):  # type: ignore[attr-defined]
-        proxy = urllib.request.getproxies_environment().get(url.scheme, "")
-    if proxy and not proxy.startswith(("http://", "https://")):
+    proxy = config.proxy or ("" if daemon else environment_proxy(url.scheme, url.host))
+    if not is_supported(proxy):
         scheme = proxy.partition(":")[0]
         raise KubeError(
             f"the proxy for {brief(url.host)} is a {scheme} one; only http and https proxies are understood"

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, NoReturn
 
-import httpx2
-
 from kvpressure.model.record import SourceError
+from kvpressure.net.outgoing import reason_and_sentence
 from kvpressure.printable import brief
 
 MAX_VALUES: Final = 1_000_000
@@ -219,23 +217,11 @@ def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str
 
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
-    """Return what httpx2, ssl or the system raised on the way there."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
-        causes.append(cause)
-    if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
-        text = f"TLS with {where} failed: {brief(found, 120)}; check --ca-file, --cert-file and the server's name"
-        return PrometheusError("tls", text)
-    if any(isinstance(one, ConnectionRefusedError) for one in causes):
-        text = f"connection refused by {where}; is it up and the port right? Is a port-forward running?"
-        return PrometheusError("unreachable", text)
-    text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
-    plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
-        return PrometheusError("unreachable", f"no connection to {where}: {plain}")
-    if isinstance(error, httpx2.InvalidURL | ValueError):
-        return PrometheusError("config", f"{where} cannot be queried: {plain}")
-    return BusyError("connection", f"the connection to {where} broke: {plain}")
+    """Return the error for what httpx2, ssl or the system raised in a request; a broken connection may be repeated."""
+    hints = "--ca-file, --cert-file", " Is a port-forward running?"
+    reason, sentence = reason_and_sentence(error, where, *hints)
+    broke = reason == "connection" or (reason == "unreachable" and isinstance(error, OSError))
+    return (BusyError if broke else PrometheusError)(reason, sentence)
 
 
 def _message(body: bytes) -> str:

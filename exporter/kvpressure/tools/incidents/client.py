@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-import urllib.request
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import httpx2
 from kvpressure.kubernetes.names import Names
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import TlsOptions, tls_context, tls_files
+from kvpressure.net.outgoing import environment_proxy, is_supported
 from kvpressure.printable import brief
 from kvpressure.tools.incidents.answers import (
     MAX_SERIES,
@@ -244,15 +244,10 @@ def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> di
 
 
 def _proxy(url: str) -> str:
-    """Return the proxy that the environment names for it, "" for none.
-
-    Raises PrometheusError for one that is not HTTP.
-    """
+    """Return the environment's proxy for a URL, "" for none. Raises PrometheusError unless it is an HTTP one."""
     parts = urlsplit(url)
-    if urllib.request.proxy_bypass_environment(parts.hostname or ""):  # type: ignore[attr-defined]
-        return ""
-    proxy = urllib.request.getproxies_environment().get(parts.scheme, "")
-    if proxy and not proxy.startswith(("http://", "https://")):
+    proxy = environment_proxy(parts.scheme, parts.hostname or "")
+    if not is_supported(proxy):
         raise PrometheusError("config", f"the proxy for {brief(parts.hostname)} is not an http or https proxy")
     return proxy
 
