@@ -59,7 +59,7 @@ def command(**flags: str | None) -> None:
     """Run the exporter.
 
     Without any settings it serves this machine: the GPUs it finds and an engine on localhost:8000. SIGHUP reloads the
-    settings, SIGUSR1 lets go of the GPU drivers for a while, SIGTERM ends it within two seconds, a second one at once.
+    settings, SIGUSR1 releases the GPU drivers for a while, SIGTERM ends it within two seconds, a second one at once.
     """
     flags_given = given(flags)
 

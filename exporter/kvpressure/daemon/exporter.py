@@ -106,8 +106,8 @@ class Daemon:
     def advice(self, view: EngineView) -> tuple[Action, ...]:
         """Return what to do about one engine; empty while it has no diagnosis or nothing is wrong."""
         engines, thresholds = self._snapshot.engines, self._loaded.thresholds
-        mine = view.key.model_name, view.namespace
-        replicas = {other.key.target for other in engines if (other.key.model_name, other.namespace) == mine}
+        model = view.key.model_name, view.namespace
+        replicas = {other.key.target for other in engines if (other.key.model_name, other.namespace) == model}
         target = next((target for target in self._targets.targets if target.name == view.key.target), None)
         make = partial(make_actions, target=target, engines=engines, thresholds=thresholds)
         return self._advised.advice(view, thresholds, len(replicas), make)
