@@ -1,6 +1,7 @@
 """Causes of a queue that stands at a gateway in front of the engine, by what holds the gateway's pool back.
 
-Where it is the queue of the engines themselves, they are judged by that queue, as if there were no gateway.
+An engine in which requests wait as well is judged by what makes these wait, as if there were no gateway, but never as
+healthy.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ def by_kv_usage(facts: Facts) -> bool | None:
 
 
 @fact()
+def waits_in_engine(facts: Facts) -> bool:
+    """Return whether requests wait in the engine too while the gateway holds others back."""
+    ratio = _queue(facts.window).in_engine_ratio
+    return ratio is not None and ratio >= facts.thresholds.waiting_min_ratio
+
+
+@fact()
 def holds_some(facts: Facts) -> bool:
     """Return whether the gateway held requests back in any poll."""
     return bool(_queue(facts.window).held_ratio)
@@ -103,10 +111,10 @@ RULES: Final = (
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        held & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
+        held & ~waits_in_engine & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
         _own_limit,
         admission_blocked=False,
         preempting=False,
     ),
-    _rule("unexplained", Cause.UNKNOWN, held, _held),
+    _rule("unexplained", Cause.UNKNOWN, held & ~waits_in_engine, _held),
 )
