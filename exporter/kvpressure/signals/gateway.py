@@ -6,6 +6,7 @@ counts waiting requests counts them. An engine that runs nothing is given none, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -80,7 +81,6 @@ def with_gateways(
     usage = sample.gauges.get("kv_usage") if usage is None else usage
     depth = busiest.engine_queue_requests
     depth = sample.gauges.get("waiting") if depth is None else depth
-    kept = 1.0 - most if queue and most is not None else None
     taken = share if sample.gauges.get("running") else 0.0
     more = {
         IN_ENGINE: sample.gauges.get("waiting"),
@@ -90,6 +90,9 @@ def with_gateways(
         _KV: None if usage is None or most is None else usage / most,
         _QUEUE: None if depth is None else depth / busiest.engine_queue_max_requests,
     }
+    # Requests that wait in the engines may have all of the caches.
+    by_queue = (more[_QUEUE] or 0.0) > (math.inf if more[_KV] is None else more[_KV])
+    kept = None if most is None or not queue or by_queue else 1.0 - most
     return replace(
         sample, gauges=_waiting(sample.gauges, taken) | {name: one for name, one in more.items() if one is not None}
     ), kept
