@@ -58,6 +58,8 @@ DONE: Final = frozenset(
 )
 """Changes that the lab can do."""
 ENOUGH_RATIO: Final = 0.9
+MOMENTS: Final = 4
+MOMENT_SECONDS: Final = 15
 WARM_SECONDS: Final = 30
 """Until then verdicts are of the clients' arrival."""
 TOLD_WITHIN_SECONDS: Final = 30
@@ -171,10 +173,23 @@ def main() -> int:
         print(f"{name}: at the gateway {behind.queue:.1f} on average; {called}")
         print(f"  without: {dict(alone.causes.most_common(3))}; {', '.join(steps[0])}")
         print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(steps[1])}{'' if same else '  (!)'}")
+        if second is not None:
+            _moments(alone, behind, second)
         if options.best and second is not None:
             failed += _best(regime, clock, behind.views[second]) < ENOUGH_RATIO
         sys.stdout.flush()
     return int(failed > 0)
+
+
+def _moments(alone: Run, behind: Run, last: int) -> None:
+    """Print in how many moments the steps are the same, and in how many they are without a gateway as just before."""
+    seconds = [last - MOMENT_SECONDS * number for number in range(MOMENTS)]
+    both = [second for second in seconds if second in alone.views and second in behind.views]
+    steps = {second: set(_steps(alone.views[second])) for second in seconds if second in alone.views}
+    same = sum(steps[second] == set(_steps(behind.views[second])) for second in both)
+    pairs = [(steps[one], steps[one - MOMENT_SECONDS]) for one in steps if one - MOMENT_SECONDS in steps]
+    steady = sum(one == before for one, before in pairs)
+    print(f"  moments: the same in {same} of {len(both)}; without, as before in {steady} of {len(pairs)}")
 
 
 def _played(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Sequence[Page], Sequence[Second]]:
