@@ -49,8 +49,9 @@ class GatewayQueue:
     """What the gateways in front of an engine hold back, over some polls; None where none reports a queue.
 
     `requests` are those of the whole pool and `seconds` how long those that left were there; `held_ratio` is the share
-    of polls with any, `in_engine_ratio` of those in which requests wait in the engine too. `kv_ratio` and `engine_queue_ratio` are the use of the cache and the queue of the pool's engines
-    over what the gateway lets them come to, in the polls with any.
+    of polls with any, `in_engine_ratio` of those in which requests wait in the engine too. `kv_ratio` and
+    `engine_queue_ratio` are the use of the cache and the queue of the pool's engines over what the gateway lets them
+    come to, in the polls with any.
     """
 
     requests: float | None = None
