@@ -15,55 +15,43 @@ of its 20 s show it, and 10 s later.
 
 With `--best`, behind the gateway every set of the changes that were advised or declined is run too, and what is advised
 is compared with the best of those that cost no more hardware or accuracy: answers a second, of which late ones count by
-the limit of `bench/advice/results.json` over their time, the time at the gateway included.
+a limit over their time, the time at the gateway included. The limit is that of `bench/advice/results.json`, or what it
+is there: twice the p95 of a quarter of the clients, without a gateway.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from bench.advice.__main__ import RESULTS
-from bench.advice.changes import Key, change, costs_no_more, key, sets
 from kvpressure.advice.advise import Place, advise
-from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import forecast_of
 from kvpressure.config.target import Target
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView
 from tests.lab.api import Api
-from tests.lab.changed import long_last, shared
 from tests.lab.clock import Clock
 from tests.lab.core import Core
 from tests.lab.fetch import NEWEST, fetch, package
+from tests.lab.gateway_best import THRESHOLDS, WARM_SECONDS, best
 from tests.lab.messages import Asked
-from tests.lab.regime import Edge, Regime, changed, regimes
+from tests.lab.regime import Regime, regimes
 from tests.lab.world import Page, Result, World
 
 QUEUE_DEPTH_THRESHOLD: Final = 5.0
 KV_CACHE_UTIL_THRESHOLD: Final = 0.8
 REFRESH_SECONDS: Final = 0.05
-DONE: Final = frozenset(
-    {"cap_prompt", "cap_output", "max_num_seqs", "max_num_batched_tokens", "kept_free", "kv_cache_dtype"}
-    | {"short_first", "add_replica"}
-)
-"""Changes that the lab can do."""
 ENOUGH_RATIO: Final = 0.9
 MOMENTS: Final = 4
 MOMENT_SECONDS: Final = 15
-WARM_SECONDS: Final = 30
-"""Until then verdicts are of the clients' arrival."""
 TOLD_WITHIN_SECONDS: Final = 30
-THRESHOLDS: Final = load_thresholds()
 TARGET: Final = Target("engine-0")
 
 
@@ -176,7 +164,7 @@ def main() -> int:
         if second is not None:
             _moments(alone, behind, second)
         if options.best and second is not None:
-            failed += _best(regime, clock, behind.views[second]) < ENOUGH_RATIO
+            failed += best(regime, behind.views[second], partial(_run, clock=clock)) < ENOUGH_RATIO
         sys.stdout.flush()
     return int(failed > 0)
 
@@ -193,11 +181,11 @@ def _moments(alone: Run, behind: Run, last: int) -> None:
 
 
 def _played(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Sequence[Page], Sequence[Second]]:
-    result, front = _run(regime, clock, gateway=gateway)
+    result, front = _run(regime, clock=clock, gateway=gateway)
     return result.pages, () if front is None else front.seconds
 
 
-def _run(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Result, Gateway | None]:
+def _run(regime: Regime, *, clock: Clock, gateway: bool) -> tuple[Result, Gateway | None]:
     from tests.lab.clock import BEGIN  # noqa: PLC0415 - with the server, which imports vLLM's names
     from tests.lab.server import Server  # noqa: PLC0415
 
@@ -208,38 +196,6 @@ def _run(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Result, Gatewa
         front = Gateway(server._world, server._core, server._api)
         server._clients._api = front
     return server.run(), front
-
-
-def _best(regime: Regime, clock: Clock, view: EngineView) -> float:
-    """Return what is advised behind the gateway over the best set of changes that costs no more; print both."""
-    assert view.diagnosis is not None
-    place = Place(target=view.key.target, runtime=view.runtime)
-    found = forecast_of(Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, view.observed))
-    if found.choice is None:
-        print(f"  nothing predicted: {found.reason}")
-        return 1.0
-    limit = next(row["limit_seconds"] for row in json.loads(RESULTS.read_text()) if row["name"] == regime.name)
-    advised = key(step.change for step in found.choice.steps if step.change.key in DONE)
-    tried = [step.change for step in (*found.choice.steps, *found.choice.declined) if step.change.key in DONE]
-    got = {chosen: _goodput(regime, clock, chosen, limit) for chosen in {advised, *sets(tried)}}
-    best = max((chosen for chosen in got if costs_no_more(chosen, advised)), key=lambda chosen: got[chosen])
-    share = got[advised] / got[best] if got[best] else 1.0
-    print(f"  advised {dict(advised)}: {got[advised]:.2f} answers/s, {share:.0%} of the best, {dict(best)}")
-    print(f"  as it is: {got.get((), 0.0):.2f} answers/s; {len(got)} sets were run")
-    return share
-
-
-def _goodput(regime: Regime, clock: Clock, done: Key, limit: float) -> float:
-    made = change(regime, done)
-    wanted = replace(shared(changed(regime, **made.flags), made.shared), edge=Edge(**made.edge), expect="")
-    if made.long_last:
-        wanted = long_last(wanted, made.long_last)
-    result, front = _run(wanted, clock, gateway=True)
-    assert front is not None
-    since = result.pages[0].t + WARM_SECONDS
-    whole = [one for one in result.answers if one.ok and not one.cut and one.t >= since and one.ended is not None]
-    late = (one.seconds + front.held.get(one.ended.name, 0.0) for one in whole if one.ended is not None)
-    return made.shared * sum(min(1.0, limit / seconds) for seconds in late) / (regime.seconds - WARM_SECONDS)
 
 
 def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
