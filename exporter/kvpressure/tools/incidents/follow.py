@@ -91,7 +91,8 @@ class Task:
     """One target to follow: what a worker needs to know.
 
     `stretches` say whether they reach to the end of the time looked at. `step` is None for as often as it was scraped,
-    `declared` None where its limits are unknown, `pool` None of an engine that is behind no gateway.
+    `declared` None where its limits are unknown, `pool` None of an engine that is behind no gateway, `role` "" where
+    the Prometheus has none.
     """
 
     server: Server
@@ -102,6 +103,7 @@ class Task:
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
     pool: Pool | None = None
+    role: str = ""
 
     @property
     def key(self) -> Key:
@@ -118,6 +120,7 @@ class Follower:
     thresholds: Thresholds
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
+    role: str = ""
     advises: bool = True
     samples: int = 0
     _newest: float = float("-inf")
@@ -137,6 +140,7 @@ class Follower:
             pod=target.pod,
             container=target.get("container"),
             limits=self.declared,
+            role=self.role,
         )
 
     def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = ()) -> None:
@@ -215,9 +219,8 @@ def follow(server: Prometheus, task: Task) -> Json:
             continue
         every = max(own or SHORTEST_STEP_SECONDS, task.step or 0.0)
         if first and (not eras or (own and _another(every, eras[-1][0].step))):
-            eras.append(
-                [Follower(discovered, every, one, task.shortest_seconds, task.declared) for one in task.settings]
-            )
+            known = task.shortest_seconds, task.declared, task.role
+            eras.append([Follower(discovered, every, one, *known) for one in task.settings])
         if eras:
             for page in itertools.chain(first, pages):
                 reports = queue.at(page.t) if queue else ()
