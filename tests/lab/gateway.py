@@ -51,7 +51,7 @@ REFRESH_SECONDS: Final = 0.05
 ENOUGH_RATIO: Final = 0.9
 MOMENTS: Final = 4
 MOMENT_SECONDS: Final = 15
-TOLD_WITHIN_SECONDS: Final = 30
+NAMED_WITHIN_SECONDS: Final = 30
 TARGET: Final = Target("engine-0")
 
 
@@ -157,7 +157,7 @@ def main() -> int:
         steps = [_steps(one.views[second]) if second is not None else () for one in (alone, behind)]
         same = set(steps[0]) == set(steps[1])
         failed += bool(behind.wrong) or not same
-        called = f"called healthy or idle {behind.wrong} s, and {behind.soon} s in the first {TOLD_WITHIN_SECONDS} s"
+        called = f"called healthy or idle {behind.wrong} s, and {behind.soon} s in the first {NAMED_WITHIN_SECONDS} s"
         print(f"{name}: at the gateway {behind.queue:.1f} on average; {called}")
         print(f"  without: {dict(alone.causes.most_common(3))}; {', '.join(steps[0])}")
         print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(steps[1])}{'' if same else '  (!)'}")
@@ -212,7 +212,7 @@ def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
             run.views[page.second] = view
         run.causes[f"{diagnosis.cause}/{diagnosis.detail}".removesuffix("/")] += 1
         calm = second is not None and diagnosis.cause in {Cause.HEALTHY, Cause.IDLE}
-        late = page.second - since >= TOLD_WITHIN_SECONDS
+        late = page.second - since >= NAMED_WITHIN_SECONDS
         run.wrong, run.soon = run.wrong + (calm and late), run.soon + (calm and not late)
     run.queue /= max(1, run.causes.total())
     return run
@@ -247,8 +247,8 @@ def _report(t: float, second: Second) -> GatewayReport:
 def _steps(view: EngineView) -> tuple[str, ...]:
     assert view.diagnosis is not None
     place = Place(target=view.key.target, model_name=view.key.model_name, runtime=view.runtime)
-    told = advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
-    return tuple(action.key for action in told)
+    actions = advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
+    return tuple(action.key for action in actions)
 
 
 if __name__ == "__main__":

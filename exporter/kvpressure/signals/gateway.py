@@ -100,7 +100,7 @@ def with_gateways(
 
 
 def _of_role(one: GatewayReport, role: str) -> GatewayReport:
-    """Return the report with what waits for engines of that role alone, where the gateway tells them apart."""
+    """Return the report with what waits for engines of that role alone, where the gateway counts them by role."""
     if role not in one.role_queues:
         return one
     many = sum(other == role for other in one.roles.values())

@@ -3,7 +3,7 @@
 A request is admitted where its prompt fits, all that it may generate, and a share of what those that run may still
 generate. The share is on the page, `max_tokens` of requests is not. It is at least as long as answers are. And a batch
 that stays smaller than it was, while requests wait and steps go on without prompts, is held by no cap on requests: what
-was free then was not enough, which tells how much is reserved, at least.
+was free then was not enough, which is how much is reserved, at least.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class AskedTokens:
 
 
 def _alike(tokens: float, others: float) -> bool:
-    """Return whether prompts are about as long: what other requests asked for says nothing of these."""
+    """Return whether prompts are about as long: what other requests wanted says nothing of these."""
     return max(tokens, others) <= ALIKE_FACTOR * min(tokens, others)
 
 

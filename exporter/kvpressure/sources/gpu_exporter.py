@@ -260,11 +260,11 @@ class GpuExporterSource(Source):
         return (self._guard.health(),)
 
     def facts(self, known: Known) -> Environment:
-        """Return who holds what, where nobody nearer to the kubelet knows; note which GPUs others read."""
+        """Return the containers' GPUs where no nearer source knows them; note which GPUs other sources read."""
         self._elsewhere = frozenset(gpu.uuid for gpu in known.gpus if self._reported.get(gpu.uuid) != gpu.t)
-        seen = {gpu.uuid for gpu in known.gpus}
+        there = {gpu.uuid for gpu in known.gpus}
         others = known.environment.devices
-        unknown = {key for key in self._held if key not in others or not seen.issuperset(others[key].gpus)}
+        unknown = {key for key in self._held if key not in others or not there.issuperset(others[key].gpus)}
         return Environment(devices={key: self._held[key] for key in unknown} if self._guard.up else {})
 
     async def _read(self) -> GpuReport:

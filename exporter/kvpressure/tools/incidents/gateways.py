@@ -32,7 +32,7 @@ STEP_SECONDS: Final = 15.0
 PAGE_SECONDS: Final = 21_600.0
 """Of one answer about a pool; six hours are 1,440 values of a signal."""
 WAITED_SECONDS: Final = 120.0
-"""Whoever left the queue in that time counts for how long it takes: four scrapes of the slowest that are usual."""
+"""Requests that left the queue in that time count for how long it takes: four scrapes of the slowest that are usual."""
 MAX_POOLS: Final = 256
 """That are looked at; more than that in one Prometheus are no pools of engines."""
 
@@ -141,7 +141,7 @@ class Queue:
         """Return the report at a moment; none where it reported no queue then. Raises PrometheusError."""
         if not self._page.start <= t < self._page.end:
             self._page = Span(t, t + PAGE_SECONDS)
-            self._values = {signal: self._asked(expr) for signal, expr in self._exprs().items()}
+            self._values = {signal: self._read(expr) for signal, expr in self._exprs().items()}
         step = round((t - self._page.start) / STEP_SECONDS)
         now = {signal: values[step] for signal, values in self._values.items() if step in values}
         if "queue_requests" not in now:
@@ -174,7 +174,7 @@ class Queue:
             found["queue_seconds"] = "({}) / (({}) >= 1)".format(*parts)
         return found
 
-    def _asked(self, expr: str) -> dict[int, float]:
+    def _read(self, expr: str) -> dict[int, float]:
         found: dict[int, float] = {}
         for page in pages(self._page, STEP_SECONDS, DAY_SECONDS):
             for one in ranged(self._server, expr, page, STEP_SECONDS):
