@@ -226,6 +226,12 @@ def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
     assert raised.value.reason == "gateway"
 
 
+def test_a_gateway_is_known_by_its_queue_where_what_says_its_version_is_left_out():
+    with pytest.raises(PageError, match="a gateway's endpoint picker") as raised:
+        PageReader().read(b'llm_d_epp_flow_control_queue_size{inference_pool="llama"} 46\n', 1.0)
+    assert raised.value.reason == "gateway"
+
+
 @pytest.mark.parametrize("name", ["smg_worker_health", "sgl_router_worker_health"])
 def test_sglangs_router_is_no_engine_although_its_metrics_have_no_name_of_one(name):
     with pytest.raises(PageError, match="SMG, a model gateway, not of an engine"):
