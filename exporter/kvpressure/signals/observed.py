@@ -1,4 +1,4 @@
-"""An engine's window as a prediction of consequences needs it; asked for only where there is something to predict."""
+"""An engine's window as a prediction of consequences needs it; computed only where there is something to predict."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed, Unfinished
 from kvpressure.signals.baseline import BATCH
 from kvpressure.signals.lengths import ratio
+from kvpressure.signals.minutes import COUNTED
 from kvpressure.signals.points import Point, growth
 from kvpressure.signals.windows import EngineWindow
 
@@ -24,7 +25,7 @@ ALIASED_RATIO = 1.15
 
 
 def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
-    """Return what the window and the engine's healthy state tell."""
+    """Return what a prediction needs of the window and of the engine's healthy state."""
     newest = window.points[-1].counters if window.points else {}
     computed, brought = window.delta("computed_prompt_tokens"), window.delta("brought_prompt_tokens")
     placed = None if computed is None else ratio(computed + (brought or 0.0), window.delta("prompt_tokens"))
@@ -53,13 +54,8 @@ def _interval(before: Point, after: Point) -> Interval:
         running=after.gauges.get("running"),
         waiting=after.gauges.get("waiting"),
         usage_ratio=after.gauges.get("kv_usage"),
-        steps=grew("steps"),
-        generated=grew("generation_tokens"),
-        prompted=grew("prompt_tokens"),
-        computed=grew("computed_prompt_tokens"),
         started=grew("started"),
-        finished=grew("finished"),
-        preempted=grew("preemptions"),
+        **{name: grew(counter) for name, counter in COUNTED.items()},
         ended_tokens=None if ended_prompts is None or ended_outputs is None else ended_prompts + ended_outputs,
     )
 
@@ -90,7 +86,7 @@ def _by_steps(intervals: Sequence[Interval], sequences: Sequence[float | None]) 
 
 
 def _lengths(window: EngineWindow, name: str) -> HistogramSample | None:
-    newest, longer, total = window.histogram(name), window.shape(name), window.total(name)
+    newest, longer, total = window.histogram(name), window.long_histogram(name), window.total(name)
     if longer is None or longer.count < LEAST_ENDED:
         return total if total is not None and total.count else longer
     if newest is None or newest.count < LEAST_ENDED or not newest.sum or not longer.sum:

@@ -1,4 +1,4 @@
-"""`paused`, `idle`, `healthy`: somebody has stopped the engine on purpose, nobody wants anything, or all is served."""
+"""`paused`, `idle`, `healthy`: the engine was stopped on purpose, there is no demand, or all of it is served."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def _waited(facts: Facts) -> str:
         f"Waiting {number(round(before or 0.0))} on average over the last minute, {number(round(now or 0.0))} of late."
     )
 
+
+_passes = queue.queued & ~queue.queued_always & ~symptoms.symptom("held_at_gateway").known_true()
+"""A queue that comes and goes is no loss, if it is known to wait for its turn only; one at a gateway never passes."""
 
 RULES: Final = (
     *rules_of(
@@ -54,7 +57,7 @@ RULES: Final = (
         (
             "streams",
             "streams",
-            # Not where those that wait fetch KV from elsewhere, or may do so: they want to get on.
+            # Not where waiting requests fetch KV from elsewhere, or may do so: they are no idle streams.
             queue.streams_only & ~queue.mostly_fetching.known_true() & ~queue.may_fetch & ~symptoms.is_shedding_load,
             _streams,
         ),
@@ -70,9 +73,8 @@ RULES: Final = (
             "latency_inflated": False,
             "throughput_plateau": False,
         },
-        # A queue that comes and goes is no loss, if it is known to wait for its turn only.
-        ("drains", "draining", queue.queued & ~queue.queued_always & queue.shrinks & ~queue.pool_fills, _waited),
-        ("passing_queue", "passing_queue", queue.queued & ~queue.queued_always, _waited),
+        ("drains", "draining", _passes & queue.shrinks & ~queue.pool_fills, _waited),
+        ("passing_queue", "passing_queue", _passes, _waited),
         ("recovers", "draining", queue.waited_lately & ~queue.pool_fills, _waited),
         ("served", "", queue.always, nothing_to_say),
     ),
