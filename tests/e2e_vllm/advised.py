@@ -162,8 +162,7 @@ def judged(name: str, before: Got, after: Got, told: Mapping[str, Any], did: Don
         f"  answers a second within {limit:.0f} s {goodput[0]:.2f} -> {goodput[1]:.2f}",
         f"  expected: {expected['text'] if expected else 'nothing could be predicted'}",
         f"{'ok    ' if held else 'MISSED'} {name}: something was advised, and goodput does not fall by more than 3 %",
-        f"{'ok    ' if close else 'MISSED'} {name}: tokens/s within 15 % of the prediction: {off:.0%} off, "
-        f"{'inside' if inside else 'outside'} its range",
+        f"{'ok    ' if close else 'MISSED'} {name}: tokens/s predicted within 15 %: {off:.0%} off, in range: {inside}",
     ]
     return lines, held and close
 
