@@ -105,7 +105,7 @@ def _by_verdict(case: Case) -> tuple[list[Action | None], str]:
 
 
 def _unconfirmed(case: Case) -> tuple[list[Action | None], str]:
-    """Return what to do about a verdict that the evidence does not bear out: nothing that costs anybody anything."""
+    """Return what to do about a verdict that the evidence does not bear out: nothing that has a cost."""
     if case.diagnosis.cause in (Cause.STUCK, NOT_KNOWN):
         return _by_verdict(case)
     return ([] if case.diagnosis.cause in CALM else [others.unconfirmed(case)]), ""

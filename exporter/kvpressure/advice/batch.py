@@ -105,14 +105,14 @@ def more_sequences_in_steps(case: Case) -> Action:
 
 
 def unqueued(case: Case) -> str:
-    """Return the check that hardly anybody waits."""
+    """Return the check that hardly any request waits."""
     return f"{series('requests_waiting', case.place)} < 1"
 
 
 def fewer_sequences(case: Case) -> Action | None:
     """Cut `max_num_seqs` to what the pool holds of typical requests; None where as many run, or it is not known.
 
-    Only against requests that throw each other out: where they wait without that, the pool holds them back as it is.
+    Only against requests that preempt each other: where they wait without that, the pool holds them back as it is.
     """
     if case.symptom("preempting") is not True or case.shape is None or case.pool_after is None:
         return None

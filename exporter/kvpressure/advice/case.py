@@ -26,7 +26,7 @@ class Place:
 
     `runtime` is the name of what serves, "" when not known, and decides how flags are written. `kubernetes` is None
     when not known: then commands for both ways of running are given. `kind` is the workload's kind for kubectl
-    (`deploy`, `statefulset`, ...), `url` is how whoever asks reaches the engine.
+    (`deploy`, `statefulset`, ...), `url` is the address at which the engine is reached.
     """
 
     kubernetes: bool | None = None

@@ -20,7 +20,7 @@ class Caps:
 
     input_tokens: int
     output_tokens: int
-    wanted: int
+    requests: int
 
 
 def share_above(tokens: float, p50: float, p95: float) -> float:
@@ -67,16 +67,16 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
     each = case.request_p95 or 0.0
     refused = share_above(caps.input_tokens, shape.prompt_p50, shape.prompt_p95)
     ended = share_above(caps.output_tokens, shape.output_p50, shape.output_p95)
-    held = at(case.derived, "kv_tokens_per_request") or total
+    each_now = at(case.derived, "kv_tokens_per_request") or total
     when = "" if shape.recent else " (since the server started)"
-    if held > total or case.diagnosis.detail == "stranded":  # what holds the cache there is no request that is long
+    if each_now > total or case.diagnosis.detail == "stranded":  # what holds the cache there is no request that is long
         return None
     reason = (
-        f"{caps.wanted} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
-        f"{number(round(caps.wanted * each))}; the pool holds {number(capacity)}."
+        f"{caps.requests} requests, up to twice what runs, of {number(round(each))} tokens (p95{when}) need "
+        f"{number(round(caps.requests * each))}; the pool holds {number(capacity)}."
     )
     verdict = f"Of requests as long as these limits {enough} fit."
-    if enough < caps.wanted:
+    if enough < caps.requests:
         verdict += (
             " Lower ones would refuse too many: the pool is too small for this traffic, and only more KV memory or "
             "shorter requests will end this for good."
@@ -90,7 +90,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
         why=f"{reason} {verdict}",
         cost=f"Up to {refused:.0%} of the prompts are refused and up to {ended:.0%} of the answers end early "
         f"(finish_reason length). Lengths are read out of coarse buckets: it may be none.",
-        checks=(*_without_restart(case), expected(case, "kv_tokens_per_request", "<", min(held, total))),
+        checks=(*_without_restart(case), expected(case, "kv_tokens_per_request", "<", min(each_now, total))),
         commands=(
             f"# at the gateway: prompts at most {caps.input_tokens} tokens, max_tokens at most {caps.output_tokens}",
             f"# without a gateway, as flags of {case.place.title} (restart): {without_gateway}",
@@ -106,8 +106,8 @@ def caps_of(case: Case, shape: Shape, capacity: float) -> Caps:
     refused prompt.
     """
     running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
-    wanted = max(2, math.ceil(min(running + waiting, 2.0 * max(1.0, running))))
-    each, refused = capacity / wanted, case.thresholds.advice_refused_max_ratio
+    requests = max(2, math.ceil(min(running + waiting, 2.0 * max(1.0, running))))
+    each, refused = capacity / requests, case.thresholds.advice_refused_max_ratio
     output = max(each - shape.prompt_p50, length_above(refused, shape.output_p50, shape.output_p95))
     output = min(output, shape.output_p95)
     prompt = max(each - output, length_above(refused, shape.prompt_p50, shape.prompt_p95))
@@ -116,7 +116,7 @@ def caps_of(case: Case, shape: Shape, capacity: float) -> Caps:
     return Caps(
         prompts if declared[0] is None else min(prompts, int(declared[0].value)),
         outputs if declared[1] is None else min(outputs, int(declared[1].value)),
-        wanted,
+        requests,
     )
 
 
@@ -181,10 +181,10 @@ def by_priority(case: Case, model: Model, step: Step) -> Action:
 
 def fewer_sessions(case: Case, check: str) -> Action:
     """Return the action that sends fewer sessions here; `check` is of the hits in the prefix cache."""
-    held = case.request_p95
+    each = case.request_p95
     many = ""
-    if held and case.capacity:
-        many = f" The pool holds about {number(fits(case.capacity, held))} contexts of p95 length at a time."
+    if each and case.capacity:
+        many = f" The pool holds about {number(fits(case.capacity, each))} contexts of p95 length at a time."
     return Action(
         key="fewer_sessions",
         title="Send fewer sessions to this replica, and each always to the same one",
@@ -199,14 +199,14 @@ def fewer_sessions(case: Case, check: str) -> Action:
 def ask_less(case: Case) -> Action:
     """Return the action that has clients ask for about as much as answers take."""
     longest = None if case.shape is None else case.shape.output_p95
-    seen = "" if longest is None else f" Answers take {number(round(longest))} tokens (p95)."
+    length = "" if longest is None else f" Answers take {number(round(longest))} tokens (p95)."
     return Action(
         key="ask_less",
         title="Let clients ask for about as many tokens as answers take",
         current="not visible",
         new="" if longest is None else f"max_tokens {number(round_up_tokens(longest))}",
         why="All that a request may generate has to be free to admit it, and a share of what those that run may still "
-        f"generate.{seen} Where clients ask for that already, this gains nothing.",
+        f"generate.{length} Where clients ask for that already, this gains nothing.",
         cost="Longer answers end early (finish_reason length).",
         checks=("Within 2 minutes:", unblocked(case)),
         commands=("# clients, or the gateway: max_tokens of each request",),

@@ -228,10 +228,12 @@ def without_limit(case: Case) -> Forecast:
 
 
 def _relieved(
-    case: Case, held: float | None, choose: Callable[[Model], Choice], growing: float | None = None
+    case: Case, most_running: float | None, choose: Callable[[Model], Choice], growing: float | None = None
 ) -> Forecast:
     try:
-        model = model_of(case.observed, case.limits, case.thresholds, held=held, growing=growing, card=case.card)
+        model = model_of(
+            case.observed, case.limits, case.thresholds, most_running=most_running, growing=growing, card=case.card
+        )
         if not _queues_alike(case, model):
             raise UnknownError(OTHER_QUEUE)
     except UnknownError as error:

@@ -126,10 +126,10 @@ def _remedied(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
 
 def _count(case: Case) -> int | None:
     """Return slots for all requested adapters, at most as many as to raise at once; None if not known."""
-    slots, seen = (case.observed.adapter_slots, case.observed.adapters_seen) if case.observed else (None, None)
-    if not slots or not seen or seen <= slots:
+    slots, adapters = (case.observed.adapter_slots, case.observed.adapters_seen) if case.observed else (None, None)
+    if not slots or not adapters or adapters <= slots:
         return None
-    return int(min(seen, case.thresholds.advice_raise_max_factor * slots))
+    return int(min(adapters, case.thresholds.advice_raise_max_factor * slots))
 
 
 def _see(case: Case) -> Action:
@@ -174,12 +174,12 @@ def unknown(case: Case) -> tuple[list[Action | None], str]:
     symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
     why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
     why += [f"not judged: {', '.join(symptoms)}"] if symptoms else []
-    wanted = "".join(f" Would tell: {one.what} ({one.how})." for one in case.diagnosis.missing)
+    missing = "".join(f" Would tell: {one.what} ({one.how})." for one in case.diagnosis.missing)
     return [
         Action(
             key="look_longer",
             title="Get the evidence that is missing",
-            why=f"{'; '.join(why)}.{wanted}",
+            why=f"{'; '.join(why)}.{missing}",
             cost="A minute.",
             checks=(
                 f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
@@ -206,8 +206,8 @@ def unconfirmed(case: Case) -> Action:
 def compute_bound(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a saturated GPU: more of them, or less work per request."""
     busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu_compute_high_min_ratio
-    seen = "" if busy is None else f" ({busy:.0%} busy)"
-    why = f"The GPU is at work{seen} and the KV cache is not what holds requests back."
+    share = "" if busy is None else f" ({busy:.0%} busy)"
+    why = f"The GPU is at work{share} and the KV cache is not what holds requests back."
     forecast = more_gpus(case)
     choice = forecast.printed(case)
     less_work = Action(

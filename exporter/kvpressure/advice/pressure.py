@@ -197,7 +197,7 @@ _CURES_OF_EVICTION: Final[dict[str, Callable[[Case, str], Action | None]]] = {
     MEMORY: _larger_pool,
     OFFLOAD: cache.tier_for_contexts,
 }
-"""In the order in which they are told where none is priced: what needs no restart first."""
+"""In the order in which they are listed where none is priced: what needs no restart first."""
 
 
 def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None]:
@@ -239,7 +239,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
 def declined(case: Case, choice: Choice | None) -> Action | None:
     """Return the action that lists the changes which would not help, each simulated alone; None without any.
 
-    Of those whose effect this page does not tell it says so.
+    Of those whose effect this page leaves open it says so.
     """
     if choice is None or not choice.declined:
         return None

@@ -1,6 +1,6 @@
 """Putting changes in force: one rollout for all of them, a controlled restart, host memory; and whether it helped.
 
-What must be seen after a change, and within how long, is said in terms of our series.
+What must be so after a change, and within how long, is said in terms of our series.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def series(name: str, place: Place, **labels: str) -> str:
     'kvpressure_score{namespace="prod",model_name="a\\"b",kind="e2e"}'
     """
     target = "" if place.namespace or place.in_kubernetes else place.target
-    wanted = {"target": target, "namespace": place.namespace, "model_name": place.model_name, **labels}
-    escaped = {key: re.sub(r'(["\\])', r"\\\1", value).replace("\n", "\\n") for key, value in wanted.items() if value}
+    matchers = {"target": target, "namespace": place.namespace, "model_name": place.model_name, **labels}
+    escaped = {key: re.sub(r'(["\\])', r"\\\1", value).replace("\n", "\\n") for key, value in matchers.items() if value}
     chosen = ",".join(f'{key}="{value}"' for key, value in escaped.items())
     return f"kvpressure_{name}" + (f"{{{chosen}}}" if chosen else "")
 
@@ -133,8 +133,8 @@ def series(name: str, place: Place, **labels: str) -> str:
 def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ...] = (), **labels: str) -> str:
     """Return one comparison that must hold, with the current value."""
     now = at(case.derived, name, *path)
-    seen = "" if now is None else f"  # now {number(now)}"
-    return f"{series(name, case.place, **labels)} {sign} {number(bound).replace(',', '')}{seen}"
+    value = "" if now is None else f"  # now {number(now)}"
+    return f"{series(name, case.place, **labels)} {sign} {number(bound).replace(',', '')}{value}"
 
 
 def unblocked(case: Case) -> str:
@@ -188,9 +188,9 @@ def with_open_check(case: Case, checks: Lines) -> Lines:
     if not any("kvpressure_" in line for line in checks):
         return checks
     if case.diagnosis.stage is Stage.BUILDING and case.diagnosis.cause in CALM:
-        wanted = f"absent({series('kv_exhaustion_seconds', case.place)})"
+        check = f"absent({series('kv_exhaustion_seconds', case.place)})"
     elif case.diagnosis.cause not in TROUBLE:
         return checks
     else:
-        wanted = f"{series('bottleneck', case.place, cause=case.diagnosis.cause.value)} == 0"
-    return checks if wanted in checks else (checks[0], wanted, *checks[1:])
+        check = f"{series('bottleneck', case.place, cause=case.diagnosis.cause.value)} == 0"
+    return checks if check in checks else (checks[0], check, *checks[1:])

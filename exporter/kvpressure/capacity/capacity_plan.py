@@ -240,8 +240,8 @@ def _limit_steps(case: Case, longest: int, output: int, sequences: int) -> list[
 
 def _batched_step(case: Case) -> Step:
     low, high = case.runtime.planning.step_tokens
-    asked = case.traffic.prompt_p50 or case.traffic.prompt_p95
-    formula = f"power of two from {number(math.ceil(asked))} prompt tokens up, within {number(low)} to {number(high)}"
+    prompt = case.traffic.prompt_p50 or case.traffic.prompt_p95
+    formula = f"power of two from {number(math.ceil(prompt))} prompt tokens up, within {number(low)} to {number(high)}"
     if case.batched_tokens != batched_tokens(case.traffic, case.runtime.planning):
         formula = "as given"
     return Step("max_num_batched_tokens", formula, case.batched_tokens, "tokens")

@@ -63,8 +63,8 @@ def card_named(text: str) -> str | None:
 
 def model_named(served: str) -> str | None:
     """Return the name that tables have for a model on the hub, or for that name itself; None for one without any."""
-    told = served.strip().lower()
-    known = file_of(served) or _BY_NAME.get(told, told)
+    name = served.strip().lower()
+    known = file_of(served) or _BY_NAME.get(name, name)
     return known if any(name.startswith(f"{known}.") for name in names()) else None
 
 

@@ -122,11 +122,11 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
     traffic = case.traffic
     output = max(1, min(round(traffic.output_p95), longest - 1))
     usual = round(traffic.prompt_p50 or traffic.prompt_p95), max(1, round(traffic.output_p50 or traffic.output_p95))
-    asked = [RequestShape(usual[0], usual[0], usual[1])] * (BEYOND_P95 - 1)
+    requests = [RequestShape(usual[0], usual[0], usual[1])] * (BEYOND_P95 - 1)
     # In tokens of a p95 request: windows hold less of a long one.
     each, whole = case.pool.request_bytes(case.tokens), case.pool.request_bytes(longest)
     prompt = max(1, (longest if each is None or whole is None else round(case.tokens * whole / each)) - output)
-    asked.append(RequestShape(prompt, prompt, output))
+    requests.append(RequestShape(prompt, prompt, output))
     # Of a large batch a part, with its part of the pool: it would only take longer.
     part = min(1.0, SIMULATED / sequences)
     running = round(part * sequences)
@@ -137,7 +137,7 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
         max_num_seqs=running,
         step_tokens=case.batched_tokens,
     )
-    outcome = simulate(server, Demand(tuple(asked), clients=WAITING_FACTOR * running))
+    outcome = simulate(server, Demand(tuple(requests), clients=WAITING_FACTOR * running))
     if outcome is None or outcome.running < case.thresholds.at_cap_min_ratio * running:
         return False
     return outcome.preempted_per_second <= case.thresholds.preempting_min_ratio * outcome.answers_per_second

@@ -98,12 +98,12 @@ class Geometry:
     quantized_in: int | None = None
     stretched: bool = False
 
-    def stage(self, held: range) -> Geometry:
+    def stage(self, layers: range) -> Geometry:
         """Return the geometry of some layers, as one pipeline stage holds them."""
-        kinds = self.kinds[held.start : held.stop]
+        kinds = self.kinds[layers.start : layers.stop]
         counts = Counter(kinds)
         groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
-        return replace(self, groups=groups, kinds=kinds, layers=len(held), state_layers=counts[STATE])
+        return replace(self, groups=groups, kinds=kinds, layers=len(layers), state_layers=counts[STATE])
 
     @property
     def attention(self) -> str:
@@ -138,7 +138,7 @@ class Geometry:
 class KvCost:
     """Bytes of KV cache on each GPU of an engine, for one way of running a model.
 
-    `block_tokens` are those of a block as it is made, `asked_block_tokens` as it was asked for. A layer of state takes
+    `block_tokens` are those of a block as it is made, `asked_block_tokens` as it was requested. A layer of state takes
     `STATE_BLOCKS` blocks of `state_block_bytes` for each request.
     """
 
@@ -217,8 +217,8 @@ class KvCost:
 
     def _held_tokens(self, group: LayerGroup, tokens: int) -> int:
         """Return the tokens kept in whole blocks; a full window takes one more, as it seldom starts with a block."""
-        held = tokens if group.window is None else min(tokens, group.window)
-        blocks = math.ceil(held / self.block_tokens) + int(held < tokens)
+        kept = tokens if group.window is None else min(tokens, group.window)
+        blocks = math.ceil(kept / self.block_tokens) + int(kept < tokens)
         return min(blocks, math.ceil(tokens / self.block_tokens)) * self.block_tokens
 
 

@@ -98,7 +98,7 @@ class TokenPool:
         return max(0, min(most, _full_blocks(self.capacity_tokens * share, self.block_tokens)))
 
     def without(self, lost_bytes: float) -> TokenPool | None:
-        """Return the pool without the tokens that the lost bytes held."""
+        """Return the pool without the tokens that the lost bytes would keep."""
         if self.bytes_per_token is None:
             return None
         left = math.floor(self.capacity_tokens - lost_bytes / self.bytes_per_token)
@@ -246,8 +246,8 @@ def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None)
         return Step("Weights", f"{size(memory.weights_bytes)} as given{split}", memory.weights_bytes / ranks, "bytes")
     if weights is None:
         raise ValueError("neither the weights' bytes nor an estimate of them is given")
-    held = range(geometry.layers) if stage is None else stage
-    share, begins, ends = len(held) / geometry.layers, held.start == 0, held.stop == geometry.layers
+    layers = range(geometry.layers) if stage is None else stage
+    share, begins, ends = len(layers) / geometry.layers, layers.start == 0, layers.stop == geometry.layers
     # A stage at an end of the model holds one of the two embeddings, or the one matrix that serves for both.
     embedded = float(begins or ends) if weights.tied else 0.5 * (begins + ends)
     divided: dict[tuple[float, int], float] = {}

@@ -59,7 +59,7 @@ class Made:
 
 
 class Library:
-    """One model on its cards, asked for the parts of a step."""
+    """One model on its cards, which gives the parts of a step."""
 
     def __init__(self, made: Made) -> None:
         self._made = made
@@ -67,16 +67,16 @@ class Library:
     @cached_property
     def _handle(self) -> Any:
         engine = importlib.import_module("aiconfigurator_core.sdk.engine")
-        # It tells of every kernel that was measured for another version.
+        # It logs every kernel that was measured for another version.
         logging.disable(logging.WARNING)
         made = self._made
-        wanted: dict[str, Any] = {"tp_size": made.tensor_parallel}
+        options: dict[str, Any] = {"tp_size": made.tensor_parallel}
         if made.experts:
             # Experts are divided among the cards as the rest is.
-            wanted |= {"moe_tp_size": made.tensor_parallel, "moe_ep_size": 1}
+            options |= {"moe_tp_size": made.tensor_parallel, "moe_ep_size": 1}
         if made.kv_bits == 8:
-            wanted["kvcache_quant_mode"] = "fp8"
-        return engine.EngineHandle.compile(made.model, made.card, "vllm", **wanted)
+            options["kvcache_quant_mode"] = "fp8"
+        return engine.EngineHandle.compile(made.model, made.card, "vllm", **options)
 
     def decode_tokenwise(self, sequences: int) -> float:
         """Return all but attention of a step that decodes so many sequences."""
@@ -116,7 +116,7 @@ def _sum(operations: Iterable[Sequence[Any]], *, attention: bool) -> float:
 
 
 def asked(made: Made) -> StepTable:
-    """Return the table of a model on cards, asked of the library. Raises SiliconError."""
+    """Return the table of a model on cards, by the library. Raises SiliconError."""
     try:
         return parse(written(table(made, Library(made), provenance())))
     except ImportError as error:

@@ -28,8 +28,8 @@ def smallest_pool(
     for stage in parallel.stages(geometry.layers, memory.pipeline_parallel):
         part = geometry.stage(stage)
         if part.groups:
-            held = part.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
-            found.append(pool_from_memory(geometry, held, memory, batched_tokens, stage))
+            costing = part.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
+            found.append(pool_from_memory(geometry, costing, memory, batched_tokens, stage))
     return min(found, key=lambda one: one[0].fit(whole_blocks(traffic.request_p95, one[0].block_tokens), 1e6))
 
 

@@ -1,4 +1,4 @@
-"""From what is known of an engine to what is simulated: its steps, its pool, and who asks it.
+"""From what is known of an engine to what is simulated: its steps, its pool, and its requests.
 
 Every figure is the engine's own, from its page. Where the simulation of the engine as it is does not do what the engine
 does, nothing is predicted of it.
@@ -31,7 +31,7 @@ MAX_SHARE: Final = 0.8
 MAX_GROWING: Final = 0.95
 """The same where healthy steps say how much does."""
 LEAST_GROWTH: Final = 1.5
-"""Of a batch over the healthy one, to tell from both what a sequence adds to a step."""
+"""Of a batch over the healthy one, for both to show what a sequence adds to a step."""
 PARTS: Final = 6
 PARTS_FACTOR: Final = 1.22
 """Student's quantile for so many parts over the normal one, for 90 %."""
@@ -82,7 +82,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """What a page does not tell.
+    """What a page does not say.
 
     `spread` is how widely lengths lie in their buckets, 0 to 1, and `tail` by how many deviations more than likeliest
     the longest are long; `alike` is 0 where the length of an answer has nothing
@@ -122,7 +122,7 @@ def known(
     taken: Open = LIKELIEST,
     *,
     growing: float | None = None,
-    held: float | None = None,
+    most_running: float | None = None,
     card: StepTable | None = None,
     like: Known | None = None,
 ) -> Known:
@@ -131,9 +131,9 @@ def known(
     What is `taken` otherwise than in an engine that was fitted already is fitted in one simulation, with the pool that
     this is `like`.
 
-    `growing` is the share of a step's time that grows with the batch, where the page is to be asked no more about that.
-    `held` says that requests wait for something else than the pool: at most so many run at once, infinity where another
-    limit of the server does it. `card` is the table of the card and model, where these are known.
+    `growing` is the share of a step's time that grows with the batch, where that is not fitted to the page.
+    `most_running` says that requests wait for something else than the pool: at most so many run at once, infinity where
+    another limit of the server does it. `card` is the table of the card and model, where these are known.
     """
     page = read(observed, limits, spread=taken.spread, tail=taken.tail)
     observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
@@ -143,14 +143,14 @@ def known(
     steps = steps_of(observed, pool, prior)
     preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
     if cached:
-        # Shared beginnings take what those that run hold beyond their own.
+        # Shared beginnings take what those that run use beyond their own.
         own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
         pool -= min(0.8 * pool, max(cached * prompts.mean, usage * pool - own))
     server = Server(
         pool_tokens=pool,
         steps=_times(steps, taken.end, growing, card),
         block_tokens=float(cache.block_size or 16),
-        max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, held or math.inf),
+        max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, most_running or math.inf),
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
@@ -163,7 +163,7 @@ def known(
     most_error = thresholds.advice_simulated_error_max_ratio
     question = "" if taken == LIKELIEST else taken.question(prompts, running, observed.model_name)
     found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, kv_bits=cache.kv_bits)
-    found, pool_limits = replace(found, question=question), held is None
+    found, pool_limits = replace(found, question=question), most_running is None
     if like is not None:
         return _fitted_like(found, like, pool_limits=pool_limits)
     return _fitted(found, most_error, pool_limits=pool_limits)
@@ -178,7 +178,7 @@ def _times(steps: Steps, end: float, growing: float | None, card: StepTable | No
 def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
     """Fit the pool so that as many run as were observed, and the steps so that they take as long.
 
-    Room kept free, layers that keep different things, and blocks that nobody uses show only in how many run; where
+    Room kept free, layers that keep different things, and unused blocks show only in how many run; where
     something else holds the batch back, how many run says nothing of the pool.
     """
     measured, nominal = found.measured, found.server

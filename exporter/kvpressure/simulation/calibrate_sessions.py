@@ -1,6 +1,6 @@
 """From what is known of an engine to the sessions that come back to it: how they grow, think, and how many there are.
 
-How many there are is what the page does not tell. By Little's law they are as many as requests come while one thinks
+How many there are is not on the page. By Little's law they are as many as requests come while one thinks
 and is answered; and they think for as long as makes the simulated cache find what the engine's own does.
 """
 
@@ -24,12 +24,12 @@ from kvpressure.simulation.sessions import Sessions, Span
 from kvpressure.simulation.steps import SHARED_RATIO, UnknownError
 
 THINK_RATIO: Final = 5.0
-"""Longest over shortest think time, where nothing tells it."""
+"""Longest over shortest think time, where it is not known."""
 THINK_RATIOS_OTHERWISE: Final = (2.0, 20.0)
 """How much hangs on that."""
 NARROWER: Final = (3.0, 1.5)
 WIDER: Final = (12.0, 40.0)
-"""Tried where the hits of other pools tell."""
+"""Tried where the hits of other pools are known."""
 LEAST_HITS: Final = 0.03
 """Below it nothing that comes back is found: any think time beyond the age at eviction would do the same."""
 LEAST_TURNOVER_FACTOR: Final = 8.0
@@ -38,13 +38,13 @@ LONG_PROMPT: Final = 0.99
 """Quantile of a prompt that hardly any is longer than."""
 LEAST_LONG_INTERVALS: Final = 12
 BATCH_SHARE: Final = 0.5
-"""Of a step's time, that grows with the batch where nothing tells it: with long contexts steps read mostly these."""
+"""Of a step's time, that grows with the batch where it is not known: with long contexts steps read mostly these."""
 HITS_ERROR: Final = 0.1
 """Of hits, beyond which the simulation is not the engine."""
 SQRT_3: Final = math.sqrt(3)
 """Half the width of an even distribution over its standard deviation."""
 MAX_FACTOR: Final = 3.0
-"""Times today's pool, up to which its hits are reproduced; beyond, hardly anybody goes."""
+"""Times today's pool, up to which its hits are reproduced; larger ones are hardly ever chosen."""
 MAX_TURNS: Final = 100
 LEAST_FIRST: Final = 0.1
 """Of the mean prompt, that a session begins with at least."""
@@ -72,7 +72,7 @@ def known_sessions(
 ) -> Known:
     """Return the engine with sessions as it can be simulated. Raises UnknownError with what is not known.
 
-    `think_ratio` is the longest think time over the shortest. Without it the hits by pool tell, where they are known.
+    `think_ratio` is the longest think time over the shortest. Without it the hits by pool decide, where they are known.
     """
     page = _over_minutes(read(observed, limits, even=True))
     target = _target(page)
@@ -120,7 +120,7 @@ def _target(page: Page) -> Target:
         )
     now = observed.minutes.hit_ratio
     if observed.hits_by_pool:
-        # Events tell of larger pools; of this one the page does.
+        # Events have the hits of larger pools, the page those of this one.
         rows = (PoolHits(1.0, now), *(one for one in observed.hits_by_pool if 1.0 < one.factor <= MAX_FACTOR))
         return Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
     if now - shared_tokens(page) / page.prompts.mean < LEAST_HITS:
@@ -171,7 +171,7 @@ def _steps(page: Page) -> StepSeconds:
 
 
 def _prefill(observed: Observed) -> tuple[float, float] | None:
-    """Seconds from admission to first token, and tokens computed for it; None where the page does not tell."""
+    """Seconds from admission to first token, and tokens computed for it; None where the page does not say."""
     if not observed.prefill_seconds or not observed.prefill_tokens:
         return None
     cached = observed.cached_ratio or 0.0

@@ -16,7 +16,7 @@ LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Changes (none is today) and what the engine does with them; None where it would answer nobody."""
+    """Changes (none is today) and what the engine does with them; None where it would answer none."""
 
     changes: tuple[ConfigChange, ...]
     figures: Figures | None
@@ -52,7 +52,7 @@ def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
 
 
 def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
-    """From a tenth of today's load to three times as much; loads under which nobody is answered are left out."""
+    """From a tenth of today's load to three times as much; loads under which no request is answered are left out."""
     by = math.prod(change.by for change in changes)
     factor = model.tokens_factor
     server, demand = model.state

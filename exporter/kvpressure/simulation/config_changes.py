@@ -21,7 +21,7 @@ SESSIONS: Final = "sessions"
 STICKY: Final = "sticky_replicas"
 GPU: Final = "gpu"
 TIER_BYTES_PER_SECOND: Final = 20e9
-"""From host memory to a GPU over PCIe 4.0 x16, of 32 GB/s on paper; the page tells nothing of it."""
+"""From host memory to a GPU over PCIe 4.0 x16, of 32 GB/s on paper; the page does not have it."""
 WATERMARK_RATIO: Final = 0.02
 SMALL_KV_BITS: Final = 8
 KV_8_BIT_POOL_FACTOR: Final = 2.0
@@ -35,7 +35,7 @@ State = tuple[Server, Demand]
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One change: the kind (`key`), its value, and what it makes of a server and those who ask it.
+    """One change: the kind (`key`), its value, and what it makes of a server and its load.
 
     `by` is how many servers there are afterwards for each one before, `long` how many of them are for long requests
     only. `at_best` says that what it costs is not simulated, so that it gains that much at the most.
@@ -168,7 +168,7 @@ def apart(tokens: int, short: int, long: int) -> ConfigChange:
 def caps(known: Known, most_refused: float) -> Iterator[ConfigChange]:
     """Caps at the bounds of buckets, as long as they hit no more than a share `most_refused` of the requests.
 
-    Between two bounds nobody knows how many requests are longer.
+    Between two bounds it is not known how many requests are longer.
     """
     for make, lengths in ((cap_prompt, known.prompts), (cap_output, known.outputs)):
         for bucket in reversed(lengths.buckets[1:]):

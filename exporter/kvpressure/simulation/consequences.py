@@ -203,7 +203,7 @@ class Model:
 
     @property
     def on_card(self) -> bool:
-        """Whether step times are those of a card's table, which tell of first tokens as well."""
+        """Whether step times are those of a card's table, which give the time to the first token as well."""
         return isinstance(self.known.server.steps, CardSteps)
 
     @property

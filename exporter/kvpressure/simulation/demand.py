@@ -1,4 +1,4 @@
-"""Who asks an engine, out of its page: lengths of requests, clients that wait or a rate."""
+"""The load of an engine, out of its page: lengths of requests, clients that wait or a rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvpressure.simulation.server import Demand, RequestShape
 
 ASKED: Final = 512
 FEW_ENDED: Final = 3.0
-"""Ended requests tell all there is to know, where they are so many times as many as those under way."""
+"""Ended requests stand for all, where they are so many times as many as those under way."""
 LONG_FACTOR: Final = 1.3
 """Requests under way that are so many times as long as those that ended are others."""
 GROWTH_RATIO: Final = 0.25
@@ -31,7 +31,7 @@ def demand_of(
     cached: float,
     alike: float,
 ) -> Demand:
-    """Return who asks: clients that wait for their answers, or a rate where the queue grows."""
+    """Return the load: clients that wait for their answers, or a rate where the queue grows."""
     made = requests(prompts, outputs, cached, alike)
     made += _under_way(observed, intervals, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
@@ -40,7 +40,7 @@ def demand_of(
     seconds = sum(one.seconds for one in intervals)
     if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
         return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
-    # Lengths of one kind are everybody's; a gap between them tells of two kinds of clients.
+    # Lengths of one kind are those of every client; a gap between them means two kinds of clients.
     mixed = not any(after.low > before.high for before, after in itertools.pairwise(prompts.buckets))
     return Demand(tuple(made), clients=max(1, round(statistics.median(present))), mixed=mixed)
 

@@ -1,4 +1,4 @@
-"""Traffic that somebody describes, as requests to simulate; and what its description leaves open."""
+"""Traffic as it is described, as requests to simulate; and what its description leaves open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG_RATIO: Final = 0.06
 STEEPEST: Final = math.exp(Z95 * Z95 / 2)
 """p95 over mean, 3.87, beyond which no lognormal distribution has both."""
 BATCH_SHARE: Final = 0.3
-"""Of a step's time, that may grow with the batch where nobody measured it."""
+"""Of a step's time, that may grow with the batch where it was not measured."""
 HOST_LAYER_SECONDS: Final = 5e-5
 """That a host which launches kernels by CUDA graphs adds for each layer at most."""
 _SHARES: Final = (*(place / 20 for place in range(20)), 0.99)
@@ -56,7 +56,7 @@ class Traffic:
 def under(server: Server, traffic: Traffic) -> Iterator[Known]:
     """Return the server under this traffic: the likeliest lengths first, then others of the same mean and p95.
 
-    Raises UnknownError where it would answer nobody, DescriptionError for lengths that nothing can have.
+    Raises UnknownError where it would answer no request, DescriptionError for lengths that nothing can have.
     """
     prompts, answers = spread(traffic.prompts), spread(traffic.answers)
     yield _known(server, traffic, prompts, answers, alike=0.0)
@@ -65,7 +65,7 @@ def under(server: Server, traffic: Traffic) -> Iterator[Known]:
 
 
 def alternatives(server: Server, traffic: Traffic) -> list[Known]:
-    """Return the alternatives where step times are described too: what nobody has measured of them may be otherwise.
+    """Return the alternatives where step times are described too: what was not measured of them may be otherwise.
 
     Those of terms may grow with the batch; a card may be slower than its kernels one by one, or wait for its host.
     """

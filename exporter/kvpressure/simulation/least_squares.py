@@ -1,7 +1,7 @@
 """PURE: a fit of sums of positive terms by least squares in their logarithms, with a prior, without a matrix library.
 
 Coefficients are never negative, since their logarithms are fitted: least squares of the rows' sums, and of how far each
-coefficient lies from the prior. What the rows do not tell is left where the prior has it, and the covariance says so.
+coefficient lies from the prior. What the rows leave open is where the prior has it, and the covariance says so.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
 def _scaled(rows: Sequence[Row], prior: Prior) -> list[float]:
     """Return the prior's logarithms, all moved so that the rows come to what they came to."""
     values = [math.exp(one) for one in prior.logarithms]
-    told = sum(sum(x * value for x, value in zip(row.factors, values, strict=True)) for row in rows)
-    by = math.log(sum(row.total for row in rows) / told) if told else 0.0
+    sums = sum(sum(x * value for x, value in zip(row.factors, values, strict=True)) for row in rows)
+    by = math.log(sum(row.total for row in rows) / sums) if sums else 0.0
     return [one + by for one in prior.logarithms]
 
 

@@ -81,10 +81,10 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
     )
 
 
-def _quantile(weighted: Sequence[tuple[float, float]], wanted: float) -> float:
+def _quantile(weighted: Sequence[tuple[float, float]], least: float) -> float:
     below = 0.0
     for seconds, weight in weighted:
         below += weight
-        if below >= wanted:
+        if below >= least:
             return seconds
     return weighted[-1][0]

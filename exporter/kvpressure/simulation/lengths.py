@@ -82,7 +82,7 @@ def lengths(
 ) -> LengthDistribution | None:
     """Return the length distribution of a histogram of tokens; None for an empty one.
 
-    Where in their buckets lengths lie is told by the counts beside them, and by their sum, which is kept: they lie as
+    Where in their buckets lengths lie follows from the counts beside them and from their sum, which stays: they lie as
     widely around the mean of each as the bucket allows times `spread` (0: all at one point). `tail` is by how many
     standard deviations more than likeliest the longest are long, while the others are shorter for it. `even` puts the
     means at the same height in all buckets instead, which is how sessions are calibrated.
@@ -144,13 +144,13 @@ def _height(rows: Sequence[tuple[float, float, float]], place: int) -> _Height:
         return _Height(0.5, UNKNOWN_DEVIATION)
     ratio = own / (before or after)
     filled = min(1.0, ratio) / 2
-    # More lengths than beside it say that they come from elsewhere: where, nobody knows.
+    # More lengths than beside it come from elsewhere, and how long those are is not known.
     deviation = EDGE_DEVIATION * filled + INSIDE_DEVIATION / 2 if ratio <= 1 else UNKNOWN_DEVIATION
     return _Height(filled if before else 1.0 - filled, deviation)
 
 
-def _with_sum(heights: Sequence[_Height], reach: Sequence[float], wanted: float) -> list[float]:
-    """Return the likeliest heights whose sum, each times what its bucket reaches, is `wanted`, as far as they go."""
+def _with_sum(heights: Sequence[_Height], reach: Sequence[float], total: float) -> list[float]:
+    """Return the likeliest heights whose sum, each times what its bucket reaches, is `total`, as far as they go."""
 
     def moved(by: float) -> list[float]:
         return [
@@ -162,7 +162,7 @@ def _with_sum(heights: Sequence[_Height], reach: Sequence[float], wanted: float)
     low = -high
     for _ in range(ITERATIONS):
         middle = (low + high) / 2
-        if sum(height * each for height, each in zip(moved(middle), reach, strict=True)) < wanted:
+        if sum(height * each for height, each in zip(moved(middle), reach, strict=True)) < total:
             low = middle
         else:
             high = middle

@@ -17,7 +17,7 @@ from kvpressure.simulation.steps import DRAFTED_RATIO, LEAST_INTERVALS, UnknownE
 SURE_DEVIATIONS: Final = 4.0
 """A slope is believed from so many of its standard errors on."""
 MAX_SHARE: Final = 0.8
-"""Of the time that may be put down to prompts, or to sequences."""
+"""Of the time that may be that of prompts, or of sequences."""
 
 
 class _Row(NamedTuple):
@@ -32,9 +32,9 @@ def step_seconds(
 ) -> StepSeconds:
     """Divide the time of the intervals among steps, sequences and prompt tokens. Raises UnknownError.
 
-    `prefill` is the mean time from admission to first token and the tokens computed in it; it tells what a prompt's
+    `prefill` is the mean time from admission to first token and the tokens computed in it; it says what a prompt's
     token takes where the intervals are too much alike to. `per_sequence` is the share of a step's time that grows with
-    the batch, where the intervals are not to be asked. A step that gives a sequence several tokens counts as several.
+    the batch, where that is not fitted to the intervals. A step that gives a sequence several tokens counts as several.
     """
     busy = [one for one in intervals if one.running and one.steps and one.generated is not None]
     if len(busy) < LEAST_INTERVALS:

@@ -43,18 +43,18 @@ def model_of(
     *,
     limit_seconds: float | None = None,
     traffic: Traffic | None = None,
-    held: float | None = None,
+    most_running: float | None = None,
     growing: float | None = None,
     card: StepTable | None = None,
 ) -> Model:
     """Return the model of an engine, under `traffic` instead of its own where given.
 
-    `held` is as for `calibrate.known`: how many run at once where requests wait for something else than the pool;
+    `most_running` is as for `calibrate.known`: how many run at once where requests wait for another limit;
     `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls;
-    with the table of its `card` and model nothing but how fast these are has to be told by polls.
+    with the table of its `card` and model polls have to show nothing but how fast these are.
     Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
     """
-    found = known(observed, limits, thresholds, held=held, growing=growing, card=card)
+    found = known(observed, limits, thresholds, most_running=most_running, growing=growing, card=card)
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
     others = []
@@ -62,7 +62,9 @@ def model_of(
     for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
         try:
             likely = None if taken.end else growing
-            one = known(observed, limits, thresholds, taken, held=held, growing=likely, card=card, like=found)
+            one = known(
+                observed, limits, thresholds, taken, most_running=most_running, growing=likely, card=card, like=found
+            )
             others.append(one)
         except UnknownError:
             continue
@@ -70,7 +72,7 @@ def model_of(
         others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
         found, *others = others
         return modelled(found, others, thresholds, limit_seconds)
-    back = None if held is not None else returning(found, observed, limits)
+    back = None if most_running is not None else returning(found, observed, limits)
     return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
 
 
@@ -79,7 +81,7 @@ def model_with_sessions(
 ) -> Model:
     """Return the model of an engine whose sessions come back, and whose cache is finite. Raises UnknownError.
 
-    Where only the page tells, other spreads of think times would show the same.
+    Without hits of other pools, other spreads of think times would show the same.
     """
     found, others = known_sessions(observed, limits, thresholds), []
     if observed is not None and limit_seconds is None and observed.healthy_seconds is not None:
@@ -112,9 +114,9 @@ def modelled(
 def _alone(known: Known) -> float:
     """p95 with as many at once as run now, and room for all."""
     server, demand = known.server, known.demand
-    held = max(1, round(known.measured.running))
+    running = max(1, round(known.measured.running))
     alone = replace(server, pool_tokens=ROOM_FOR_ALL_FACTOR * server.pool_tokens, max_num_seqs=math.inf)
-    one = replace(demand, clients=held, rate=0.0, queue=0)
+    one = replace(demand, clients=running, rate=0.0, queue=0)
     outcome = simulate(alone, one, answers=COARSE_SESSION_ANSWERS if demand.sessions else None)
     if outcome is None:
         raise UnknownError("the simulation completes no request")

@@ -32,7 +32,7 @@ def more_sequences(model: Model, limit: float, most_factor: float) -> Choice:
 def larger_steps(model: Model, limit: float) -> Choice:
     """Raise the tokens of a step as far as that helps; servers where it does not.
 
-    Not both at once: where steps are full, how their time divides is not told, and larger ones may do more than this.
+    Not both at once: where steps are full, how their time divides is not known, and larger ones may do more than this.
     """
     search = Search(model)
     if _climb(search, [config_changes.step_tokens(int(factor * limit)) for factor in STEPS]) and not search.chosen:

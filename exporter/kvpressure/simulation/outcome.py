@@ -35,7 +35,7 @@ class Outcome:
     """Mean seconds from arrival to first token."""
     hit_ratio: float | None = None
     hits_by_pool: tuple[float, ...] = ()
-    """What caches of other sizes would have found of the same requests, for each size that was asked for."""
+    """What caches of other sizes would have found of the same requests, for each size that was given."""
 
     def of_mean_server(self, busy_ratio: float) -> Outcome:
         """Return what the mean server gives where a share of them does this and the others have no clients."""

@@ -1,4 +1,4 @@
-"""What an engine's polls tell, where all that a simulation needs is known."""
+"""What an engine's polls have, where all that a simulation needs is known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_INTERVALS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What an engine's polls tell, where all that a simulation needs is known. `generated` tokens in `seconds`."""
+    """What an engine's polls have, where all that a simulation needs is known. `generated` tokens in `seconds`."""
 
     observed: Observed
     pool: float

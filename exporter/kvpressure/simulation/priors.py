@@ -13,7 +13,7 @@ DENSE: Final = Prior(
 )
 """Over a step's fixed part: a sequence, a token of context, a prompt token, and each one for each that precedes it.
 Mean and deviation over what NVIDIA measured of dense models on cards (`bench/stepfit/priors.py`); the fixed part has
-what the host adds to a step as well, which no card tells."""
+what the host adds to a step as well, which no table of a card has."""
 EXPERTS: Final = 4.0
 """Times as long as the fixed part, reading all experts takes: nine tenths of the weights of such models are theirs, but
 the host has its part in a step."""
@@ -48,7 +48,7 @@ def with_experts(expert_ratio: float) -> Prior:
 
 
 def prior_of(model_name: str) -> Prior | None:
-    """Return the prior of a model by the name it is served under; None where that does not tell whether it has experts.
+    """Return the prior of a model by the name it is served under; None where that leaves open whether it has experts.
 
     A name with a number of parameters (8B), and no word of experts, is a dense model's.
     """

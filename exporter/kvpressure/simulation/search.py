@@ -20,7 +20,7 @@ STEPS: Final = (1024, 2048, 4096, 8192, 16_384)
 SURE_TRIED: Final = 12
 """Of the best sets, that are simulated for every engine that this one may be."""
 
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """How many sets were simulated, of how many."""
 
 
@@ -49,7 +49,9 @@ class _Tried:
         return self.outcome.refused_ratio + self.outcome.shortened_ratio
 
 
-def search(model: Model, base: Sequence[ConfigChange], keeps_free: bool, told: Told = lambda _, __: None) -> Found:
+def search(
+    model: Model, base: Sequence[ConfigChange], keeps_free: bool, progress: Progress = lambda _, __: None
+) -> Found:
     """Return the best limits, on top of `base`, that keep the p95 within the model's limit of seconds.
 
     Best is who refuses and cuts short fewest requests; of those, who answers most in time; of those who gain hardly
@@ -62,7 +64,7 @@ def search(model: Model, base: Sequence[ConfigChange], keeps_free: bool, told: T
         outcome = model.outcome(applied(model.state, (*base, *changes)))
         if outcome is not None:
             tried.append(_Tried(changes, outcome))
-        told(number, len(sets))
+        progress(number, len(sets))
     refinements = list(_refinements(model, fixed, keeps_free))
     for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refinements):
         outcome = model.outcome(applied(model.state, (*base, *one.config_changes, change)))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from kvpressure.simulation.sessions import Sessions
 
 STEP_TOKENS: Final = 8192.0
-"""Of a step where nobody said."""
+"""Of a step where the limit is not known."""
 OPEN_SECONDS: Final = 600.0
 MAX_ARRIVALS: Final = 20_000
 """Of one run at a request rate. Where more would arrive, a shorter time is simulated, the same for every change."""
@@ -132,7 +132,7 @@ class Server:
 
 
 class RequestShape(NamedTuple):
-    """Token counts of one request: its prompt, the part of it (`own`) that no prefix cache holds, and its answer."""
+    """Token counts of one request: its prompt, the part of it (`own`) that no prefix cache has, and its answer."""
 
     prompt: int
     own: int
@@ -140,7 +140,7 @@ class RequestShape(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Prompt tokens that a prefix cache holds whoever asks."""
+        """Prompt tokens of the common beginning, which a prefix cache always has."""
         return self.prompt - self.own
 
 

@@ -2,7 +2,7 @@
 
 A step decodes some sequences and computes some chunks of prompts. Its time has two parts: attention, which reads what
 precedes each token, and all else (matrix products, experts, norms, exchange between cards), which depends on the number
-of tokens alone and is told by two curves: for steps that only decode, and for steps with chunks. Attention of decoding
+of tokens alone and is on two curves: for steps that only decode, and for steps with chunks. Attention of decoding
 is a grid of sequences and their mean context, attention of chunks one of tokens and of those that precede them, for
 one, two, four, ... chunks in a step. The parts are added, as aiconfigurator's own mixed step does.
 """
@@ -169,25 +169,25 @@ class CardSteps:
 
     def record(self) -> dict[str, object]:
         """Return what they are, for programs."""
-        told = self.table
-        of = {"gpu": told.card, "model": told.model, "tensor_parallel": told.tensor_parallel, "kv_bits": told.kv_bits}
+        one = self.table
+        of = {"gpu": one.card, "model": one.model, "tensor_parallel": one.tensor_parallel, "kv_bits": one.kv_bits}
         return {**of, "by": self.by, "host_seconds": self.host_seconds}
 
 
 def fitted_to(table: StepTable, steps: Steps, end: float) -> CardSteps:
-    """Return a table's step times so that they explain what an engine's steps take, as far as its polls tell.
+    """Return a table's step times so that they explain what an engine's steps take, as far as its polls show it.
 
     Within what cards differ by, the card is faster or slower; what is beyond that is its host's. At the ends of what is
     not known (`end` deviations more than expected for a larger batch) all is the card's, or all the host's.
     """
     batch = steps.batch
-    held = batch.running * batch.context_tokens
-    told, took = (one.of(batch.running, 0.0, held) for one in (table, steps.likeliest))
-    ratio = took / told
+    context = batch.running * batch.context_tokens
+    predicted, took = (one.of(batch.running, 0.0, context) for one in (table, steps.likeliest))
+    ratio = took / predicted
     by = min(CARD_RATIOS[1], max(CARD_RATIOS[0], ratio))
     if end:
         by = min(1.0, ratio) if end > 0 else ratio
-    return CardSteps(table, by, max(0.0, took - by * told))
+    return CardSteps(table, by, max(0.0, took - by * predicted))
 
 
 def parse(text: str | bytes) -> StepTable:
@@ -198,35 +198,35 @@ def parse(text: str | bytes) -> StepTable:
         raise StepTableError(f"{type(error).__name__}: {error}") from error
 
 
-def _table(told: Mapping[str, Any]) -> StepTable:
-    if told["format"] != FORMAT:
-        raise ValueError(f"format {told['format']}, not {FORMAT}")
-    chunks = told["chunk_attention_us"]
+def _table(document: Mapping[str, Any]) -> StepTable:
+    if document["format"] != FORMAT:
+        raise ValueError(f"format {document['format']}, not {FORMAT}")
+    chunks = document["chunk_attention_us"]
     return StepTable(
-        card=told["card"],
-        model=told["model"],
-        tensor_parallel=told["tensor_parallel"],
-        weight_bits=told["weight_bits"],
-        kv_bits=told["kv_bits"],
-        layers=told["layers"],
-        made=told["made"],
-        decode_tokenwise=_curve(told["decode_tokenwise_us"]),
-        mixed_tokenwise=_curve(told["mixed_tokenwise_us"]),
-        decode_attention=_grid(told["decode_attention_us"], told["decode_attention_us"]["values"]),
+        card=document["card"],
+        model=document["model"],
+        tensor_parallel=document["tensor_parallel"],
+        weight_bits=document["weight_bits"],
+        kv_bits=document["kv_bits"],
+        layers=document["layers"],
+        made=document["made"],
+        decode_tokenwise=_curve(document["decode_tokenwise_us"]),
+        mixed_tokenwise=_curve(document["mixed_tokenwise_us"]),
+        decode_attention=_grid(document["decode_attention_us"], document["decode_attention_us"]["values"]),
         chunk_counts=_axis(chunks["chunks"]),
         chunk_attention=tuple(_grid(chunks, values, power=True) for values in chunks["values"]),
     )
 
 
-def _curve(told: Mapping[str, Any]) -> Curve:
-    axis, values = _axis(told["tokens"]), _values(told["values"])
+def _curve(document: Mapping[str, Any]) -> Curve:
+    axis, values = _axis(document["tokens"]), _values(document["values"])
     if len(axis) != len(values):
         raise ValueError("a curve with more points than values")
     return Curve(axis, values)
 
 
-def _grid(told: Mapping[str, Any], values: Sequence[Sequence[float]], *, power: bool = False) -> Grid:
-    rows, columns = _axis(told["rows"]), _axis(told["columns"])
+def _grid(document: Mapping[str, Any], values: Sequence[Sequence[float]], *, power: bool = False) -> Grid:
+    rows, columns = _axis(document["rows"]), _axis(document["columns"])
     made = tuple(map(_values, values))
     if len(made) != len(rows) or any(len(line) != len(columns) for line in made):
         raise ValueError("a grid whose values do not fit its axes")

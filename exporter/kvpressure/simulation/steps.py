@@ -32,7 +32,7 @@ KNEE_GAIN: Final = 1.05
 DRAFTED_RATIO: Final = 1.15
 """Tokens a sequence gets in a step, from which on it is no accident: drafts are accepted."""
 SHARED_RATIO: Final = 0.05
-"""Of prompt tokens, that are found in the cache again: fewer are chance. With more, the pool's growth does not tell
+"""Of prompt tokens, that are found in the cache again: fewer are chance. With more, the pool's growth does not show
 what was computed."""
 NOISE_RATIO: Final = 0.05
 """Standard deviation of a bunch's seconds from what the terms say."""
@@ -51,8 +51,8 @@ class UnknownError(Exception):
 class Batch:
     """What an engine has in its steps, on average.
 
-    Requests, tokens that each holds and generates, prompt tokens computed for each, and tokens that precede one of
-    these.
+    Requests, tokens that each has in the pool and generates, prompt tokens computed for each, and tokens that precede
+    one of these.
     """
 
     running: float
@@ -218,7 +218,7 @@ def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
         )
         ended = None if start is one or poll.preempted or not conserved else one.ended_tokens
         if ended is not None and first is not None and last is not None:
-            # Prompts are counted at their first token; the pool tells what was computed of them by the time of a poll.
+            # Prompts are counted at their first token; the pool shows what was computed of them by the time of a poll.
             poll = replace(poll, computed=max(0.0, last - first - one.generated + ended - _found(one)))
         yield poll
 
@@ -232,11 +232,11 @@ def _batch(observed: Observed, polls: Sequence[_Poll]) -> Batch:
     cached = min(0.99, cached) if cached > SHARED_RATIO else 0.0
     prompt, output = _mean(observed.prompts), max(1.0, _mean(observed.outputs) or 1.0)
     running = sum(poll.running for poll in polls)
-    held = sum(poll.used or 0.0 for poll in polls) / running
+    in_use = sum(poll.used or 0.0 for poll in polls) / running
     if prompt is None:
-        prompt = observed.prefill_tokens or max(0.0, held - output / 2)
+        prompt = observed.prefill_tokens or max(0.0, in_use - output / 2)
     alone = prompt + output / 2
-    context = held if held and not cached else max(held, alone)
+    context = in_use if in_use and not cached else max(in_use, alone)
     preceding = prompt * (1 + _spread(observed.prompts)) * (1 - (1 - cached) / 2)
     return Batch(running / len(polls), context, output, prompt * (1 - cached), preceding)
 
@@ -260,15 +260,15 @@ def _tokens_each(polls: Sequence[_Poll]) -> float:
 
 def _bunched(rows: Sequence[Row], seconds: float, boundary: float) -> Iterator[Row]:
     """Yield rows of about so many seconds each, out of those that follow each other."""
-    held: list[Row] = []
+    bunch: list[Row] = []
     found = False
     for row in rows:
-        held.append(row)
-        if sum(one.total for one in held) >= 0.99 * seconds:
-            yield _together(held, boundary)
-            held, found = [], True
-    if held and (not found or sum(one.total for one in held) >= seconds / 2):
-        yield _together(held, boundary)
+        bunch.append(row)
+        if sum(one.total for one in bunch) >= 0.99 * seconds:
+            yield _together(bunch, boundary)
+            bunch, found = [], True
+    if bunch and (not found or sum(one.total for one in bunch) >= seconds / 2):
+        yield _together(bunch, boundary)
 
 
 def _together(rows: Sequence[Row], boundary: float) -> Row:

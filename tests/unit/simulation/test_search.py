@@ -88,7 +88,7 @@ def test_an_objective_that_no_limits_keep_is_told_with_the_replicas_that_would()
 
 def test_progress_is_told_to_the_end():
     told: list[tuple[int, int]] = []
-    search(engine(45.0), (), keeps_free=False, told=lambda done, total: told.append((done, total)))
+    search(engine(45.0), (), keeps_free=False, progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == list(range(1, len(told) + 1))
     assert told[-1][0] == told[-1][1]
 
