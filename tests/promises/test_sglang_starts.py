@@ -9,7 +9,7 @@ from kvpressure.cli import main
 from kvpressure.cli.plan_engine import engine_on
 from kvpressure.commandline.budget import Budget
 from kvpressure.engines.reader import PageReader
-from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.annotations import PodAnnotations
 from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, ports_of, read_containers
 from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
 from kvpressure.runtimes.runtime import GIB
@@ -79,9 +79,9 @@ def test_its_port_is_its_own_unless_given(words: list[str], port: int | None):
 def test_a_pod_that_runs_it_is_an_engine_with_its_port_and_limits():
     spec = {"name": "engine", "image": "lmsysorg/sglang:v0.5.5", "command": [*SERVE, "--max-running-requests", "64"]}
     pod = {"spec": {"containers": [spec, {"name": "sidecar", "image": "envoy"}]}, "status": {"phase": "Running"}}
-    found = engine_containers(read_containers(pod), Wishes(), selected=False, port_name="http")
+    found = engine_containers(read_containers(pod), PodAnnotations(), selected=False, port_name="http")
     assert [one.name for one in found] == ["engine"]
-    assert [port for _, port in ports_of(found, Wishes(), port_name="http", port=8000)] == [30000]
+    assert [port for _, port in ports_of(found, PodAnnotations(), port_name="http", port=8000)] == [30000]
     limits = limits_of(found[0], {})
     assert limits is not None
     assert [(limit.name, limit.value) for limit in limits] == [("max_num_seqs", 64.0)]

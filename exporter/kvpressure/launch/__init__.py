@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.options import Given, Options, human, read_options
+from kvpressure.commandline.options import Given, Options, human, read_options, unresolved
 from kvpressure.commandline.programs import Launch, programs, settle, talks
-from kvpressure.commandline.shell import Words, unresolved
+from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime

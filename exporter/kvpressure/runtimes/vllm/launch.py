@@ -8,9 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.options import Dialect, Given, Options, fraction, human, parse_json, share, whole
+from kvpressure.commandline.options import (
+    Dialect,
+    Given,
+    Options,
+    fraction,
+    human,
+    parse_json,
+    share,
+    unresolved,
+    whole,
+)
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words, unresolved
+from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
 from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting, image_name, start_script
 
