@@ -84,8 +84,8 @@ def advised(path: Path) -> Advised:
     began = process_time()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
     took = process_time() - began
-    found = _forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
-    return Advised(actions, None if found.choice is None else _tried(found.choice), found.model, found.reason, took)
+    found = forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
+    return Advised(actions, None if found.choice is None else tried(found.choice), found.model, found.reason, took)
 
 
 def _named(view: EngineView | None, name: str) -> EngineView | None:
@@ -97,8 +97,8 @@ def _named(view: EngineView | None, name: str) -> EngineView | None:
     return replace(view, observed=replace(view.observed, model_name=table(card.table).model))
 
 
-def _forecast(case: Case) -> Forecast:
-    """The forecast for the case, whatever its cause is."""
+def forecast(case: Case) -> Forecast:
+    """Return the forecast for the case, whatever its cause is."""
     row, detail = CATALOGUE[case.diagnosis.cause], case.diagnosis.detail
     if row.predictable and not row.losing:
         return more_gpus(case)
@@ -111,8 +111,8 @@ def _forecast(case: Case) -> Forecast:
     return found if found is not None and found.choice is not None and found.choice.steps else forecast_of(case)
 
 
-def _tried(choice: Choice) -> Choice:
-    """Without what the lab has nothing for."""
+def tried(choice: Choice) -> Choice:
+    """Return the choice without what the lab has nothing for."""
     steps, declined = (
         tuple(step for step in some if step.change.key not in UNTRIED) for some in (choice.steps, choice.declined)
     )

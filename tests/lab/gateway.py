@@ -15,53 +15,43 @@ of its 20 s show it, and 10 s later.
 
 With `--best`, behind the gateway every set of the changes that were advised or declined is run too, and what is advised
 is compared with the best of those that cost no more hardware or accuracy: answers a second, of which late ones count by
-the limit of `bench/advice/results.json` over their time, the time at the gateway included.
+a limit over their time, the time at the gateway included. The limit is that of `bench/advice/results.json`, or what it
+is there: twice the p95 of a quarter of the clients, without a gateway.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from bench.advice.__main__ import RESULTS
-from bench.advice.changes import Key, change, costs_no_more, key, sets
 from kvpressure.advice.advise import Place, advise
-from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import forecast_of
 from kvpressure.config.target import Target
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView
 from tests.lab.api import Api
-from tests.lab.changed import long_last, shared
 from tests.lab.clock import Clock
 from tests.lab.core import Core
 from tests.lab.fetch import NEWEST, fetch, package
+from tests.lab.gateway_best import THRESHOLDS, WARM_SECONDS, best
 from tests.lab.messages import Asked
-from tests.lab.regime import Edge, Regime, changed, regimes
+from tests.lab.regime import Regime, regimes
 from tests.lab.world import Page, Result, World
 
 QUEUE_DEPTH_THRESHOLD: Final = 5.0
 KV_CACHE_UTIL_THRESHOLD: Final = 0.8
 REFRESH_SECONDS: Final = 0.05
-DONE: Final = frozenset(
-    {"cap_prompt", "cap_output", "max_num_seqs", "max_num_batched_tokens", "kept_free", "kv_cache_dtype"}
-    | {"short_first", "add_replica"}
-)
-"""Changes that the lab can do."""
 ENOUGH_RATIO: Final = 0.9
-WARM_SECONDS: Final = 30
-"""Until then verdicts are of the clients' arrival."""
-TOLD_WITHIN_SECONDS: Final = 30
-THRESHOLDS: Final = load_thresholds()
+MOMENTS: Final = 4
+MOMENT_SECONDS: Final = 15
+NAMED_WITHIN_SECONDS: Final = 30
 TARGET: Final = Target("engine-0")
 
 
@@ -167,22 +157,35 @@ def main() -> int:
         steps = [_steps(one.views[second]) if second is not None else () for one in (alone, behind)]
         same = set(steps[0]) == set(steps[1])
         failed += bool(behind.wrong) or not same
-        called = f"called healthy or idle {behind.wrong} s, and {behind.soon} s in the first {TOLD_WITHIN_SECONDS} s"
+        called = f"called healthy or idle {behind.wrong} s, and {behind.soon} s in the first {NAMED_WITHIN_SECONDS} s"
         print(f"{name}: at the gateway {behind.queue:.1f} on average; {called}")
         print(f"  without: {dict(alone.causes.most_common(3))}; {', '.join(steps[0])}")
         print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(steps[1])}{'' if same else '  (!)'}")
+        if second is not None:
+            _moments(alone, behind, second)
         if options.best and second is not None:
-            failed += _best(regime, clock, behind.views[second]) < ENOUGH_RATIO
+            failed += best(regime, behind.views[second], partial(_run, clock=clock)) < ENOUGH_RATIO
         sys.stdout.flush()
     return int(failed > 0)
 
 
+def _moments(alone: Run, behind: Run, last: int) -> None:
+    """Print in how many moments the steps are the same, and in how many they are without a gateway as just before."""
+    seconds = [last - MOMENT_SECONDS * number for number in range(MOMENTS)]
+    both = [second for second in seconds if second in alone.views and second in behind.views]
+    steps = {second: set(_steps(alone.views[second])) for second in seconds if second in alone.views}
+    same = sum(steps[second] == set(_steps(behind.views[second])) for second in both)
+    pairs = [(steps[one], steps[one - MOMENT_SECONDS]) for one in steps if one - MOMENT_SECONDS in steps]
+    steady = sum(one == before for one, before in pairs)
+    print(f"  moments: the same in {same} of {len(both)}; without, as before in {steady} of {len(pairs)}")
+
+
 def _played(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Sequence[Page], Sequence[Second]]:
-    result, front = _run(regime, clock, gateway=gateway)
+    result, front = _run(regime, clock=clock, gateway=gateway)
     return result.pages, () if front is None else front.seconds
 
 
-def _run(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Result, Gateway | None]:
+def _run(regime: Regime, *, clock: Clock, gateway: bool) -> tuple[Result, Gateway | None]:
     from tests.lab.clock import BEGIN  # noqa: PLC0415 - with the server, which imports vLLM's names
     from tests.lab.server import Server  # noqa: PLC0415
 
@@ -193,38 +196,6 @@ def _run(regime: Regime, clock: Clock, *, gateway: bool) -> tuple[Result, Gatewa
         front = Gateway(server._world, server._core, server._api)
         server._clients._api = front
     return server.run(), front
-
-
-def _best(regime: Regime, clock: Clock, view: EngineView) -> float:
-    """Return what is advised behind the gateway over the best set of changes that costs no more; print both."""
-    assert view.diagnosis is not None
-    place = Place(target=view.key.target, runtime=view.runtime)
-    found = forecast_of(Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, view.observed))
-    if found.choice is None:
-        print(f"  nothing predicted: {found.reason}")
-        return 1.0
-    limit = next(row["limit_seconds"] for row in json.loads(RESULTS.read_text()) if row["name"] == regime.name)
-    advised = key(step.change for step in found.choice.steps if step.change.key in DONE)
-    tried = [step.change for step in (*found.choice.steps, *found.choice.declined) if step.change.key in DONE]
-    got = {chosen: _goodput(regime, clock, chosen, limit) for chosen in {advised, *sets(tried)}}
-    best = max((chosen for chosen in got if costs_no_more(chosen, advised)), key=lambda chosen: got[chosen])
-    share = got[advised] / got[best] if got[best] else 1.0
-    print(f"  advised {dict(advised)}: {got[advised]:.2f} answers/s, {share:.0%} of the best, {dict(best)}")
-    print(f"  as it is: {got.get((), 0.0):.2f} answers/s; {len(got)} sets were run")
-    return share
-
-
-def _goodput(regime: Regime, clock: Clock, done: Key, limit: float) -> float:
-    made = change(regime, done)
-    wanted = replace(shared(changed(regime, **made.flags), made.shared), edge=Edge(**made.edge), expect="")
-    if made.long_last:
-        wanted = long_last(wanted, made.long_last)
-    result, front = _run(wanted, clock, gateway=True)
-    assert front is not None
-    since = result.pages[0].t + WARM_SECONDS
-    whole = [one for one in result.answers if one.ok and not one.cut and one.t >= since and one.ended is not None]
-    late = (one.seconds + front.held.get(one.ended.name, 0.0) for one in whole if one.ended is not None)
-    return made.shared * sum(min(1.0, limit / seconds) for seconds in late) / (regime.seconds - WARM_SECONDS)
 
 
 def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
@@ -241,7 +212,7 @@ def _judged(pages: Sequence[Page], seconds: Sequence[Second]) -> Run:
             run.views[page.second] = view
         run.causes[f"{diagnosis.cause}/{diagnosis.detail}".removesuffix("/")] += 1
         calm = second is not None and diagnosis.cause in {Cause.HEALTHY, Cause.IDLE}
-        late = page.second - since >= TOLD_WITHIN_SECONDS
+        late = page.second - since >= NAMED_WITHIN_SECONDS
         run.wrong, run.soon = run.wrong + (calm and late), run.soon + (calm and not late)
     run.queue /= max(1, run.causes.total())
     return run
@@ -276,8 +247,8 @@ def _report(t: float, second: Second) -> GatewayReport:
 def _steps(view: EngineView) -> tuple[str, ...]:
     assert view.diagnosis is not None
     place = Place(target=view.key.target, model_name=view.key.model_name, runtime=view.runtime)
-    told = advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
-    return tuple(action.key for action in told)
+    actions = advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
+    return tuple(action.key for action in actions)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.rollout import no_longer
 from kvpressure.advice.shell import look_again
 from kvpressure.model.action import Action
+from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import DecodeEngine
 from kvpressure.runtimes.runtime import Remedy
@@ -54,9 +55,26 @@ def held_for_transfer(case: Case) -> tuple[list[Action | None], str]:
 
 
 def slow_transfer(case: Case) -> tuple[list[Action | None], str]:
-    """Return what makes transfers faster; no change of this engine's batch or cache does."""
-    remedy = case.own.remedies.get(_SLOW)
-    return ([] if remedy is None else [_network(case, remedy, "deferred")]), _NOT_SIMULATED
+    """Return what makes transfers faster; no change of this engine's batch or cache does.
+
+    Where requests spend hardly any of their time in transfer it says so instead.
+    """
+    remedy, share = case.own.remedies.get(_SLOW), _waiting_share(case)
+    if remedy is None:
+        return [], _NOT_SIMULATED
+    if share is None:
+        return [_network(case, remedy, "deferred")], _NOT_SIMULATED
+    most = f"Requests wait for at most {share:.0%} of their time here: a faster network gains no more than that."
+    if share < case.thresholds.advice_gain_min_ratio:
+        return [Action(key="would_not_help", title="Leave the network: transfers hardly matter", why=most)], ""
+    action = _network(case, remedy, "deferred")
+    return [replace(action, why=f"{action.why} {most}")], _NOT_SIMULATED
+
+
+def _waiting_share(case: Case) -> float | None:
+    """Return the share of their time at this engine that requests wait, by how many wait and run (Little's law)."""
+    waiting, running = (at(case.derived, f"requests_{state}") for state in ("waiting", "running"))
+    return None if waiting is None or running is None or not waiting + running else waiting / (waiting + running)
 
 
 def _network(case: Case, remedy: Remedy, cause: str) -> Action:

@@ -86,6 +86,7 @@ QUEUE_DEPTH_THRESHOLD: Final = 5.0
 
 NAMES: Final = frozenset(name.encode() for name in (*(name for row in _ALL for name in row.names), *MEMBERS, *ROLES))
 
+_PICKER: Final = "a gateway's endpoint picker"
 OTHERS: Final = {
     # Gauges of each engine behind it, under vLLM's own names. Engines have neither; `vllm:healthy_pods_total` is no
     # sign, because some engines' adapters have it too.
@@ -95,9 +96,8 @@ OTHERS: Final = {
     "sgl_router_worker_health": "SMG, a model gateway",
     "gateway_request_total": "AIBrix' gateway",
     "gateway_in_flight_requests": "AIBrix' gateway",
-    "inference_extension_info": "a gateway's endpoint picker",
-    "llm_d_epp_info": "a gateway's endpoint picker",
-    "llm_d_router_epp_info": "a gateway's endpoint picker",
+    **dict.fromkeys(("inference_extension_info", "llm_d_epp_info", "llm_d_router_epp_info"), _PICKER),
+    **{name: _PICKER for row in ROWS for name in row.names},
     "dynamo_frontend_inflight_requests": "Dynamo's frontend",
 }
 """A metric that no engine has, and whose it is."""

@@ -105,8 +105,10 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
     unreserved = less(polls, in_next_step(points, window, context, typical))
     polls = long_polls = as_answered = unreserved
     if "reserve_ratio" in points[-1].gauges:
-        polls, long_polls = (less(unreserved, kept) for kept in reserved(points, window, context.requested_tokens))
-        *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window))
+        polls, long_polls = (
+            less(unreserved, kept) for kept in reserved(points, window, context.requested_tokens, context.role)
+        )
+        *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio

@@ -6,6 +6,7 @@ counts waiting requests counts them. An engine that runs nothing is given none, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -48,13 +49,15 @@ class GatewayQueue:
     """What the gateways in front of an engine hold back, over some polls; None where none reports a queue.
 
     `requests` are those of the whole pool and `seconds` how long those that left were there; `held_ratio` is the share
-    of polls with any. `kv_ratio` and `engine_queue_ratio` are the use of the cache and the queue of the pool's engines
-    over what the gateway lets them come to, in the polls with any.
+    of polls with any, `in_engine_ratio` of those in which requests wait in the engine too. `kv_ratio` and
+    `engine_queue_ratio` are the use of the cache and the queue of the pool's engines over what the gateway lets them
+    come to, in the polls with any.
     """
 
     requests: float | None = None
     seconds: float | None = None
     held_ratio: float | None = None
+    in_engine_ratio: float | None = None
     kv_ratio: float | None = None
     engine_queue_ratio: float | None = None
 
@@ -79,7 +82,6 @@ def with_gateways(
     usage = sample.gauges.get("kv_usage") if usage is None else usage
     depth = busiest.engine_queue_requests
     depth = sample.gauges.get("waiting") if depth is None else depth
-    kept = 1.0 - most if queue and most is not None else None
     taken = share if sample.gauges.get("running") else 0.0
     more = {
         IN_ENGINE: sample.gauges.get("waiting"),
@@ -89,13 +91,16 @@ def with_gateways(
         _KV: None if usage is None or most is None else usage / most,
         _QUEUE: None if depth is None else depth / busiest.engine_queue_max_requests,
     }
+    # Requests that wait in the engines may have all of the caches.
+    by_queue = (more[_QUEUE] or 0.0) > (math.inf if more[_KV] is None else more[_KV])
+    kept = None if most is None or not queue or by_queue else 1.0 - most
     return replace(
         sample, gauges=_waiting(sample.gauges, taken) | {name: one for name, one in more.items() if one is not None}
     ), kept
 
 
 def _of_role(one: GatewayReport, role: str) -> GatewayReport:
-    """Return the report with what waits for engines of that role alone, where the gateway tells them apart."""
+    """Return the report with what waits for engines of that role alone, where the gateway counts them by role."""
     if role not in one.role_queues:
         return one
     many = sum(other == role for other in one.roles.values())
@@ -120,6 +125,7 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
         requests=mean(queues),
         seconds=seconds[-1] if seconds else None,
         held_ratio=len(held) / len(points),
+        in_engine_ratio=sum(point.gauges.get(IN_ENGINE, 0.0) >= 1 for point in held) / len(points),
         kv_ratio=mean(kv) if kv else None,
         engine_queue_ratio=mean(depth) if depth else None,
     )

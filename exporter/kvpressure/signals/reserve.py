@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.environment import DECODE
 from kvpressure.signals.kv import free_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import answer_mean_tokens, computed_share, typical_prompt_tokens
@@ -23,15 +24,23 @@ from kvpressure.signals.windows import EngineWindow
 MIN_POLLS: Final = 3
 """So many polls in a row have to show the smaller batch: what waits is on the page a moment after it is admitted."""
 MAX_BATCHES: Final = 60
+DECODE_TOKENS: Final = 512.0
+"""Kept for each request of an engine that only decodes: SGLang's `--num-reserved-decode-tokens`, unless it is set."""
 SAME_BATCH: Final = 0.5
 ALIKE_FACTOR: Final = 2.0
 
 
-def reserved(points: Sequence[Point], window: EngineWindow, requested_tokens: float = 0.0) -> Iterator[list[float]]:
+def reserved(
+    points: Sequence[Point], window: EngineWindow, requested_tokens: float = 0.0, role: str = ""
+) -> Iterator[list[float]]:
     """Yield what has to be free at each poll beside a prompt: one whose answer is the mean, then one of the longest.
 
-    `requested_tokens` is that of `RequestedTokens`. Requests that run are halfway, on average.
+    `requested_tokens` is that of `RequestedTokens`. Requests that run are halfway, on average. An engine that only
+    decodes keeps as much for each request: the one that comes, those that run, and those whose KV is on its way.
     """
+    if role == DECODE:
+        yield from 2 * ([DECODE_TOKENS * (1 + batch_of(one) + one.gauges.get("fetching", 0.0)) for one in points],)
+        return
     answer = window.of_histograms(answer_mean_tokens)
     for known in (answer, p95(window.long_histogram("request_output_tokens")) or answer):
         requested = max(known, requested_tokens)

@@ -73,7 +73,7 @@ def transfer_of(points: Sequence[Point], window: EngineWindow, context: Context,
 
 
 def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Thresholds) -> str:
-    """Return what its requests tell: hardly any prompt is computed there, or none has more than one token of answer."""
+    """Return the role that its requests show: hardly any prompt is computed, or no answer has more than one token."""
     if not deferral.remote or deferral.brought_ratio is None:
         return ""
     ended = window.newest("finished_prompts") or 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -19,11 +18,10 @@ from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
-from kvpressure.net.http import HttpClient, shown
+from kvpressure.net.http import HttpClient
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.urls import default_name
-from kvpressure.promtext.lines import PageError, Series, require_end
-from kvpressure.promtext.scanner import PageScanner
+from kvpressure.promtext.lines import Series
 from kvpressure.runtimes.gateways import (
     KV_CACHE_UTIL_THRESHOLD,
     NAMES,
@@ -31,6 +29,7 @@ from kvpressure.runtimes.gateways import (
     PoolReading,
     pools_of,
 )
+from kvpressure.sources.metrics_page import MetricsPage
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "gateway"
@@ -38,8 +37,6 @@ WAITED_OVER_SECONDS: Final = 60.0
 """Requests that left the queue in that time show how long it takes."""
 LARGEST_BODY_BYTES: Final = 4 << 20
 """Latency histograms of dozens of models and tenants."""
-ON_LOOP_BYTES: Final = 256 << 10
-"""What is longer may have 40,000 series to read, half a second's work: a thread does it, not the event loop."""
 MAX_POOLS: Final = 64
 """An endpoint picker serves one; of more than these, nothing is a pool."""
 
@@ -91,13 +88,14 @@ class GatewaySource(Source):
         self._several = pools > 1
         self._clock: Clock = clock or SystemClock()
         self._timeout_seconds = settings.timeout_seconds
+        self._url = URL(target.url + target.path)
         self._client = HttpClient(
             self._clock,
             tls=target.tls,
             authorization=Authorization(target.bearer_token_file, target.basic_auth),
             cap_bytes=LARGEST_BODY_BYTES,
         )
-        self._scanner: PageScanner[tuple[Series, ...]] = PageScanner(NAMES, _as_found)
+        self._page = MetricsPage(self._client, self._url, NAMES, self._chosen)
         self._guard = Guard[None](
             NAME,
             target.name,
@@ -164,35 +162,24 @@ class GatewaySource(Source):
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     async def _read(self) -> None:
-        url = URL(self._target.url + self._target.path)
-        answer = await self._client.get(url, self._timeout_seconds)
-        try:
-            if len(answer.body) <= ON_LOOP_BYTES:
-                pools = _pools(self._scanner, answer.body)
-            else:
-                # A scanner of its own: where the deadline ends the waiting, the thread goes on.
-                pools = await asyncio.to_thread(_pools, PageScanner(NAMES, _as_found), answer.body)
-        except PageError as error:
-            raise SourceError(error.reason, f"{shown(url)}: {error}") from error
-        reading = self._chosen(pools, shown(url))
-        self._reading = answer.t, reading
-        self._take_waited(answer.t, reading)
+        t, reading = await self._page.read(self._timeout_seconds)
+        self._reading = t, reading
+        self._take_waited(t, reading)
 
-    def _chosen(self, pools: Sequence[PoolReading], where: str) -> PoolReading:
+    def _chosen(self, series: Sequence[Series], values: Sequence[float], _: float) -> PoolReading:
         """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
+        pools = pools_of(series, values)
         if not pools:
-            raise SourceError(
-                "not_metrics", f"{where} has no metric of a gateway that queues; is this its metrics port?"
-            )
+            raise SourceError("not_metrics", "no metric of a gateway that queues; is this its metrics port?")
         if self._target.pool:
             found = next((pool for pool in pools if pool.pool == self._target.pool), None)
             if found is None:
-                raise SourceError("no_pool", f"{where} has no metric of the pool {self._target.pool}")
+                raise SourceError("no_pool", f"no metric of the pool {self._target.pool}")
             return found
         if len(pools) > MAX_POOLS:
-            raise SourceError("too_large", f"{where} has metrics of {len(pools)} pools")
+            raise SourceError("too_large", f"metrics of {len(pools)} pools")
         if len(pools) > 1:
-            raise SourceError("several_pools", f"{where} has metrics of {len(pools)} pools: set which one is meant")
+            raise SourceError("several_pools", f"metrics of {len(pools)} pools: set which one is meant")
         return pools[0]
 
     def _take_waited(self, t: float, reading: PoolReading) -> None:
@@ -210,18 +197,6 @@ class GatewaySource(Source):
         (_, seconds, requests), (_, seconds_now, requests_now) = self._waited[0], self._waited[-1]
         many = requests_now - requests
         return max(0.0, seconds_now - seconds) / many if many >= 1 else None
-
-
-def _as_found(series: tuple[Series, ...]) -> tuple[Series, ...]:
-    return series
-
-
-def _pools(scanner: PageScanner[tuple[Series, ...]], body: bytes) -> tuple[PoolReading, ...]:
-    """Return what the metrics report of each pool. Raises PageError."""
-    series, values = scanner.scan(body)
-    if series:
-        require_end(body)
-    return pools_of(series, values)
 
 
 def _made(settings: GatewaySettings, clock: Clock) -> Sequence[Source]:

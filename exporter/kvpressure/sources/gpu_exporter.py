@@ -26,9 +26,9 @@ from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
 from kvpressure.net.http import HttpClient, shown
-from kvpressure.promtext.lines import PageError, Series, require_end
-from kvpressure.promtext.scanner import PageScanner
+from kvpressure.promtext.lines import Series
 from kvpressure.sources.gpu.plausible import Sieve
+from kvpressure.sources.metrics_page import MetricsPage
 from kvpressure.sources.source import Known, Registration, Source, Wiring
 
 NAME: Final = "gpu_exporter"
@@ -37,6 +37,8 @@ MAX_GPUS: Final = 256
 """GPUs and instances of one node: 16 cards of 8 partitions are 128."""
 MAX_BYTES: Final = 4 << 20
 """dcgm-exporter with every field writes 300 KiB for eight GPUs."""
+
+DEADLINE_MARGIN_SECONDS: Final = 0.2
 
 Readings = Mapping[str, float]
 
@@ -233,7 +235,7 @@ class GpuExporterSource(Source):
         self._guard = Guard[GpuReport](
             NAME, shown(self._url), interval_seconds=settings.interval_seconds, clock=wiring.clock
         )
-        self._scanner = PageScanner(WANTED, tuple)
+        self._page = MetricsPage(self._client, self._url, WANTED, read_page)
         self._held: Mapping[ContainerId, Assignment] = {}
         self._reported: dict[str, float] = {}
         self._elsewhere: frozenset[str] = frozenset()
@@ -258,22 +260,16 @@ class GpuExporterSource(Source):
         return (self._guard.health(),)
 
     def facts(self, known: Known) -> Environment:
-        """Return who holds what, where nobody nearer to the kubelet knows; note which GPUs others read."""
+        """Return the containers' GPUs where no nearer source knows them; note which GPUs other sources read."""
         self._elsewhere = frozenset(gpu.uuid for gpu in known.gpus if self._reported.get(gpu.uuid) != gpu.t)
-        seen = {gpu.uuid for gpu in known.gpus}
+        there = {gpu.uuid for gpu in known.gpus}
         others = known.environment.devices
-        unknown = {key for key in self._held if key not in others or not seen.issuperset(others[key].gpus)}
+        unknown = {key for key in self._held if key not in others or not there.issuperset(others[key].gpus)}
         return Environment(devices={key: self._held[key] for key in unknown} if self._guard.up else {})
 
     async def _read(self) -> GpuReport:
-        answer = await self._client.get(self._url, self._guard.deadline_seconds)
-        try:
-            series, values = self._scanner.scan(answer.body)
-            if series:
-                require_end(answer.body)
-        except PageError as error:
-            raise SourceError(error.reason, f"{shown(self._url)}: {error}") from error
-        report, self._held = read_page(series, values, answer.t)
+        # Before the guard's own deadline, so that it is known how far the answer came.
+        _, (report, self._held) = await self._page.read(self._guard.deadline_seconds - DEADLINE_MARGIN_SECONDS)
         return report
 
     def _take(self, report: GpuReport) -> None:

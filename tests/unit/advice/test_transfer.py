@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvpressure.advice.advise import Case, Place, advise_on
 from kvpressure.model.action import Action
+from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import DecodeEngine, EngineView
 from tests.support.verdicts import LAB, THRESHOLDS, views
@@ -63,3 +66,15 @@ def test_a_slow_transfer_is_no_matter_of_the_batch_or_the_cache():
     assert action.key == "transfer"
     assert view.diagnosis is not None
     assert "MB/s" in view.diagnosis.grounds
+    waiting, running = (at(view.derived, f"requests_{state}") for state in ("waiting", "running"))
+    assert waiting is not None
+    assert running is not None
+    assert f"at most {waiting / (waiting + running):.0%} of their time here" in action.why
+
+
+def test_a_transfer_that_takes_hardly_any_of_requests_time_is_left_as_it_is():
+    view = last("transfer-decode")
+    few = replace(view, derived={**view.derived, "requests_waiting": 2.0, "requests_running": 98.0})
+    (action,) = advised(few)
+    assert (action.key, action.flags, action.commands) == ("would_not_help", {}, ())
+    assert "at most 2%" in action.why

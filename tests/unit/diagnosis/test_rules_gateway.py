@@ -108,6 +108,26 @@ def test_where_the_engines_own_queues_hold_it_back_they_are_judged_by_that_queue
     assert verdict(found)[0] is not Cause.HEALTHY
 
 
+@pytest.mark.parametrize("depth", [3.0, 6.0])
+def test_requests_that_wait_in_the_engine_too_are_what_it_is_judged_by(depth: float):
+    """A queue of the engine below what the gateway lets it come to is one: it is what a limit of the engine keeps."""
+    gauges = {**BUSY, "kv_usage": 0.3, "waiting": depth, "waiting_capacity": depth}
+    found = view(gauges, report(kv_usage_ratio=0.3, engine_queue_requests=depth))
+    assert verdict(found) == verdict(view(gauges))
+    assert verdict(found)[0] is Cause.CONCURRENCY_BOUND
+    other = view({**BUSY, "kv_usage": 0.3}, report(kv_usage_ratio=0.3, engine_queue_requests=depth))
+    assert verdict(other) == (Cause.CONCURRENCY_BOUND, "held_at_gateway" if depth < 5 else "sequence_cap")
+
+
+@pytest.mark.parametrize(("usage", "depth", "kept"), [(0.8, 0.0, 0.2), (0.7, 5.0, None), (0.8, None, 0.2)])
+def test_what_a_gateway_keeps_free_counts_while_it_holds_back_by_the_use_of_caches(
+    usage: float, depth: float | None, kept: float | None
+):
+    sample = EngineSample("llama", "0", {**BUSY, "kv_usage": usage}, {}, {}, CACHE)
+    found = with_gateways(sample, TARGET, 1, [report(kv_usage_ratio=usage, engine_queue_requests=depth)])[1]
+    assert found == (None if kept is None else pytest.approx(kept))
+
+
 def test_a_gateway_that_does_not_report_the_use_of_caches_is_judged_by_the_engines():
     assert verdict(view(BUSY, report(kv_usage_ratio=None)))[0] is Cause.KV_CACHE_PRESSURE
 
@@ -118,7 +138,9 @@ def test_a_gateway_that_does_not_report_the_use_of_caches_is_judged_by_the_engin
 @pytest.mark.parametrize("queue", [1.0, 46.0])
 def test_no_engine_with_a_queue_in_front_is_healthy_or_idle(gauges, usage, depth, queue):
     gateway = report(kv_usage_ratio=usage, engine_queue_requests=depth, queue_requests=queue)
-    assert verdict(view(gauges, gateway, seconds=40))[0] not in {Cause.HEALTHY, Cause.IDLE}
+    for own in (0.0, 1.0):
+        waiting = {**gauges, "waiting": own, "waiting_capacity": own}
+        assert verdict(view(waiting, gateway, seconds=40))[0] not in {Cause.HEALTHY, Cause.IDLE}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,18 @@ def test_the_answer_and_a_share_of_those_that_run_are_reserved():
     assert longest[0] <= typical[0]
     (much, _), *_ = zip(*reserved(made.latest(1.0, 1), made, 1000.0), strict=True)
     assert much == pytest.approx(1000 + 0.1 * 14 * (1000 - ANSWER / 2))
+
+
+def test_an_engine_that_only_decodes_keeps_tokens_for_each_request_that_it_has():
+    made, _ = engine(lambda _: 14.0)
+    points = [replace(one, gauges={**one.gauges, "fetching": 2.0}) for one in made.latest(1.0, 1)]
+    assert list(reserved(points, made, 5000.0, "decode")) == 2 * [[512.0 * (1 + 14 + 2)] * len(points)]
+    alone, decoding = (fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS, role=role)) for role in ("", "decode"))
+    assert (alone.blocked_ratio, decoding.blocked_ratio) == (0.0, 0.0)
+    full = engine(lambda _: 24.0)[0]  # 12,000 tokens are free
+    decoding = fit_of(full.latest(20.0, 8), full, Context(THRESHOLDS, role="decode"))
+    assert decoding.blocked_by_long_ratio == 1.0
+    assert decoding.by_reserve_ratio is None
 
 
 @pytest.mark.parametrize(("steps", "tokens", "batch"), [(20, 200, 10.0), (4, 40, None), (20, 500, None), (0, 0, None)])

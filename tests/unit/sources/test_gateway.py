@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from yarl import URL
 
 from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target
@@ -19,7 +20,8 @@ from kvpressure.promtext.lines import Series
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.gateways import MAX_WORKERS, NAMES, PoolReading, pools_of
 from kvpressure.sources import gateway
-from kvpressure.sources.gateway import ON_LOOP_BYTES, SOURCE, GatewaySettings, GatewaySource
+from kvpressure.sources.gateway import SOURCE, GatewaySettings, GatewaySource
+from kvpressure.sources.metrics_page import ON_LOOP_BYTES
 from kvpressure.sources.source import Known, Wiring
 from tests.support import servers
 from tests.support.servers import FaultServer
@@ -51,7 +53,7 @@ def made(url: str = "http://epp:9090", others: int = 0, **target: object) -> Gat
 
 async def read(source: GatewaySource, body: bytes) -> tuple[GatewayReport, ...]:
     async with FaultServer(servers.page(body)) as server:
-        source._target = source._target.model_copy(update={"url": server.url})
+        source._page._url = URL(server.url + "/metrics")
         await source._guard.attempt(source._read)
         await source._client.aclose()
     return source.facts(Known(ENGINES)).reports
@@ -159,6 +161,8 @@ async def test_the_time_in_the_queue_is_of_those_that_left_it_in_the_last_minute
         (b"llm_d_epp_ready_endpoints{name= 1\n", "malformed"),
         (b'llm_d_epp_ready_endpoints{name="a"} 1', "truncated"),
         (b"x" * (5 << 20), "too_large"),
+        (b'{"a": 1}', "not_metrics"),
+        (bytes(range(256)), "not_metrics"),
     ],
 )
 async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
@@ -166,6 +170,14 @@ async def test_what_cannot_be_read_is_one_line_and_no_report(body, reason):
     assert await read(source, body) == ()
     (health,) = source.health()
     assert (health.up, health.reason, "\n" in health.error) == (False, reason, False)
+    assert "/metrics" in health.error
+    (report,) = await read(source, page(LLM_D))
+    assert report.queue_requests == 46
+
+
+async def test_a_series_that_is_there_twice_counts_once():
+    (report,) = await read(made(), 2 * page(LLM_D))
+    assert report.queue_requests == 46
 
 
 @pytest.mark.parametrize("long", [False, True])
@@ -211,6 +223,12 @@ async def test_a_gateway_that_fails_reports_nothing_until_it_is_read_again():
 def test_metrics_of_a_gateway_are_not_taken_for_an_engine(name, whose):
     with pytest.raises(PageError, match=whose) as raised:
         PageReader().read(page(name), 1.0)
+    assert raised.value.reason == "gateway"
+
+
+def test_a_gateway_is_known_by_its_queue_where_what_says_its_version_is_left_out():
+    with pytest.raises(PageError, match="a gateway's endpoint picker") as raised:
+        PageReader().read(b'llm_d_epp_flow_control_queue_size{inference_pool="llama"} 46\n', 1.0)
     assert raised.value.reason == "gateway"
 
 

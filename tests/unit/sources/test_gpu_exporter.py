@@ -172,6 +172,7 @@ async def test_what_cannot_be_read_is_said_and_holds_nothing(
     await source.read()
     health = source.health()[0]
     assert (health.up, health.reason, len(made.reports)) == (False, reason, 1)
+    assert "/metrics" in health.error
     assert not source.facts(Known()).devices
 
 

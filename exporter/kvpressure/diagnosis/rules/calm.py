@@ -22,6 +22,9 @@ def _waited(facts: Facts) -> str:
     )
 
 
+_passes = queue.queued & ~queue.queued_always & ~symptoms.symptom("held_at_gateway").known_true()
+"""A queue that comes and goes is no loss, if it is known to wait for its turn only; one at a gateway never passes."""
+
 RULES: Final = (
     *rules_of(
         Cause.PAUSED,
@@ -70,9 +73,8 @@ RULES: Final = (
             "latency_inflated": False,
             "throughput_plateau": False,
         },
-        # A queue that comes and goes is no loss, if it is known to wait for its turn only.
-        ("drains", "draining", queue.queued & ~queue.queued_always & queue.shrinks & ~queue.pool_fills, _waited),
-        ("passing_queue", "passing_queue", queue.queued & ~queue.queued_always, _waited),
+        ("drains", "draining", _passes & queue.shrinks & ~queue.pool_fills, _waited),
+        ("passing_queue", "passing_queue", _passes, _waited),
         ("recovers", "draining", queue.waited_lately & ~queue.pool_fills, _waited),
         ("served", "", queue.always, nothing_to_say),
     ),

@@ -1,6 +1,7 @@
 """Causes of a queue at a gateway in front of the engine, by the limit of the gateway that its pool has reached.
 
-Where that is the queue of the engines themselves, they are judged by that queue, as if there were no gateway.
+An engine in which requests wait as well is judged by what makes these wait, as if there were no gateway, but never as
+healthy.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ def by_kv_usage(facts: Facts) -> bool | None:
 
 
 @fact()
+def waits_in_engine(facts: Facts) -> bool:
+    """Return whether requests wait in the engine too while the gateway holds others back."""
+    ratio = _queue(facts.window).in_engine_ratio
+    return ratio is not None and ratio >= facts.thresholds.waiting_min_ratio
+
+
+@fact()
 def holds_some(facts: Facts) -> bool:
     """Return whether requests were queued at the gateway in any poll."""
     return bool(_queue(facts.window).held_ratio)
@@ -103,10 +111,10 @@ RULES: Final = (
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        held_at_gateway & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
+        held_at_gateway & ~waits_in_engine & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
         _own_limit,
         admission_blocked=False,
         preempting=False,
     ),
-    _rule("unexplained", Cause.UNKNOWN, held_at_gateway, _queued),
+    _rule("unexplained", Cause.UNKNOWN, held_at_gateway & ~waits_in_engine, _queued),
 )

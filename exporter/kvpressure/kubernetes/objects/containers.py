@@ -175,7 +175,7 @@ def ports_of(
     return [(container, number) for number, container in found.items()]
 
 
-_ROLE_LABELS: Final = (
+ROLE_LABELS: Final = (
     "llm-d.ai/role",
     "nvidia.com/dynamo-sub-component-type",
     "nvidia.com/dynamo-component-type",
@@ -186,7 +186,7 @@ _ROLE_LABELS: Final = (
 def role_of(pod: Object) -> str:
     """Return the role of the pod's engine by its labels, `PREFILL` or `DECODE`, "" without one."""
     labels = mapping(pod, "metadata", "labels")
-    return next((role for label in _ROLE_LABELS if (role := text(labels, label)) in ROLE_CODES), "")
+    return next((role for label in ROLE_LABELS if (role := text(labels, label)) in ROLE_CODES), "")
 
 
 def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:

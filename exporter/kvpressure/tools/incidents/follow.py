@@ -88,7 +88,8 @@ class Task:
     """One target to follow, as a worker process gets it.
 
     Each of the `stretches` says whether it reaches the end of the question's time. `step` is None for the scrape
-    interval, `declared` None where the limits are unknown, `pool` None without a gateway.
+    interval, `declared` None where the limits are unknown, `pool` None without a gateway, `role` "" where the
+    Prometheus has none.
     """
 
     server: Server
@@ -99,6 +100,7 @@ class Task:
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
     pool: Pool | None = None
+    role: str = ""
 
     @property
     def key(self) -> Key:
@@ -115,6 +117,7 @@ class Follower:
     thresholds: Thresholds
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
+    role: str = ""
     advises: bool = True
     samples: int = 0
     _newest: float = float("-inf")
@@ -134,6 +137,7 @@ class Follower:
             pod=target.pod,
             container=target.get("container"),
             limits=self.declared,
+            role=self.role,
         )
 
     def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = ()) -> None:
@@ -209,9 +213,8 @@ def follow(server: Prometheus, task: Task) -> Json:
             continue
         every = max(own or SHORTEST_STEP_SECONDS, task.step or 0.0)
         if first and (not eras or (own and _another(every, eras[-1][0].step))):
-            eras.append(
-                [Follower(discovered, every, one, task.shortest_seconds, task.declared) for one in task.settings]
-            )
+            known = task.shortest_seconds, task.declared, task.role
+            eras.append([Follower(discovered, every, one, *known) for one in task.settings])
         if eras:
             for page in itertools.chain(first, pages):
                 reports = queue.at(page.t) if queue else ()

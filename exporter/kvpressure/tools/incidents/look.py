@@ -41,6 +41,7 @@ from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
 from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.tools.incidents.question import Question
+from kvpressure.tools.incidents.roles import roles_there
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
@@ -85,6 +86,7 @@ class _Look:
     """The pools of the targets behind a gateway."""
     rules: list[Json] = field(default_factory=list)
     copied: dict[EngineName, list[Fired]] = field(default_factory=dict)
+    roles: dict[Target, str] = field(default_factory=dict)
     declared: reported.Declared = field(default_factory=dict)
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -114,12 +116,17 @@ class _Look:
             # A target that has series in several spellings is read in all of them at once.
             self.targets += [(spelled, one) for one in found if (one.runtime, one.target) not in known]
         self.declared = reported.declared_there(self.client, self.question.span)
+        every = [discovered.target for _, discovered in self.targets]
+        try:
+            self.roles = roles_there(self.client, every, self.question.span)
+        except PrometheusError as error:
+            self.warnings.append(f"roles of engines were not read: {error.sentence}")
         try:
             there = pools_there(self.client, self.question.span)
         except PrometheusError as error:
             self.warnings.append(f"queues of gateways were not read: {error.sentence}")
             return
-        self.pools = behind(there, (discovered.target for _, discovered in self.targets))
+        self.pools = behind(there, every)
         counted = {pool.title for pool in self.pools.values()}
         alone = sorted({pool.title for pool in there} - counted)
         self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in alone]
@@ -214,6 +221,7 @@ class _Look:
                     question.shortest_seconds,
                     self.declared.get(reported.pod_of(discovered.target)),
                     self.pools.get(discovered.target),
+                    self.roles.get(discovered.target, ""),
                 )
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
