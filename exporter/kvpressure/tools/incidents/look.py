@@ -127,9 +127,8 @@ class _Look:
             self.warnings.append(f"queues of gateways were not read: {error.sentence}")
             return
         self.pools = behind(there, every)
-        counted = {pool.title for pool in self.pools.values()}
-        alone = sorted({pool.title for pool in there} - counted)
-        self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in alone]
+        alone = {pool.title for pool in there} - {pool.title for pool in self.pools.values()}
+        self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in sorted(alone)]
 
     def screen(self) -> None:
         """Find the suspects: the stretches in which an incident may be."""
@@ -209,20 +208,14 @@ class _Look:
     def tasks(self) -> Iterator[Task]:
         """Yield the targets to read sample by sample, with their stretches."""
         question = self.question
+        how = question.step, question.settings, question.shortest_seconds
         for _, discovered in self.targets:
-            if suspects := joined(self.suspects.get(discovered.target, []), 0.0):
-                read = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
-                yield Task(
-                    self.server,
-                    discovered,
-                    tuple((span, span.end >= question.span.end) for span in read),
-                    question.step,
-                    question.settings,
-                    question.shortest_seconds,
-                    self.declared.get(reported.pod_of(discovered.target)),
-                    self.pools.get(discovered.target),
-                    self.roles.get(discovered.target, ""),
-                )
+            target = discovered.target
+            if suspects := joined(self.suspects.get(target, []), 0.0):
+                spans = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
+                read = tuple((span, span.end >= question.span.end) for span in spans)
+                known = self.declared.get(reported.pod_of(target)), self.pools.get(target), self.roles.get(target, "")
+                yield Task(self.server, discovered, read, *how, *known)
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
         """Return the incidents of each target, from the journal where it is finished there."""
