@@ -34,6 +34,8 @@ KNOWN: Final = ("--duration", "30", "--max-num-seqs", "32")
 BLOCKS: Final = "--num-gpu-blocks-override"
 GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 GOODPUT_LOSS_MAX_RATIO: Final = 0.03
+TOKENS_OFF_MAX_RATIO: Final = 0.15
+"""Of the tokens/s that came, by which the prediction may be off."""
 
 SITUATIONS: Final[Mapping[str, tuple[Load, ...]]] = {
     "collapse": (Load(12, 3000, 1000),),
@@ -149,6 +151,10 @@ def judged(name: str, before: Got, after: Got, told: Mapping[str, Any], did: Don
     held = bool(did.flags or did.cap_prompt or did.cap_output or did.replicas > 1) and goodput[1] >= goodput[0] * (
         1 - GOODPUT_LOSS_MAX_RATIO
     )
+    shift = expected["tokens_per_second"] if expected else None
+    off = abs(shift["after"] / tokens - 1) if shift else float("inf")
+    inside = shift is not None and shift["low"] <= tokens <= shift["high"]
+    close = off <= TOKENS_OFF_MAX_RATIO
     lines = [
         f"{name}: {told['cause']}; done: {did}",
         f"  tokens/s {before.tokens_per_second:.0f} -> {tokens:.0f}; {then}",
@@ -156,8 +162,9 @@ def judged(name: str, before: Got, after: Got, told: Mapping[str, Any], did: Don
         f"  answers a second within {limit:.0f} s {goodput[0]:.2f} -> {goodput[1]:.2f}",
         f"  expected: {expected['text'] if expected else 'nothing could be predicted'}",
         f"{'ok    ' if held else 'MISSED'} {name}: something was advised, and goodput does not fall by more than 3 %",
+        f"{'ok    ' if close else 'MISSED'} {name}: tokens/s predicted within 15 %: {off:.0%} off, in range: {inside}",
     ]
-    return lines, held
+    return lines, held and close
 
 
 async def live(environment: Environment, name: str, folder: Path) -> bool:

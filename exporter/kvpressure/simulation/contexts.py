@@ -44,12 +44,14 @@ class PrefixCaches:
 
     def take(self, session: int, used: float) -> Sequence[float]:
         """Evict what does not fit, and remove a session, which is in use now; return what each cache had of it."""
-        self.shrink(used)
         place = self._places.pop(session, -1)
         if place < 0:
+            self.shrink(used)
             return self._nothing
         tokens, found = self._kept[place], []
         for one in self._sizes:
+            if one.total > one.tokens - used:
+                self._evict(one, used)
             first = one.first
             if place > first:
                 one.total -= tokens
@@ -65,39 +67,36 @@ class PrefixCaches:
 
     def keep(self, session: int, tokens: float, used: float) -> None:
         """Evict what does not fit, and let a session that is not here have so many tokens, most recently used."""
-        self.shrink(used)
         if tokens <= 0:
+            self.shrink(used)
             return
         place = self._places[session] = len(self._kept)
-        self._kept.append(tokens)
         for one in self._sizes:
+            if one.total > one.tokens - used:
+                self._evict(one, used)
             one.total += tokens
             if one.first == place:
                 one.left = tokens
+        self._kept.append(tokens)
 
     def shrink(self, used: float) -> None:
         """Evict from each cache what does not fit."""
         for one in self._sizes:
-            free = one.tokens - used
-            if one.total > free:
-                over = one.total - free if free > 0.0 else one.total
-                if one.left > over:
-                    one.left -= over
-                    one.total -= over
-                else:
-                    self._evict(one, over)
+            if one.total > one.tokens - used:
+                self._evict(one, used)
 
-    def _evict(self, one: _Size, over: float) -> None:
-        kept = self._kept
-        while over > 0 and one.first < len(kept):
-            if one.left > over:
-                one.left -= over
-                one.total -= over
+    def _evict(self, one: _Size, used: float) -> None:
+        kept, free = self._kept, one.tokens - used
+        over = one.total - free if free > 0.0 else one.total
+        while one.left <= over:
+            if over <= 0 or one.first >= len(kept):
                 return
             one.total -= one.left
             over -= one.left
             one.first += 1
             one.left = kept[one.first] if one.first < len(kept) else 0.0
+        one.left -= over
+        one.total -= over
 
 
 class Contexts:

@@ -40,15 +40,26 @@ class Request:
     shared: int = 0
     """Prompt tokens of the common beginning, which a prefix cache always has."""
 
+    def uncached(self, server: Server, allocated_tokens: float) -> int:
+        """Return the tokens that have to be computed when it is admitted, where there are no sessions.
+
+        Cached are the common beginning, and own blocks that were not allocated again since it was preempted.
+        """
+        if self.preempted_at_allocated_tokens < 0:
+            return self.tokens - self.shared
+        if server.kv_offload:
+            return 1
+        if not server.reuses:
+            return self.tokens - self.shared
+        lost = max(0.0, allocated_tokens - self.preempted_at_allocated_tokens - self.free_tokens_at_preemption)
+        cached = int(min(self.tokens - 1, max(0.0, self.tokens - lost)))
+        return self.tokens - max(self.shared, cached)
+
 
 class FirstComeFirstServed(deque[Request]):
-    """First come, first served; a preempted request is pushed back to the head."""
+    """First come, first served, the next one at 0; a preempted request is pushed back to the head."""
 
     add, push_back, take = deque.append, deque.appendleft, deque.popleft
-
-    def first(self) -> Request:
-        """Return the next request, and leave it."""
-        return self[0]
 
     @staticmethod
     def victim(running: dict[Request, None]) -> Request:
@@ -74,9 +85,9 @@ class ShortPromptsFirst:
 
     push_back = add
 
-    def first(self) -> Request:
-        """Return the next request, and leave it."""
-        return self._heap[0][-1]
+    def __getitem__(self, place: int) -> Request:
+        """Return the next request, at 0, and leave it."""
+        return self._heap[place][-1]
 
     def take(self) -> Request:
         """Remove and return the next request."""

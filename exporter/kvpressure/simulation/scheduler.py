@@ -94,21 +94,6 @@ class Simulation:
         refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
         return self.tally.outcome(self._at.now, limit_seconds, refused, self.contexts)
 
-    def _computed(self, request: Request, allocated: float, peak: float) -> int:
-        """Return the tokens of a request that have to be computed; of sessions, loaded ones count by their time.
-
-        The others find the common beginning, and own blocks that were not allocated again since they were preempted.
-        """
-        if self.contexts is not None:
-            return self.contexts.take(request, peak, counting=self.tally.counting)
-        if request.preempted_at_allocated_tokens >= 0 and self.server.kv_offload:
-            return 1
-        if request.preempted_at_allocated_tokens < 0 or not self.server.reuses:
-            return request.tokens - request.shared
-        lost = max(0.0, allocated - request.preempted_at_allocated_tokens - request.free_tokens_at_preemption)
-        cached = int(min(request.tokens - 1, max(0.0, request.tokens - lost)))
-        return request.tokens - max(request.shared, cached)
-
     def _run(self, warm: float, needed: float) -> None:  # noqa: C901, PLR0912, PLR0915 - see the class
         """Go on until so many answers are counted, from when so many clients of a closed loop were answered."""
         server, clients, contexts, tally, at = self.server, self.clients, self.contexts, self.tally, self._at
@@ -125,12 +110,14 @@ class Simulation:
         now, step, turns, number, ended = at.now, at.step, at.turns, at.number, at.ended
         used, peak, context, allocated = at.used, at.peak, at.context, at.allocated
         decoding, stuck = at.decoding, at.stuck
-        while turns < MAX_TURNS and not ended and (len(latencies) < needed or not closed):
+        generated, running_seconds, waiting_seconds = tally.tokens, tally.running_seconds, tally.waiting_seconds
+        enough = needed if closed else math.inf
+        while turns < MAX_TURNS and not ended and len(latencies) < enough:
             turns += 1
             if arrivals and arrivals[0][0] <= now:
                 for request in clients.come(now):
                     waiting.add(request)
-                    stuck = stuck and waiting.first() is not request
+                    stuck = stuck and waiting[0] is not request
             if not (running or waiting):
                 ended = not arrivals or now >= MAX_SIMULATED_SECONDS
                 now = now if ended else max(now, arrivals[0][0])
@@ -167,7 +154,7 @@ class Simulation:
                 for request in prefilling:
                     budget -= request.left
                 while waiting and len(running) < most:
-                    request = waiting.first()
+                    request = waiting[0]
                     own = request.tokens - request.shared + half_block
                     if running and own > usable - used:
                         stuck = True
@@ -175,9 +162,10 @@ class Simulation:
                     if budget <= 0:
                         break
                     waiting.take()
-                    request.left = self._computed(request, allocated, peak)
-                    if contexts is not None:
-                        peak = 0.0
+                    if contexts is None:
+                        request.left = request.uncached(server, allocated)
+                    else:
+                        request.left, peak = contexts.take(request, peak, counting=counting), 0.0
                     used += own
                     allocated += own
                     if used > peak:
@@ -186,7 +174,8 @@ class Simulation:
                     prefilling.append(request)
                     budget -= request.left
 
-            steps, whole = 1, list[Request]()
+            steps = 1
+            whole: list[Request] = []
             if prefilling:
                 budget, request = step_tokens - decoding, prefilling[0]
                 if 2 * budget < request.left:
@@ -251,9 +240,9 @@ class Simulation:
             if used > peak:
                 peak = used
             if counting:
-                tally.tokens += grown
-                tally.running_seconds += seconds * len(running)
-                tally.waiting_seconds += seconds * len(waiting)
+                generated += grown
+                running_seconds += seconds * len(running)
+                waiting_seconds += seconds * len(waiting)
             while True:
                 while ends and ends[0][0] <= step:
                     _, turn, request = heappop(ends)
@@ -289,7 +278,7 @@ class Simulation:
                 if used > peak:
                     peak = used
                 if counting:
-                    tally.tokens += 1
+                    generated += 1
                     if request.generated == 1:
                         tally.first_tokens.append(now - request.arrived)
                 heappush(ends, (step + request.output - request.generated, number, request))
@@ -298,4 +287,5 @@ class Simulation:
                 tally.begin(now)
                 counting = True
             ended = now >= last
+        tally.tokens, tally.running_seconds, tally.waiting_seconds = generated, running_seconds, waiting_seconds
         self._at = _At(used, peak, context, allocated, now, step, turns, number, decoding, stuck=stuck, ended=ended)

@@ -22,7 +22,7 @@ def test_first_come_first_served_puts_who_was_thrown_out_at_the_head_and_throws_
     queue.add(second)
     queue.add(third)
     queue.push_back(first)
-    assert queue.first() is first
+    assert queue[0] is first
     assert [queue.take() for _ in range(3)] == [first, second, third]
     assert queue.victim({second: None, first: None}) is first
 
