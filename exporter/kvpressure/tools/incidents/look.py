@@ -25,6 +25,7 @@ from kvpressure.tools.incidents.discover import (
 )
 from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
+from kvpressure.tools.incidents.gpus import gpus_there
 from kvpressure.tools.incidents.journal import (
     LARGEST_BYTES,
     Journal,
@@ -86,6 +87,7 @@ class _Look:
     rules: list[Json] = field(default_factory=list)
     copied: dict[EngineName, list[Fired]] = field(default_factory=dict)
     roles: dict[Target, str] = field(default_factory=dict)
+    gpus: dict[Target, str] = field(default_factory=dict)
     declared: reported.Declared = field(default_factory=dict)
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -118,10 +120,7 @@ class _Look:
             ]
         self.declared = reported.declared_there(self.client, self.question.span)
         every = [discovered.target for _, discovered in self.targets]
-        try:
-            self.roles = roles_there(self.client, every, self.question.span)
-        except PrometheusError as error:
-            self.warnings.append(f"roles of engines were not read: {error.sentence}")
+        self.roles, self.gpus = self._known("roles of engines", roles_there), self._known("GPUs", gpus_there)
         try:
             there = pools_there(self.client, self.question.span)
         except PrometheusError as error:
@@ -131,6 +130,16 @@ class _Look:
         counted = {pool.title for pool in self.pools.values()}
         alone = sorted({pool.title for pool in there} - counted)
         self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in alone]
+
+    def _known(
+        self, what: str, query: Callable[[Prometheus, list[Target], Span], dict[Target, str]]
+    ) -> dict[Target, str]:
+        """Return what the Prometheus has besides of each target; a warning where it cannot be read."""
+        try:
+            return query(self.client, [discovered.target for _, discovered in self.targets], self.question.span)
+        except PrometheusError as error:
+            self.warnings.append(f"{what} were not read: {error.sentence}")
+            return {}
 
     def screen(self) -> None:
         """Find out where an incident may be."""
@@ -224,6 +233,7 @@ class _Look:
                     self.declared.get(reported.pod_of(discovered.target)),
                     self.pools.get(discovered.target),
                     self.roles.get(discovered.target, ""),
+                    self.gpus.get(discovered.target, ""),
                 )
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
