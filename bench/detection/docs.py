@@ -187,9 +187,8 @@ is](vllm-only.md)): it reads what the rules that people copy read, vLLM's own se
 between scrapes**: the same episodes with every second or fourth scrape, the first chosen by the episode's name, rules
 generated for that interval (`--scrape-interval`), evaluated every 15 s as before. Its bar: a higher recall than every
 copied rule on vLLM's series, with no more false episodes than any of them, at each interval. (A rule on GPU memory
-needs an exporter, of another kind.) It is missed since the alert asks for a second scrape and for somebody who waits
-now ([decision 0631](internals/decisions/0631-two-scrapes-of-four.md)): `rate(preemptions[5m]) > 0` has
-the higher recall, with a false episode and 15 % of its time wrong.
+needs an exporter, of another kind.) It is met since preemptions
+between two scrapes count as two ([decision 0790](internals/decisions/0790-two-scrapes-count-a-preemption.md)).
 
 Run as a whole once more after three days of other work: in `barely-fits` 500 seconds (125 as they are) were called
 `compute_bound`, for steps that read one long context are slow. A queue whose longest prompts do not fit is not that any

@@ -122,7 +122,7 @@ ANSWERS: dict[str, tuple[Behaviour, str, str]] = {
     "503": (error("503 Service Unavailable"), "refused", "turned a request of one token away (503)"),
     "429": (error("429 Too Many Requests"), "refused", "turned a request of one token away (429)"),
     "500": (error(), "error", "answered with 500"),
-    "401": (error("401 Unauthorized"), "not_possible", "asks for an API key (401)"),
+    "401": (error("401 Unauthorized"), "not_possible", "requires an API key (401)"),
     "404": (error("404 Not Found"), "not_possible", "/v1/completions answered with 404"),
     "400": (error("400 Bad Request"), "not_possible", "/v1/completions answered with 400"),
     "a redirect": (redirect("http://127.0.0.1:1/v1"), "not_possible", "redirects are not followed"),
@@ -396,7 +396,7 @@ def test_a_page_that_invents_engines_is_asked_within_bounds_and_nothing_of_it_is
             assert seen.under_way == 8
         seen.engine.ranks = ("0",)
         await asyncio.sleep(100)
-        assert len(seen.daemon._canaries._sources) == len(seen.daemon._canaries._told) == 1
+        assert len(seen.daemon._canaries._sources) == len(seen.daemon._canaries._logged) == 1
 
     told(AskedEngine(), story)
 

@@ -45,7 +45,7 @@ async def test_a_report_that_comes_with_the_cancellation_does_not_swallow_it(aft
     "a library loses the cancellation of a task", "the task is cancelled again, and ending it does not wait for ever"
 )
 async def test_a_task_that_lost_its_cancellation_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "CANCEL_AGAIN_SECONDS", 0.01)
     asked = 0
 
     async def deaf() -> None:
@@ -94,7 +94,7 @@ async def test_a_triage_that_is_cancelled_while_it_stops_looking_ends_so() -> No
         pass
 
     async def looking() -> None:
-        async with PodTriage._looking(SimpleNamespace(_look=look, _keep_looking=slow_to_end)):  # type: ignore[arg-type]
+        async with PodTriage._refreshing(SimpleNamespace(_refresh=look, _keep_refreshing=slow_to_end)):  # type: ignore[arg-type]
             await turns(1)
 
     assert await is_cancelled_while_it_ends(looking())

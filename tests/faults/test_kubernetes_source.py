@@ -276,13 +276,13 @@ def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatc
     token = tmp_path / "token"
     monkeypatch.setattr(credentials, "TOKEN_FILE", token)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    assert not source_module.is_wanted(KubernetesSettings())
+    assert not source_module.is_enabled(KubernetesSettings())
     token.write_text("t")
-    assert source_module.is_wanted(KubernetesSettings())
-    assert not source_module.is_wanted(KubernetesSettings(enabled="false"))
+    assert source_module.is_enabled(KubernetesSettings())
+    assert not source_module.is_enabled(KubernetesSettings(enabled="false"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-    assert not source_module.is_wanted(KubernetesSettings())
-    assert source_module.is_wanted(KubernetesSettings(kubeconfig_file=tmp_path / "kubeconfig"))
+    assert not source_module.is_enabled(KubernetesSettings())
+    assert source_module.is_enabled(KubernetesSettings(kubeconfig_file=tmp_path / "kubeconfig"))
 
 
 def test_the_client_is_not_loaded_before_it_is_needed() -> None:

@@ -17,10 +17,10 @@ import pytest
 from rich.console import Console
 
 from kvpressure.cli.findings import EngineFacts
-from kvpressure.cli.pods import Wanted, around, engines_in, facts_of
+from kvpressure.cli.pods import PodSelection, engines_in, environment_of, facts_of
 from kvpressure.cli.triage_pod import pod_json, pods_report
 from kvpressure.kubernetes import KubeError
-from kvpressure.kubernetes.forwarded_pod import LARGEST_LOG_BYTES, ForwardedPod, find_pods, report_of
+from kvpressure.kubernetes.forwarded_pod import MAX_LOG_BYTES, ForwardedPod, find_pods, report_of
 from kvpressure.kubernetes.objects.references import parse_reference, selector_text
 from kvpressure.model.environment import ContainerId
 from tests.stubs.portforward import engine_pod
@@ -87,13 +87,13 @@ def replaced(value: Any, at: tuple[Any, ...], wrong: Any) -> Any:
 
 async def looked_at(answers: Answers, name: str) -> list[ForwardedPod]:
     """As `triage` does it, its report printed, without a port-forward."""
-    what = Wanted((parse_reference(name),))
+    what = PodSelection((parse_reference(name),))
     pods = engines_in(await find_pods(answers, "prod", what.references), what)  # type: ignore[arg-type]
     for pod in pods:
-        await pod.look(answers, NOW)  # type: ignore[arg-type]
+        await pod.refresh(answers, NOW)  # type: ignore[arg-type]
         json.dumps(pod_json(pod))
         facts_of(pod.engine, EngineFacts())
-    around(pods)
+    environment_of(pods)
     Console(file=io.StringIO()).print(pods_report(pods, NOW))
     return pods
 
@@ -160,5 +160,5 @@ def test_a_selector_that_cannot_be_read_selects_nothing(wrong: Any) -> None:
 def test_a_log_made_to_be_slow_is_read_in_part_of_a_second() -> None:
     line = b"2024-01-01T00:00:00Z " + b"# a blocks: 9" * 900 + b"maximum concurrency for \n"
     before = time.thread_time()
-    report_of((line * (LARGEST_LOG_BYTES // len(line))), ContainerId("a", "b", "c"), NOW)
+    report_of((line * (MAX_LOG_BYTES // len(line))), ContainerId("a", "b", "c"), NOW)
     assert time.thread_time() - before < 1.5, "it took four seconds before"

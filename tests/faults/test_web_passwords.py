@@ -131,12 +131,12 @@ async def test_the_right_credentials_are_never_forgotten(slow: Slow, config: Pat
             assert (await served.get("/metrics", f"prometheus:{number}", CROWD))[0] == 401
         more = bcrypt.hashpw(b"other", bcrypt.gensalt(4)).decode()
         users(config, prometheus=HASH, other=more)
-        served.server._guard._take(frozenset(served.server._guard._watch.paths))
+        served.server._guard._reload(frozenset(served.server._guard._watch.paths))
         slow.asked.clear()
         assert (await served.get("/metrics", RIGHT))[0] == 200
         assert slow.asked == []
         users(config, other=more)
-        served.server._guard._take(frozenset(served.server._guard._watch.paths))
+        served.server._guard._reload(frozenset(served.server._guard._watch.paths))
         assert (await served.get("/metrics", RIGHT))[0] == 401
 
 

@@ -92,13 +92,12 @@ def ghosts_of(batches: Iterable[tuple[float, bytes]]) -> Any:
     """The exporter's list after it has read all of these."""
     from kvpressure.sources.kv_events.decode import batch  # noqa: PLC0415 - the clock stands still from here on
     from kvpressure.sources.kv_events.ghosts import GhostList  # noqa: PLC0415
-    from kvpressure.sources.kv_events.take import take  # noqa: PLC0415
 
     ghosts: Any = None
     counts: Counter[str] = Counter()
     for t, payload in batches:
         ghosts = ghosts or GhostList(t)
-        take(ghosts, batch(payload), t, counts)
+        ghosts.take(batch(payload), t, counts)
     return ghosts.report(batches[-1][0], 0, counts)  # type: ignore[index]
 
 
@@ -187,7 +186,6 @@ def told_seconds(seen: Seen, *, alone: bool = False) -> set[int]:
     from kvpressure.model.environment import Environment  # noqa: PLC0415
     from kvpressure.sources.kv_events.decode import batch  # noqa: PLC0415
     from kvpressure.sources.kv_events.ghosts import GhostList  # noqa: PLC0415
-    from kvpressure.sources.kv_events.take import take  # noqa: PLC0415
 
     pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
     told, at, counts = set(), 0, Counter[str]()
@@ -195,7 +193,7 @@ def told_seconds(seen: Seen, *, alone: bool = False) -> set[int]:
     for page in seen.pages:
         while at < len(seen.batches) and seen.batches[at][0] <= page.t:
             t, payload = seen.batches[at]
-            take(ghosts, batch(payload), t, counts)
+            ghosts.take(batch(payload), t, counts)
             at += 1
         if not alone:
             pipeline.set_environment(page.t, Environment(kv_events={"lab": (ghosts.report(page.t, 0, counts),)}))

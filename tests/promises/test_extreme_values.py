@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpressure.advice.advise import Action, Place, advise
+from kvpressure.cli.console import console
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
-from kvpressure.cli.report import console, triage_report
+from kvpressure.cli.report import triage_report
 from kvpressure.commandline import options as numbers
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings

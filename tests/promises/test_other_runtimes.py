@@ -20,7 +20,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
-from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.annotations import PodAnnotations
 from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, read_containers
 from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
 from kvpressure.model.environment import LOG_KINDS, Environment, LogReport
@@ -365,7 +365,7 @@ def test_variables_of_the_container_are_its_options(image: str, env: dict[str, s
 def test_an_image_without_a_command_is_read_in_its_own_options():
     args = ["-m", "/m.gguf", "-np", "2", "-c", "8192"]
     pod = {"spec": {"containers": [{"name": "a", "image": "ghcr.io/ggml-org/llama.cpp:server", "args": args}]}}
-    (found,) = engine_containers(read_containers(pod), Wishes(), selected=False, port_name="http")
+    (found,) = engine_containers(read_containers(pod), PodAnnotations(), selected=False, port_name="http")
     assert (found.runtime, found.serving_port) == (named("llamacpp"), 8080)
     limits = {limit.name: limit.value for limit in limits_of(found, {}) or ()}
     assert limits == {"max_num_seqs": 2, "kv_capacity_tokens": 8192}

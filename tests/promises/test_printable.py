@@ -24,7 +24,7 @@ from rich.text import Text
 
 from kvpressure import logs
 from kvpressure.cli import main, sampling
-from kvpressure.cli.report import CleanConsole
+from kvpressure.cli.console import CleanConsole
 from kvpressure.cli.say import say
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.view import EngineKey

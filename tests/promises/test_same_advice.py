@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from kvpressure.cli.findings import EngineFacts
-from kvpressure.cli.sampling import Sampler, Seen, Triage
+from kvpressure.cli.sampling import SampledTarget, Sampler, Triage
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
@@ -45,8 +45,11 @@ class Sampled:
 
     views: list[EngineView]
 
-    def seen(self) -> list[Seen]:
-        return [Seen(Target(name=view.key.target, url="http://10.0.0.1:8000"), engines=[view]) for view in self.views]
+    def sampled(self) -> list[SampledTarget]:
+        return [
+            SampledTarget(Target(name=view.key.target, url="http://10.0.0.1:8000"), engines=[view])
+            for view in self.views
+        ]
 
 
 def at_the_prompt(views: list[EngineView]) -> dict[str, tuple[Action, ...]]:

@@ -11,7 +11,7 @@ import pytest
 from kvpressure.advice.advise import Place, advise
 from kvpressure.cli.findings import EngineFacts, Finding, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
-from kvpressure.cli.sampling import Seen
+from kvpressure.cli.sampling import SampledTarget
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
@@ -128,7 +128,7 @@ def test_the_json_keeps_the_last_verdict_and_says_that_it_is_old(collapsed):
 def triaged(snapshot: Snapshot) -> list[Finding]:
     (view,) = snapshot.known
     target = Target(name=TARGET.name, url="http://10.0.0.9:8000")
-    return EngineFacts().findings(Seen(target, snapshot.sources[0], [view]), load_thresholds())
+    return EngineFacts().findings(SampledTarget(target, snapshot.sources[0], [view]), load_thresholds())
 
 
 @pytest.mark.fault("an engine stops answering during triage", "triage keeps the last verdict and says so")

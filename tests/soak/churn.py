@@ -162,5 +162,5 @@ def _held(daemon: Daemon) -> Held:
         threading.active_count(),
         len(asyncio.all_tasks()),
         sum(not line.startswith(b"#") for line in page.splitlines()),
-        sum(map(len, (*kept, past._engines, past._gpus, daemon._fleet._before, daemon._told))),
+        sum(map(len, (*kept, past._engines, past._gpus, daemon._fleet._before, daemon._health_log._states))),
     )

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvpressure.cli.console import console
 from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.report import console, triage_report
+from kvpressure.cli.report import triage_report
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.exposition import Snapshot, text

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kvpressure import launch as declared
-from kvpressure.commandline import shell
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.programs import Launch, programs, settle
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.shell import Script, Words
 from kvpressure.launch import launch, read_start
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 
@@ -16,11 +15,7 @@ Env = Mapping[str, str]
 
 
 def commands(script: str, env: Env, positional: Sequence[str] = ()) -> list[Words]:
-    return list(shell.Script(script, env, Budget(), positional).commands())
-
-
-def expand(text: str, env: Env) -> str:
-    return shell.expand(text, env, Budget())
+    return list(Script(script, env, Budget(), tuple(positional)).commands())
 
 
 def launches(command: Sequence[str], args: Sequence[str], env: Env) -> list[Launch]:

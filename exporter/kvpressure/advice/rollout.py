@@ -35,7 +35,7 @@ def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None
         "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
         checks=(
             "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
-            case.own.told.format(flags=", ".join(flags)),
+            case.own.flags_in_log.format(flags=", ".join(flags)),
         ),
         commands=(*(last_words(case.place) if case.crashing else ()), *apply_flags(case.place, flags)),
         flags=flags,

@@ -1,4 +1,4 @@
-"""The command line: one file per command; each parses, calls and prints."""
+"""The command line, one file per command."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ COMMANDS = {
     "replay": "Run a recording through the diagnosis.",
     "check-config": "Check the settings.",
 }
-"""What each does, short enough for one line of the list."""
+"""Each command's line in the list."""
 
 KUBECTL_PLUGIN = "kubectl-kvpressure"
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when the command is used: `run` never pays for what the others need."""
+    """Imports a command's module when the command is used, so that `run` does not load those of the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """All commands, in the order of the table."""
+        """Return all commands, in the order of the table."""
         return list(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Return the table; no command has to be imported for it."""
+        """Write the table, without importing commands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the table and the options beside it; again no command has to be imported."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only shells ask
+        """Return the commands and options that match, without importing commands."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
 
         named = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
         return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def __call__(self, *args: Any, **extra: Any) -> Any:
-        """As a program of its own."""
-        if os.getpid() == 1:  # the kernel gives it no default actions: while it starts, SIGTERM would go unheard
+        """Run as a program."""
+        if os.getpid() == 1:  # it has no default actions: SIGTERM would be ignored while it starts
             signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
-        from kvpressure.cli import say  # noqa: PLC0415 - who imports the group prints nothing
+        from kvpressure.cli import say  # noqa: PLC0415 - not needed to import the group
 
         say.guard_streams()
         try:
@@ -71,28 +71,28 @@ class LazyGroup(click.Group):
             say.end_unwritten(error)
         except BrokenPipeError:
             say.end_unread()
-        except Exception:  # noqa: BLE001 - 1 says that something was found, and a crash of any kind is no finding
-            import traceback  # noqa: PLC0415 - for once that it is needed
+        except Exception:  # noqa: BLE001 - exit code 1 means a finding, which a crash is not
+            import traceback  # noqa: PLC0415 - only for crashes
 
             text = "kvpressure failed: a defect of its own, no finding (exit code 2)"
             say.fail(*traceback.format_exc().splitlines(), text)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Under the name that was typed: kubectl runs its plugin `kubectl-kvpressure` for `kubectl kvpressure`."""
+        """Run under the name that was typed: kubectl runs `kubectl-kvpressure` for `kubectl kvpressure`."""
         if extra.get("prog_name") is None:
             plugin = Path(sys.argv[0]).name == KUBECTL_PLUGIN
             extra["prog_name"] = KUBECTL_PLUGIN.replace("-", " ") if plugin else "kvpressure"
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors quote what was met; click prints them itself."""
+        """Run the command; clean the foreign text in errors that click prints."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
             error.message = clean_lines(error.message)  # type: ignore[misc]  # final for subclasses
             raise
         except BrokenPipeError:  # click would end with 1
-            from kvpressure.cli.say import end_unread  # noqa: PLC0415 - when it is needed
+            from kvpressure.cli.say import end_unread  # noqa: PLC0415 - only here
 
             end_unread()
 
@@ -106,14 +106,14 @@ class LazyGroup(click.Group):
         return command
 
 
-_LEFT_OUT = ("greenlet", "rich")
+_HIDDEN = ("greenlet", "rich")
 
 
 def _load_structlog_alone() -> None:
-    """Import structlog as if it were alone: with rich it loads pygments, for tracebacks in colour; 4 MiB of 90."""
+    """Import structlog without rich: with it, structlog loads pygments for tracebacks in colour, 4 MiB of 90."""
     if "structlog" in sys.modules:
         return
-    hidden = [name for name in _LEFT_OUT if name not in sys.modules]
+    hidden = [name for name in _HIDDEN if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     importlib.import_module("structlog")
     for name in hidden:

@@ -1,4 +1,4 @@
-"""How engines, their pods and a Prometheus are reached: the same options wherever a command reads them."""
+"""Options for reaching engines, their pods and a Prometheus, the same for every command."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from kvpressure.tools.incidents.client import Server
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
-_OURS: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
+_RESERVED: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
 REFUSED_SECONDS: Final = 0.5
-"""For so long an engine may refuse connections before that is reported: it may just start."""
+"""An engine that starts may refuse connections for so long before that is reported."""
 
 access_options = together(
     click.option("--bearer-token-file", type=EXISTING_FILE, help="File that holds the bearer token to send."),
@@ -38,7 +38,7 @@ access_options = together(
     click.option("--key-file", type=EXISTING_FILE, help="Key of the client certificate."),
     click.option("--insecure", is_flag=True, help="Accept any server certificate."),
 )
-"""`access_of` gathers what was given."""
+"""Read by `access_of`."""
 
 _reached = (
     click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
@@ -48,7 +48,7 @@ _CONTEXT: Final = "Context of the kubeconfig; without it the current one."
 pod_options = together(click.option("--context", default=None, help=_CONTEXT), *_reached)
 """How to reach pods, through a port-forward."""
 kube_context_options = together(click.option("--kube-context", default=None, help=_CONTEXT), *_reached)
-"""The same where `--context` is of a session."""
+"""The same for a command whose `--context` is another option."""
 
 namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
 
@@ -57,12 +57,16 @@ gateway_options = together(
     click.option("--gateway-token-file", type=EXISTING_FILE, help="File that holds the bearer token for --gateway."),
     click.option("--config", type=EXISTING_FILE, help="Settings file whose gateways are read too."),
 )
-"""`gateways_of` gathers what was given."""
+"""Read by `gateways_of`."""
 
 kv_events_option = click.option(
     "--kv-events", "kv_events_port", metavar="PORT", type=click.IntRange(1, 65535), help="Read KV events at PORT too."
 )
-"""Of engines at addresses: it is the port of `endpoint` in their `--kv-events-config`."""
+"""For engines at addresses: the port of `endpoint` in their `--kv-events-config`."""
+KV_EVENTS_OF_PODS: Final = (
+    "--kv-events is for engines at addresses: forward both ports (kubectl port-forward pod/NAME 8000 5557), "
+    "and give :8000 --kv-events 5557"
+)
 
 prometheus_options = together(
     access_options,
@@ -74,7 +78,7 @@ prometheus_options = together(
         "--timeout", default=120.0, show_default=True, type=click.FloatRange(1, 3600), help="Seconds for one answer."
     ),
 )
-"""`server_of` gathers what was given."""
+"""Read by `server_of`."""
 
 
 LIMIT_FLAGS = {
@@ -101,13 +105,13 @@ facts_options = together(
     click.option("--container", default="", help="Its container."),
     click.option("--unit", default="", help="Its systemd unit, where it runs without Kubernetes."),
 )
-"""Limits and place: `EngineFacts` sorts what was given."""
+"""Limits and place, read by `EngineFacts.of`."""
 
 
 def split_engine_url(text: str) -> tuple[str, str]:
-    """Return what people type for an engine as its base and path: `host:port` and `:port` will do. Raises ValueError.
+    """Return base and path of an engine's address, also of `host:port` and `:port`. Raises ValueError.
 
-    The only reader of addresses: every command takes the same ones.
+    Every command reads addresses with this function.
     """
     return split_url(text if "://" in text else f"http://localhost{text}" if text[:1] == ":" else f"http://{text}")
 
@@ -119,19 +123,19 @@ def page_url(text: str) -> str:
 
 
 def refusals(engines: Sequence[str]) -> dict[str, str]:
-    """Return by target why its page cannot be read, where each address refuses the connection, twice; else nothing.
+    """Return the errors by target where every address refuses two connections, else nothing.
 
-    What reads pages takes a second of CPU to load, for which nobody who mistyped a port has to wait.
+    Importing the reader of pages takes a second of CPU, which is not needed for a mistyped port.
     """
     try:
         pages = [split_engine_url(text) for text in engines]
     except ValueError:
         return {}
     refused = list[bool]()
-    ask = [threading.Thread(target=lambda at=base: refused.append(_refuses(at)), daemon=True) for base, _ in pages]
-    for thread in ask:
+    threads = [threading.Thread(target=lambda at=base: refused.append(_refuses(at)), daemon=True) for base, _ in pages]
+    for thread in threads:
         thread.start()
-    for thread in ask:
+    for thread in threads:
         thread.join(3 * REFUSED_SECONDS)
     if refused.count(True) < len(pages):
         return {}
@@ -167,8 +171,8 @@ class Access:
     insecure: bool = False
 
     def tls(self) -> TlsSettings:
-        """Return what a target says of TLS."""
-        from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - `plan` seldom asks an engine
+        """Return the TLS settings of a target."""
+        from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - `plan` seldom reads an engine
 
         skip = self.insecure
         return TlsSettings(
@@ -176,7 +180,7 @@ class Access:
         )
 
     def client(self, clock: Clock) -> HttpClient:
-        """Return a connection of its own, for what reads pages without the exporter's sources."""
+        """Return a client for reading pages without the exporter's sources."""
         from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - as above
         from kvpressure.net.http import HttpClient  # noqa: PLC0415
 
@@ -185,7 +189,7 @@ class Access:
 
 
 def access_of(options: Mapping[str, Any]) -> Access:
-    """Return what `access_options` gave. Raises click.UsageError for half of a client certificate."""
+    """Return the values of `access_options`. Raises click.UsageError for half of a client certificate."""
     given = Access(*(options[name] for name in ("bearer_token_file", "ca_file", "cert_file", "key_file", "insecure")))
     if (given.cert_file is None) != (given.key_file is None):
         raise click.UsageError("give --cert-file and --key-file together")
@@ -193,9 +197,9 @@ def access_of(options: Mapping[str, Any]) -> Access:
 
 
 def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
-    """Return what `gateway_options` gave: all engines are behind a --gateway, those of --config say which they have.
+    """Return the values of `gateway_options`: all engines are behind a --gateway, those of --config have their own.
 
-    Ends the command where an address or the file is wrong.
+    Ends the command where an address or the file is invalid.
     """
     from kvpressure.config.settings import load_settings  # noqa: PLC0415 - as above
     from kvpressure.config.strict_yaml import ConfigError  # noqa: PLC0415
@@ -233,7 +237,7 @@ class _Basic:
 
 def server_of(url: str, options: dict[str, Any]) -> Server:
     """Return the Prometheus at `url`. Raises click.UsageError for options that contradict each other, SourceError."""
-    from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - only `incidents` asks one
+    from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - only for `incidents`
     from kvpressure.tools.incidents.client import Server  # noqa: PLC0415
 
     access, username, password = access_of(options), options["username"], options["password_file"]
@@ -251,11 +255,11 @@ def server_of(url: str, options: dict[str, Any]) -> Server:
 
 
 def _headers(given: Any) -> dict[str, str]:
-    """Headers by name. Raises click.UsageError, without the value, which may be a secret."""
+    """Return headers by name. Raises click.UsageError, without the value, which may be a secret."""
     found = {}
     for text in given:
         match = _HEADER.fullmatch(text)
-        if match is None or match[1].lower() in _OURS:
+        if match is None or match[1].lower() in _RESERVED:
             name = text.partition(":")[0]
             raise click.UsageError(f"--header {name!r}: give NAME:VALUE, a header of one line of ASCII")
         found[match[1]] = match[2]

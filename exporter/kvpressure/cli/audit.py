@@ -1,7 +1,7 @@
-"""`kvpressure audit`: the prevention checklist against manifests, Helm values or a live cluster.
+"""`kvpressure audit`: checks manifests, Helm values or a live cluster for safe limits.
 
-What is printed for people is made here and not by rich's tables, which measure and wrap every cell several times: an
-audit may have thousands of rows, and only their last column is ever wrapped.
+The table is written here and not by rich, which measures and wraps every cell several times: an audit may have
+thousands of rows, and only their last column needs wrapping.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rich.segment import Segment
 from rich.style import Style
 
 from kvpressure import __version__
+from kvpressure.cli.console import WIDTH, console
 from kvpressure.cli.model_file import known_gpu, known_model, read_config
 from kvpressure.cli.options import thresholds_of
 from kvpressure.cli.progress import Bar
-from kvpressure.cli.report import WIDTH, console
 from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
@@ -48,7 +48,7 @@ Line = tuple[tuple[str, str], ...]
 _STYLES: Final = {"pass": "green", "fail": "bold red", "unknown": "yellow", "note": "cyan"}
 _GAP: Final = "  "
 _MIN_REASON: Final = 20
-"""Columns that the last column of the table keeps on the narrowest terminal."""
+"""Minimum width of the last column."""
 
 
 @click.command()
@@ -84,7 +84,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         thresholds = thresholds_of(options["thresholds"])
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--thresholds") from error
-    gc.disable()  # what is read of a cluster is kept to the end, and looked through again and again
+    gc.disable()  # manifests are never garbage, and a collection would walk them all
     try:
         with Bar() as bar:
             for path in paths:
@@ -97,12 +97,12 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
 
 def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]:
-    """Return configurations by the name a model is served under: those given, then those that come with the package."""
+    """Return a lookup of configurations by the served name of a model: those given, then the packaged ones."""
     own: dict[str, Mapping[str, Any]] = {}
-    for one in given:
-        name, equals, path = one.rpartition("=")
+    for pair in given:
+        name, equals, path = pair.rpartition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{one!r} is not NAME=FILE", param_hint="--model-config")
+            raise click.BadParameter(f"{pair!r} is not NAME=FILE", param_hint="--model-config")
         try:
             own[name] = read_config(Path(path))
         except CliError as error:
@@ -152,7 +152,7 @@ def _from_path(path: str, bar: Bar) -> Manifests:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Return the file itself, or all manifests below a directory; hidden ones are left alone."""
+    """Yield the file itself, or all manifests below a directory but hidden ones."""
     if not path.is_dir():
         yield path
         return
@@ -165,7 +165,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _environment(file: Path) -> dict[str, str]:
-    """Return what compose would take from the .env beside a file; nothing where there is none that can be read."""
+    """Return the variables in the .env beside a compose file, {} where it cannot be read."""
     path = file.parent / ".env"
     try:
         require_regular(path)
@@ -190,8 +190,7 @@ def _problem(message: str, name: str, line: int | None = None) -> Manifests:
 
 
 def _from_cluster(options: dict[str, Any]) -> Manifests:
-    # The client takes time to import, and only this needs it.
-    from kvpressure.cli.audit_cluster import read_cluster  # noqa: PLC0415
+    from kvpressure.cli.audit_cluster import read_cluster  # noqa: PLC0415 - slow to import, only needed here
 
     namespaces = ("*",) if options["all_namespaces"] else options["namespace"]
     try:
@@ -210,7 +209,7 @@ def show_audit(result: Report) -> None:
 
 
 def lines(result: Report, width: int) -> Iterator[Line]:
-    """Yield the lines of an audit, at most `width` columns wide but for what is to be pasted."""
+    """Yield the lines of an audit, at most `width` columns wide, but for fixes to paste."""
     for engine in result.engines:
         namespace = f" in namespace {engine.namespace}" if engine.namespace else ""
         title = f"{engine.title}{namespace}, container {engine.container} ({engine.place})"
@@ -228,12 +227,12 @@ def lines(result: Report, width: int) -> Iterator[Line]:
 
 
 def _shown(finding: Finding) -> str:
-    """Return the status as people see it: what fails and is no more than a note is a note."""
+    """Return the status, "note" for a failed check of that level."""
     return "note" if finding.status == "fail" and finding.level == "note" else finding.status
 
 
 class _Lines:
-    """The same for a terminal."""
+    """The lines for a terminal."""
 
     def __init__(self, result: Report) -> None:
         self._result = result
@@ -266,7 +265,7 @@ def _table(engine: Reviewed, width: int) -> Iterator[Line]:
 
 
 def _line_number(finding: Finding, engine: Reviewed) -> str:
-    """Return the number alone within the engine's own file, with a star in another."""
+    """Return the line number, with a star where it is of another file than the engine's."""
     if finding.place.line is None:
         return ""
     elsewhere = "" if finding.place.file == engine.place.file else "*"
@@ -286,7 +285,7 @@ def _fixes(engine: Reviewed, width: int) -> Iterator[Line]:
 
 
 def _wrapped(text: str, width: int, style: str = "") -> Iterator[Line]:
-    """Yield the text in pieces of at most `width` columns, cut where rich cuts it."""
+    """Yield the text in lines of at most `width` columns, wrapped as rich does."""
     ends = [] if len(text) <= width and text.isascii() else divide_line(text, width)
     for start, end in zip([0, *ends], [*ends, None], strict=True):
         yield ((text[start:end].rstrip(), style),)

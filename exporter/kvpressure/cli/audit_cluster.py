@@ -1,4 +1,4 @@
-"""Lists what the audit looks at in a live cluster, with the user's kubeconfig. Secrets are never read."""
+"""Lists the objects of a live cluster for the audit, with the user's kubeconfig. Secrets are never read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME: Final = "cluster"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A kind that is listed: where its API is, its plural and its name; an API that is not installed is left out."""
+    """A kind to list: path of its API, plural and kind; an API that is not installed is left out."""
 
     api: str
     plural: str
@@ -28,7 +28,7 @@ class Listed:
 
     @property
     def resource(self) -> str:
-        """As RBAC and kubectl name it: `podmonitors.monitoring.coreos.com`."""
+        """Its name in RBAC and kubectl, as `podmonitors.monitoring.coreos.com`."""
         _, _, group_version = self.api.partition("/apis/")
         return ".".join(filter(None, (self.plural, group_version.partition("/")[0])))
 
@@ -63,9 +63,9 @@ _FORBIDDEN: Final = 403
 
 
 def read_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequence[str]) -> Manifests:
-    """Read the namespaces given ("*" for all), or the context's own. Raises KubeError when none can be read at all.
+    """Return the manifests in the namespaces ("*" for all), or in the context's own. Raises KubeError.
 
-    What may not be listed is a problem of the answer, and of nothing else.
+    A kind that may not be listed is a problem of the result.
     """
     try:
         config = load_config(Path(kubeconfig).expanduser() if kubeconfig else None, context or "")
@@ -96,7 +96,7 @@ async def _read(config: Config, namespaces: Sequence[str]) -> Manifests:
 
 
 async def _list(client: KubeClient, kind: Listed, namespace: str) -> list[dict[str, Any]]:
-    """Items of a list come without their kind."""
+    """Return the items of a list, which come without their kind, with it."""
     within = "" if namespace == EVERYWHERE else f"/namespaces/{namespace}"
     action = Action("list", kind.resource, "" if namespace == EVERYWHERE else namespace)
     items = await client.items(f"{kind.api}{within}/{kind.plural}", action, limit=_CHUNK)

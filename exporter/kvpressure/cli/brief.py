@@ -1,4 +1,4 @@
-"""What `triage` prints by itself: of each engine the verdict, three facts and one step; `report` has all of it."""
+"""The default output of `triage`: each engine's verdict, three facts and one step; `report` has all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 
-MOST_FACTS = 3
+MAX_FACTS = 3
 COUNTED = "REPLICAS"
-"""A placeholder that its own line explains: how many times as many as now."""
+"""A placeholder that its own line explains."""
 
 
 def brief_report(findings: Sequence[Finding], now: float) -> Group:
@@ -25,7 +25,7 @@ def brief_report(findings: Sequence[Finding], now: float) -> Group:
     for finding in worst_first(findings):
         parts += [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
         facts = list(facts_of(finding))
-        parts += [Text(f"  - {fact}") for fact in facts[:MOST_FACTS]]
+        parts += [Text(f"  - {fact}") for fact in facts[:MAX_FACTS]]
         parts += problem(finding)
         step = finding in shown and bool(finding.actions)
         parts += _step(finding) if step else []
@@ -38,7 +38,7 @@ def brief_report(findings: Sequence[Finding], now: float) -> Group:
 
 
 def facts_of(finding: Finding) -> Iterator[str]:
-    """Yield what supports the verdict, the strongest first: its grounds, what is measured, the symptoms that hold."""
+    """Yield the evidence, strongest first: the verdict's grounds, measured values, symptoms that hold."""
     view, diagnosis = finding.view, finding.diagnosis
     if view is None or diagnosis is None:
         return

@@ -1,4 +1,4 @@
-"""`--gpu` and `--model` of `whatif` and `plan`: step times of a card, and the pool that a model leaves on it."""
+"""`--gpu` and `--model` of `whatif` and `plan`: step times of a card, and the pool of a model on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kvpressure.simulation.steps import UnknownError, beyond_knee
 
 @dataclass(frozen=True, slots=True)
 class OnCard:
-    """A model on cards: its step times, and the tokens that their memory leaves to the pool where that is known."""
+    """A model on cards: its step times, and the tokens of its pool where they are known."""
 
     gpu: str
     model: str
@@ -40,7 +40,7 @@ class OnCard:
 
     @property
     def steps(self) -> CardSteps:
-        """Return the step times as they were measured."""
+        """The step times as measured."""
         return CardSteps(self.table)
 
 
@@ -53,10 +53,10 @@ def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) 
     dtype = options.get("kv_cache_dtype") or ""
     bits = 8 if f"{dtype}".startswith(("fp8", "int8")) else 16
     geometry = _geometry(known)
-    # Where nobody names a cache type, the one that there is a table of.
-    either = (bits,) if dtype else (bits, 8)
-    found = next((one for each in either if (one := table_for(gpu, known, parallel, each)) is not None), None)
-    found = found or _asked(card, known, parallel, bits, geometry)
+    # Without a given cache type, the one that has a table.
+    sizes = (bits,) if dtype else (bits, 8)
+    found = next((table for size in sizes if (table := table_for(gpu, known, parallel, size)) is not None), None)
+    found = found or _computed_table(card, known, parallel, bits, geometry)
     if found.kv_bits == 8 and not dtype:
         options = {**options, "kv_cache_dtype": "fp8"}
     part = gpu_named(gpu) or next(GPUS[name] for name, by in CARDS.items() if by == card)
@@ -65,7 +65,7 @@ def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) 
 
 
 def onto(now: OnCard, other: OnCard) -> ConfigChange:
-    """Return the change to another card: its step times, and a pool that is larger by what its memory holds more."""
+    """Return the change to another card: its step times, and the pool scaled by its memory."""
 
     def applied(state: to.State) -> to.State:
         server, demand = state
@@ -81,7 +81,7 @@ def onto(now: OnCard, other: OnCard) -> ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What described traffic would get: tokens a second, mean seconds to first token, and p95 of a request."""
+    """The prediction for described traffic: tokens a second, mean seconds to first token, and p95 of a request."""
 
     gpu: str
     model: str
@@ -89,20 +89,20 @@ class Prediction:
     first_token_seconds: Span
     latency_p95_seconds: Span
     knee_requests: float | None = None
-    """Running requests from which on a tenth more give less than 5 % more tokens a second; None where always more."""
+    """Running requests above which a tenth more give less than 5 % more tokens a second; None without such a knee."""
 
 
 def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Prediction | None:
-    """Return what the traffic of a plan gets from its limits on its GPU; None where that is not known.
+    """Return the prediction for the traffic and limits of a plan on its GPU, None where it cannot be made.
 
-    There has to be a table of the card and model, p50 and p95 of the lengths, and how many requests are in flight.
+    It needs a table of card and model, p50 and p95 of the lengths, and the requests in flight.
     """
     lengths = [options[name] for name in ("prompt_p50", "prompt_p95", "output_p50", "output_p95")]
     given = (options["gpu"], options["model"], options["concurrency"], plan.max_num_seqs, *lengths)
     if not all(given) or options["pipeline_parallel"] > 1 or options["data_parallel"] > 1:
         return None
     try:
-        # As it was given: a PCIe card has the name and the memory of the SXM one, and other step times.
+        # By the name as given: a PCIe card has the memory of the SXM one, and other step times.
         card = on_card(options["gpu"].given, options["model"], options, runtime)
     except CliError:
         return None
@@ -127,7 +127,7 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
 
 
 def prediction_report(found: Prediction | None, max_num_seqs: int) -> Iterator[str]:
-    """Return the lines about what is predicted, with the knee where `max_num_seqs` is beyond it."""
+    """Yield the lines of the prediction, with the knee where `max_num_seqs` is beyond it."""
     if found is None:
         return
     yield from ("", f"Predicted at these limits, with what steps of {found.model} take on {found.gpu}")
@@ -144,7 +144,7 @@ def _range(span: Span) -> str:
 
 
 def _shape(p50: float, p95: float) -> Shape:
-    """Return the mean beside a p95, of the lognormal distribution that has this median."""
+    """Return mean and p95 of the lognormal distribution with these percentiles."""
     sigma = math.log(max(1.0, p95 / p50)) / Z95
     return Shape(min(p95, p50 * math.exp(sigma * sigma / 2)), p95)
 
@@ -168,8 +168,8 @@ def _pool(geometry: Geometry, gpu: Gpu, options: Mapping[str, Any], runtime: Run
     return float(pool.tokens(geometry.max_model_len or 8192)) or None
 
 
-def _asked(card: str, model: str, parallel: int, bits: int, geometry: Geometry | None) -> StepTable:
-    # It imports the extra only here: hundreds of megabytes that a table needs nothing of.
+def _computed_table(card: str, model: str, parallel: int, bits: int, geometry: Geometry | None) -> StepTable:
+    # Imports an extra of hundreds of megabytes, which packaged tables do not need.
     silicon = importlib.import_module("kvpressure.capacity.silicon")
     name = name_of(model.lower()) or model
     layers, experts = (0, False) if geometry is None else (geometry.layers, bool(geometry.experts))

@@ -1,4 +1,4 @@
-"""`kvpressure check-config`: everything that is wrong with the settings, at once."""
+"""`kvpressure check-config`: prints all problems of the settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(file: str | None, **flags: str | None) -> None:
     FILE is the settings file, as with --config. Prints every problem with its file and line and ends with exit code 2,
     or says what would be in force.
     """
-    # Sources bring sections along, and load what they read with: not for --help.
+    # Imports all sources, which register sections: not for --help.
     from kvpressure.daemon.node_sources import settings_model  # noqa: PLC0415
 
     if file and flags["config"]:

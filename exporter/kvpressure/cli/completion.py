@@ -1,6 +1,6 @@
-"""`kubectl_complete-kvpressure`: what kubectl runs to complete `kubectl kvpressure ...`, in its own format.
+"""`kubectl_complete-kvpressure`, which kubectl runs to complete `kubectl kvpressure ...`.
 
-Shells complete `kvpressure` itself by click's scripts, which docs/internals/completion.md names.
+Shells complete `kvpressure` itself with click's scripts, see docs/internals/completion.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem, ShellComplete
 from kvpressure.cli import main
 
 FILES, NOTHING, DIRECTORIES = 0, 4, 16
-"""What the shell does beside the candidates: cobra's numbers."""
+"""Directives of cobra: what the shell completes beside the candidates."""
 
 
 def kubectl() -> None:
@@ -24,7 +24,7 @@ def kubectl() -> None:
 
 
 def lines(found: list[CompletionItem]) -> list[str]:
-    """Candidates as cobra reads them: a tab before the description, the directive last."""
+    """Return the candidates in cobra's format: a tab before the description, the directive last."""
     kinds = {item.type for item in found}
     directive = DIRECTORIES if kinds == {"dir"} else FILES if "file" in kinds else NOTHING
     plain = [item for item in found if item.type == "plain"]

@@ -1,4 +1,4 @@
-"""`kvpressure demo`: the exporter beside an engine whose recorded incident is played to it."""
+"""`kvpressure demo`: the exporter, with an engine that serves a recorded incident."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from kvpressure.sources.gpu.process import Status
 from kvpressure.sources.source import OnReport, Source
 
 RECORDING = "demo.jsonl.xz"
-"""Made by `make demo-recording`. The label of a line is what the demo says of its phase."""
+"""Made by `make demo-recording`. The label of a line is the demo's note on its phase."""
 
 ROW_SECONDS = 5.0
 SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
-"""What `triage --duration` takes at least, and without being told."""
+"""Minimum and default of `triage --duration`."""
 COLLAPSED = "collapsed"
-"""How the note of the phase begins in which a triage shows most."""
+"""Prefix of the note of the phase in which a triage shows most."""
 _OFF = ("ENGINES__CANARY", "KUBERNETES", "POD_RESOURCES", "LOGS", "HOST")
 HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
 _COLUMNS: tuple[Column, ...] = (
@@ -60,7 +60,7 @@ _COLUMNS: tuple[Column, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of the incident and what is said of it; times are seconds from its beginning."""
+    """A phase of the incident with its note; times are seconds since the incident's begin."""
 
     begin: float
     end: float
@@ -68,12 +68,12 @@ class Phase:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """The phase's length."""
         return self.end - self.begin
 
 
 class Recorded:
-    """The packaged incident, which the demo plays. Seconds count from its beginning; what was recorded last stays."""
+    """The packaged incident. Seconds are since its begin; after its end the last line stays."""
 
     def __init__(self) -> None:
         with resources.as_file(resources.files("kvpressure.cli") / "data" / RECORDING) as path:
@@ -84,19 +84,16 @@ class Recorded:
         first = self._lines[0].t
         spacing = self._lines[1].t - first
         self._at = [line.t - first for line in self._lines]
-        told = [(line.t - first, line.label) for line in self._lines if line.label]
-        stretches = [[at for at, _ in group] for _, group in groupby(told, key=lambda one: one[1])]
-        notes = [note for note, _ in groupby(note for _, note in told)]
-        self.phases = tuple(
-            Phase(times[0], times[-1] + spacing, note or "") for times, note in zip(stretches, notes, strict=True)
-        )
+        labelled = [(line.t - first, line.label or "") for line in self._lines if line.label]
+        groups = [(note, [at for at, _ in group]) for note, group in groupby(labelled, key=lambda item: item[1])]
+        self.phases = tuple(Phase(times[0], times[-1] + spacing, note) for note, times in groups)
 
     def page(self, seconds: float) -> bytes:
-        """Return the newest page of that time."""
+        """Return the newest page at that time."""
         return self._line(seconds).page
 
     def gpus(self, seconds: float) -> Sequence[GpuSample]:
-        """Return the newest readings of that time."""
+        """Return the newest readings at that time."""
         report = self._line(seconds).gpus
         return () if report is None else report.gpus
 
@@ -116,7 +113,7 @@ def engine_app(incident: Recorded, now: Callable[[], float]) -> web.Application:
 
 
 class DemoClock:
-    """Wall and monotonic time that both pass `speed` times as fast as real time."""
+    """Wall and monotonic clocks that are `speed` times as fast as real time."""
 
     def __init__(self, speed: float) -> None:
         self.speed = speed
@@ -124,11 +121,11 @@ class DemoClock:
         self._start = time.time()
 
     def wall(self) -> float:
-        """Unix seconds."""
+        """Return unix seconds."""
         return self._start + self.monotonic()
 
     def monotonic(self) -> float:
-        """Seconds since the demo began."""
+        """Return seconds since the demo's begin."""
         return (time.monotonic() - self._began) * self.speed
 
     async def sleep_until(self, monotonic_seconds: float) -> None:
@@ -137,14 +134,14 @@ class DemoClock:
 
 
 class RecordedGpus(Source):
-    """The incident's GPUs, read each second of its clock; a source without a child."""
+    """The incident's GPUs, read once a second of its clock, without a child process."""
 
     def __init__(self, incident: Recorded, clock: DemoClock, on_report: OnReport) -> None:
         self._incident, self._clock, self._on_report = incident, clock, on_report
         self._status = Status("recorded", clock.wall())
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record."""
+        """Return its health."""
         return (self._status.health,)
 
     async def run(self) -> None:
@@ -158,7 +155,7 @@ class RecordedGpus(Source):
 
 
 class Demo:
-    """The engine that is played, the exporter's view of it, and the story told on the terminal."""
+    """Serves the recorded engine and the exporter, and prints the phases on the terminal."""
 
     def __init__(self, speed: float, incident: Recorded | None = None) -> None:
         self.clock = DemoClock(speed)
@@ -179,12 +176,12 @@ class Demo:
             def gpus(_: object, on_report: OnReport) -> Sequence[Source]:
                 return [RecordedGpus(self.incident, self.clock, on_report)]
 
-            await serve(lambda: Daemon(load(read), read, gpus, self.clock), self._tell)
+            await serve(lambda: Daemon(load(read), read, gpus, self.clock), self._narrate)
         finally:
             await runner.cleanup()
 
     def _triage(self) -> list[str]:
-        """Return the line to type in another terminal, fit for the time that there is."""
+        """Return the command to type in another terminal, with a duration that fits the phase."""
         collapsed = next(phase.seconds for phase in self.incident.phases if phase.note.startswith(COLLAPSED))
         seconds = triage_seconds(collapsed / self.clock.speed)
         if seconds is None:
@@ -195,7 +192,7 @@ class Demo:
         what = "To see what an on-call engineer sees, type in another terminal while it has collapsed:"
         return [what, "", f"  {shlex.join(words)}"]
 
-    async def _tell(self, daemon: Daemon, urls: list[str]) -> None:
+    async def _narrate(self, daemon: Daemon, urls: list[str]) -> None:
         phases = self.incident.phases
         minutes = phases[-1].end / self.clock.speed / 60
         say(
@@ -209,27 +206,27 @@ class Demo:
             *self._triage(),
             "",
         )
-        told, verdict, next_row = None, "", 0.0
+        shown, verdict, next_row = None, "", 0.0
         while (seconds := self.clock.monotonic()) < phases[-1].end:
             phase = next(phase for phase in phases if seconds < phase.end)
-            if phase is not told:
-                told = phase
+            if phase is not shown:
+                shown = phase
                 say("", f"{_clock_text(seconds)}  {phase.note}", HEAD)
             if seconds >= next_row:
                 next_row = seconds + ROW_SECONDS
                 for view in daemon.snapshot().engines:
-                    if (said := _verdict(view)) not in ("", verdict):
-                        verdict = said
-                        say(f"       kvpressure says: {said}")
-                    say(_row(seconds, view))
+                    if (latest := _verdict(view)) not in ("", verdict):
+                        verdict = latest
+                        say(f"       kvpressure says: {verdict}")
+                    say("  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS))))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
         say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
 
 
 def triage_seconds(collapsed_seconds: float) -> float | None:
-    """How long to triage an engine that is collapsed for so long; None where no triage is that short.
+    """Return the duration of a triage within so many seconds, None where they are too few.
 
-    Half of the time is for whoever reads and types.
+    Half of the time is for reading and typing.
     """
     if collapsed_seconds < SHORTEST_SECONDS:
         return None
@@ -237,7 +234,7 @@ def triage_seconds(collapsed_seconds: float) -> float | None:
 
 
 def _typed() -> list[str]:
-    """Return the words that started this program, for another command of it in the same folder."""
+    """Return the words of the command line that start this program in the same directory."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":  # python -m kvpressure, as `make demo` does without installing it
         path = os.environ.get("PYTHONPATH")
@@ -251,21 +248,17 @@ def _settings(url: str, listen_address: str) -> Settings:
         {"--web.listen-address": listen_address, "--log.level": "error"},
         {
             "KVPRESSURE_ENGINES__TARGETS": f'[{{"name": "demo", "url": "{url}", "gpus": "all"}}]',
-            # The story is the recording's alone, wherever it is told.
+            # Only the recording is shown, on any machine.
             **{f"KVPRESSURE_{name}__ENABLED": "false" for name in _OFF},
         },
     )
 
 
 def _verdict(view: EngineView) -> str:
-    """Return the diagnosis in a few words, "" before there is one."""
+    """Return the diagnosis in words, "" before the first."""
     if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
     return f"{cause_words(diagnosis)}. {meaning(diagnosis)}"
-
-
-def _row(seconds: float, view: EngineView) -> str:
-    return "  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS)))
 
 
 def _clock_text(seconds: float) -> str:
@@ -280,7 +273,7 @@ def command(listen_address: str, speed: float) -> None:
 
     Needs no GPU, no model, no root and no network: the exporter reads a recorded server over loopback.
     """
-    # A slow machine misses deadlines that the demo's clock makes short; that is no part of the story.
+    # A slow machine misses the deadlines that the demo's clock shortens; they are not shown.
     logs.configure("error", "logfmt")
     try:
         run_to_the_end(Demo(speed).run(listen_address))

@@ -1,6 +1,6 @@
-"""What `triage` found out: one record per engine or unreachable target, exit code, JSON.
+"""The findings of `triage`: one record per engine or unreachable target, exit code, JSON.
 
-And what a page does not tell of an engine, which options say.
+And facts about engines that are on no page, from the command line.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ HEALTHY, LIMITED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One engine, or a target of which no engine was seen (`view` is None and `problem` says why).
+    """One engine, or a target without a known engine (`view` is None and `problem` says why).
 
-    `problem` beside a view is the source's newest error. `diagnosis` is None only without a view.
+    `problem` beside a view is the source's last error. `diagnosis` is None only without a view.
     """
 
     target: str
@@ -50,25 +50,25 @@ class Finding:
 
     @property
     def exit_code(self) -> int:
-        """What this engine alone would end the command with."""
+        """The exit code for this engine alone."""
         if self.cause is NOT_KNOWN:
             return CANNOT_TELL
         return HEALTHY if self.cause in CALM else LIMITED
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Let the worst decide: a bottleneck over no verdict, that over health."""
+    """Return the exit code of the command: a bottleneck wins over no verdict, that over health."""
     codes = {finding.exit_code for finding in findings}
     return LIMITED if LIMITED in codes else CANNOT_TELL if CANNOT_TELL in codes or not codes else HEALTHY
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst first, else in the order given."""
-    return sorted(findings, key=lambda one: badness(one.diagnosis, None if one.view is None else one.view.silence))
+    """Return the findings, worst first, else in the order given."""
+    return sorted(findings, key=lambda found: badness(found.diagnosis, found.view.silence if found.view else None))
 
 
 def advised(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings whose advice is to be shown: the worst engine of each target, as ranks share their flags."""
+    """Return the findings whose advice is shown: the worst engine of each target, since ranks share their flags."""
     worst: dict[str, Finding] = {}
     for finding in worst_first(findings):
         worst.setdefault(finding.target, finding)
@@ -76,7 +76,7 @@ def advised(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def as_json(findings: Sequence[Finding], gpus: Sequence[GpuView] = ()) -> dict[str, object]:
-    """Everything for programs; what is not known is null."""
+    """Return all findings for programs; unknown values are null."""
     return {
         "exit_code": exit_code(findings),
         "engines": [_engine(finding) for finding in findings],
@@ -85,7 +85,7 @@ def as_json(findings: Sequence[Finding], gpus: Sequence[GpuView] = ()) -> dict[s
 
 
 def advice_json(findings: Sequence[Finding]) -> dict[str, object]:
-    """Return the actions only."""
+    """Return the actions for programs."""
     kept = ("target", "model_name", "engine", "cause", "error", "limits", "actions")
     engines = [_engine(finding) for finding in advised(findings)]
     return {"exit_code": exit_code(findings), "engines": [{key: engine[key] for key in kept} for engine in engines]}
@@ -100,8 +100,8 @@ def _engine(finding: Finding) -> dict[str, object]:
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was seen of one target: its engines with their cache configurations, and how the source is doing."""
+class SampledTarget:
+    """One sampled target: its engines, and the health of its source."""
 
     target: Target
     health: SourceHealth | None = None
@@ -109,25 +109,25 @@ class Seen:
 
     @property
     def problem(self) -> str:
-        """The source's newest error, "" where its newest poll was answered."""
+        """The source's last error, "" where its last poll succeeded."""
         return "" if self.health is None or self.health.up else self.health.error
 
 
-def engines_of(all_seen: Sequence[Seen]) -> list[EngineView]:
-    """Return every engine of every target."""
-    return [view for seen in all_seen for view in seen.engines]
+def engines_of(sampled: Sequence[SampledTarget]) -> list[EngineView]:
+    """Return the engines of all targets."""
+    return [view for target in sampled for view in target.engines]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What a page does not show of an engine, from the command line: limits in force, and where it runs."""
+    """Facts about an engine that its page does not show, from the command line: limits in force, and where it runs."""
 
     limits: dict[str, float] = field(default_factory=dict)
     place: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> EngineFacts:
-        """Sort what `facts_options` gave."""
+        """Return the facts in the values of `facts_options`."""
         limits = {name: float(options[name]) for name in LIMIT_FLAGS if options.get(name) is not None}
         kind, slash, workload = str(options.get("deployment") or "").partition("/")
         place = {name: options[name] for name in ("namespace", "pod", "container", "unit") if options.get(name)}
@@ -138,8 +138,8 @@ class EngineFacts:
     def finding(
         self, view: EngineView, thresholds: Thresholds, url: str = "", beside: Sequence[EngineView] = ()
     ) -> Finding:
-        """Return the finding on one engine, with its advice; `beside` are the engines that are sampled beside it."""
-        from kvpressure.advice.advise import Case, Place, advise_on  # noqa: PLC0415 - nobody waits for it to be refused
+        """Return the finding on one engine, with its advice; `beside` are all engines that are sampled."""
+        from kvpressure.advice.advise import Case, Place, advise_on  # noqa: PLC0415 - slow to import, and not needed where a connection is refused
 
         if view.diagnosis is None:
             return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
@@ -150,10 +150,14 @@ class EngineFacts:
         actions = advise_on(Case(*about, decode_side=decode_side_of(view, beside)), silent=silent)
         return Finding(view.key.target, replace(view, limits=limits), actions=actions)
 
-    def findings(self, seen: Seen, thresholds: Thresholds, beside: Sequence[EngineView] = ()) -> list[Finding]:
-        """Return the findings on one sampled target: its engines, or why none was seen."""
-        if not seen.engines:
-            nothing = "the page answers, but shows no engine yet: has it served a request?"
-            return [Finding(seen.target.name, problem=seen.problem or nothing)]
-        found = [self.finding(view, thresholds, seen.target.url, beside) for view in seen.engines]
-        return [replace(one, problem=seen.problem or one.problem) for one in found]
+    def findings(
+        self, sampled: SampledTarget, thresholds: Thresholds, beside: Sequence[EngineView] = ()
+    ) -> list[Finding]:
+        """Return the findings on one sampled target: its engines, or why none is known."""
+        name, problem = sampled.target.name, sampled.problem
+        if not sampled.engines:
+            return [
+                Finding(name, problem=problem or "the page answers, but shows no engine yet: has it served a request?")
+            ]
+        found = [self.finding(view, thresholds, sampled.target.url, beside) for view in sampled.engines]
+        return [replace(finding, problem=problem or finding.problem) for finding in found]

@@ -1,4 +1,4 @@
-"""`kvpressure incidents`: looks back at what a Prometheus has seen of engines, and tells every incident."""
+"""`kvpressure incidents`: reports the past incidents of the engines that a Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.incident import Price
 from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
-from kvpressure.model.view import Price
 from kvpressure.tools.incidents.collect import priced
 from kvpressure.tools.incidents.files import as_html, as_markdown
 from kvpressure.tools.incidents.journal import Journal
@@ -110,12 +110,12 @@ def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> 
 
 
 def _question(
-    options: dict[str, Any], thresholds: Thresholds, other: Thresholds | None, asked: dict[str, Any] | None
+    options: dict[str, Any], thresholds: Thresholds, other: Thresholds | None, resumed: dict[str, Any] | None
 ) -> Question:
-    """Return what is asked; the time of a look back that broke off is what it was."""
+    """Return the question; a resumed one has the time range of the first run."""
     now = time.time()
     try:
-        # What is to come is not known yet, and Prometheus knows no time before the epoch.
+        # Prometheus has no data of the future, nor of before the epoch.
         since, until = (min(now, max(0.0, moment_of(options[name], now))) for name in ("since", "until"))
         span = Span(since, until)
         step = None if options["step"] is None else seconds_of(options["step"])
@@ -123,8 +123,8 @@ def _question(
         selection = Selection.of(options["selector"]).within(options["clusters"])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if asked is not None:
-        span = Span(float(asked["since"]), float(asked["until"]))
+    if resumed is not None:
+        span = Span(float(resumed["since"]), float(resumed["until"]))
     if span.end <= span.start:
         raise click.UsageError("--since must be before --until")
     if step is not None and not 15 <= step <= 60:

@@ -1,4 +1,4 @@
-"""What `plan` and `audit` are told of a model and its GPU on the command line."""
+"""Models, GPUs and sizes of memory as they are given to `plan` and `audit`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,31 @@ from typing import Any, Final
 
 import click
 
+from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named, nearest_gpus
 from kvpressure.capacity.known_models import file_of
 from kvpressure.cli.say import CliError
 
-LARGEST_CONFIG_BYTES: Final = 4 << 20
+MAX_CONFIG_BYTES: Final = 4 << 20
+_UNITS = {"gib": GIB, "gb": 1e9, "mib": GIB / 1024, "mb": 1e6, "": GIB}
+
+
+def size_bytes(text: str) -> float:
+    """Return the bytes of a size such as 80GiB, 80GB or 81559MiB; a bare number is GiB. Raises click.BadParameter."""
+    given = text.strip().lower()
+    amount = given.rstrip("gimb ")
+    try:
+        size = float(amount) * _UNITS[given[len(amount) :].strip()]
+    except (ValueError, KeyError):
+        size = -1.0
+    if not 0 < size < 2**60:
+        raise click.BadParameter(f"{text!r} is not a size such as 80GiB, 80GB or 81559MiB")
+    return size
+
+
+def plain_bytes(text: str) -> float:
+    """Return the bytes as `size_bytes` does, but of a bare number as bytes, like the server's own option."""
+    return size_bytes(f"{float(text) / GIB}GiB" if text.strip().isdigit() else text)
 
 
 def known_gpu(text: str) -> Gpu:
@@ -33,9 +53,9 @@ def read_config(path: Path) -> Mapping[str, Any]:
     """Return the object in a `config.json`. Raises CliError."""
     try:
         with path.open("rb") as file:
-            text = file.read(LARGEST_CONFIG_BYTES + 1)
-        if len(text) > LARGEST_CONFIG_BYTES:
-            raise CliError(f"{path}: is larger than {LARGEST_CONFIG_BYTES >> 20} MiB: that is no model's config.json")
+            text = file.read(MAX_CONFIG_BYTES + 1)
+        if len(text) > MAX_CONFIG_BYTES:
+            raise CliError(f"{path}: is larger than {MAX_CONFIG_BYTES >> 20} MiB: that is no model's config.json")
         config = json.loads(text)
     except OSError as error:
         raise CliError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -47,7 +67,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def known_model(served: str) -> Mapping[str, Any] | None:
-    """Return the configuration of a model by the name it is served under, None for one that is not among them."""
+    """Return the configuration of a model by the name it is served as, None where it is not known."""
     file = file_of(served)
     return None if file is None else _read(file)
 

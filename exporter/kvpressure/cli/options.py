@@ -1,4 +1,4 @@
-"""Options that several commands share, and how wrong settings are shown."""
+"""Options that several commands share, and the output for invalid settings."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _FLAGS = {
     "--log.format": "logfmt or json.",
 }
 _ALSO = {"--config": ("--config.file",)}
-"""Other names of a flag: Prometheus' own spelling, which manifests are written with."""
+"""Other names of a flag: those of Prometheus, which manifests use."""
 
 
 def together(*options: Decorator) -> Decorator:
-    """Return one decorator for all of `options`, which help shows in this order."""
+    """Return a decorator for all of `options`, in the order of the help text."""
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
 
 
@@ -42,11 +42,11 @@ class UsualFirst(click.Command):
     def __init__(self, *args: Any, usual: Sequence[str], **extra: Any) -> None:
         super().__init__(*args, **extra)
         self._usual = {name: at for at, name in enumerate(usual)}
-        asked: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": self._show_all}
-        self.params.append(click.Option(["--help-all"], help="Show every option and exit.", **asked))
+        eager: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": self._show_all}
+        self.params.append(click.Option(["--help-all"], help="Show every option and exit.", **eager))
 
-    def _show_all(self, ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-        if asked:
+    def _show_all(self, ctx: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
             self._usual = {}
             say(*self.get_help(ctx).splitlines())
             ctx.exit()
@@ -54,9 +54,9 @@ class UsualFirst(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options as one list."""
         usual = self._usual
-        wanted = [one for one in self.get_params(ctx) if not usual or one.name in {*usual, "help", "help_all"}]
-        wanted.sort(key=lambda one: usual.get(one.name or "", len(usual)))
-        rows = [row for one in wanted if (row := one.get_help_record(ctx)) is not None]
+        shown = [each for each in self.get_params(ctx) if not usual or each.name in {*usual, "help", "help_all"}]
+        shown.sort(key=lambda each: usual.get(each.name or "", len(usual)))
+        rows = [row for each in shown if (row := each.get_help_record(ctx)) is not None]
         with formatter.section("Usual options" if usual else "Options"):
             formatter.write_dl(rows)
 
@@ -71,21 +71,21 @@ settings_flags = together(
         for flag, text in _FLAGS.items()
     )
 )
-"""The command gets those that were given as keyword arguments, which `given` turns back."""
+"""The command gets them as keyword arguments, from which `given` makes flags again."""
 
 
 def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the flags that were given, by the names that the settings know them by."""
+    """Return the flags given, by their names in the settings."""
     found = ((_ALSO.get(flag, (flag,))[0], parameters.get(_parameter(flag))) for flag in _FLAGS)
     return {flag: value for flag, value in found if value is not None}
 
 
 def thresholds_of(overrides: Path | None) -> Thresholds:
-    """Return the thresholds, with those of a file in their stead. Raises ConfigError."""
+    """Return the thresholds, with those of a file in force. Raises ConfigError."""
     return load_thresholds(None if overrides is None else read_text(overrides), override_name=str(overrides))
 
 
 def refuse(error: ConfigError, see: str = "see docs/configuration.md for every key") -> NoReturn:
-    """Show every problem, and where to read on, and end with exit code 2."""
+    """Print every problem, and where to read on, and exit with code 2."""
     count = len(error.problems)
     fail(*error.problems, f"{count} problem{'s' if count > 1 else ''} found; {see}")

@@ -29,16 +29,16 @@ from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.cli.access import access_options, kube_context_options, namespace_option
 from kvpressure.cli.cards import predicted, prediction_report
-from kvpressure.cli.model_file import known_gpu, known_model, read_config
+from kvpressure.cli.model_file import known_gpu, known_model, plain_bytes, read_config, size_bytes
 from kvpressure.cli.options import UsualFirst
 from kvpressure.cli.plan_report import (
-    asked_of,
     flags,
     planned,
     report,
     session_options,
     session_report,
     sessions_alone,
+    sessions_of,
     with_lengths,
 )
 from kvpressure.cli.say import CliError, fail, say, say_json
@@ -49,27 +49,6 @@ from kvpressure.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
     from kvpressure.cli.plan_engine import LiveShape
-
-_UNITS = {"gib": GIB, "gb": 1e9, "mib": GIB / 1024, "mb": 1e6, "": GIB}
-
-
-def size_bytes(text: str) -> float:
-    """Bytes of a size such as 80GiB, 79.1 GiB, 80GB or 81559MiB; a bare number is GiB. Raises click.BadParameter."""
-    given = text.strip().lower()
-    amount = given.rstrip("gimb ")
-    try:
-        size = float(amount) * _UNITS[given[len(amount) :].strip()]
-    except (ValueError, KeyError):
-        size = -1.0
-    if not 0 < size < 2**60:
-        raise click.BadParameter(f"{text!r} is not a size such as 80GiB, 80GB or 81559MiB")
-    return size
-
-
-def plain_bytes(text: str) -> float:
-    """As `size_bytes`, but a bare number is bytes, as in the server's own option."""
-    return size_bytes(f"{float(text) / GIB}GiB" if text.strip().isdigit() else text)
-
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _TOKENS = click.FloatRange(1, 10_000_000)
@@ -149,35 +128,35 @@ def command(**options: Any) -> None:
         raise click.UsageError("give --model-config or --model, not both")
     if options["url"] is not None and options["kv_cache_tokens"] is not None:
         raise click.UsageError("give --url or --kv-cache-tokens, not both")
-    asked = asked_of(options)
+    described = sessions_of(options)
     if not live and options["model_config"] is options["model"] is None:
-        if asked is not None:
-            sessions_alone(asked, as_json=options["as_json"])
+        if described is not None:
+            sessions_alone(described, as_json=options["as_json"])
         raise click.UsageError(
             "give --model-config or --model for a model, or --url or --kv-cache-tokens for an engine"
         )
-    if asked is not None:
-        options = with_lengths(options, asked)
+    if described is not None:
+        options = with_lengths(options, described)
     try:
         runtime, title, plan = _from_engine(options) if live else _from_model(options)
     except (ModelConfigError, SourceError, RefusedError) as error:
         fail(*f"{error}".splitlines())
     given = flags(plan, options["kv_cache_dtype"], _parallel(options), runtime.planning, estimated=not live)
-    sessions = None if asked is None else planned(asked, plan)
+    sessions = None if described is None else planned(described, plan)
     gpus = None if sessions is None or live else _gpus(options, plan.pool_tokens, sessions.pool_tokens_needed)
-    about = () if sessions is None else (*session_report(sessions, plan.pool_tokens, gpus),)
-    told = None if live else predicted(plan, options, runtime)
+    session_lines = () if sessions is None else (*session_report(sessions, plan.pool_tokens, gpus),)
+    prediction = None if live else predicted(plan, options, runtime)
     if options["as_json"]:
-        also: dict[str, Any] = {} if told is None else {"predicted": asdict(told)}
-        also |= {} if sessions is None else {"sessions": {**asdict(sessions), "tensor_parallel_size": gpus}}
-        say_json({"title": title, "flags": given, **asdict(plan), **also})
+        more: dict[str, Any] = {} if prediction is None else {"predicted": asdict(prediction)}
+        more |= {} if sessions is None else {"sessions": {**asdict(sessions), "tensor_parallel_size": gpus}}
+        say_json({"title": title, "flags": given, **asdict(plan), **more})
     else:
-        say(*report(title, given, plan, runtime, about), *prediction_report(told, plan.max_num_seqs))
+        say(*report(title, given, plan, runtime, session_lines), *prediction_report(prediction, plan.max_num_seqs))
     sys.exit(0 if plan.max_num_seqs else 1)
 
 
 def _gpus(options: Mapping[str, Any], pool_tokens: int, needed: int) -> int | None:
-    """Return the GPUs that have to share each layer for a larger pool; None where none has to, or no number does."""
+    """Return the tensor-parallel size for a pool of `needed` tokens, None where the present one suffices, or none."""
     for factor in (2, 4, 8) if pool_tokens < needed else ():
         tensor = factor * options["tensor_parallel"]
         with suppress(RefusedError, click.UsageError):
@@ -211,7 +190,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, options["block_size"]), named(options["runtime"])
     running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
-        # Reading a page takes the whole HTTP client, and only this needs it.
+        # Imports the HTTP client, which only this needs.
         from kvpressure.cli.plan_engine import read_engine  # noqa: PLC0415
 
         engine = read_engine(options["url"], {**options, "context": options["kube_context"]}, options["duration"])
@@ -234,7 +213,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
 
 
 def _gpu_memory(options: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the bytes of the GPUs as they were given, nothing where they were not."""
+    """Return the bytes of the GPUs given, () where none are."""
     gpu: Gpu | None = options["gpu"]
     return (*options["gpu_memory"], *(() if gpu is None else (gpu.memory_bytes,)))
 
@@ -244,8 +223,8 @@ def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
     config = known_model(hub_name(name) or name) if path is None else read_config(path)
     if config is None:
         near = " or ".join(nearest_models(name))
-        meant = f"did you mean {near}? Else " if near else ""
-        raise CliError(f"--model {name} is not known here; {meant}give its config.json with --model-config")
+        hint = f"did you mean {near}? Else " if near else ""
+        raise CliError(f"--model {name} is not known here; {hint}give its config.json with --model-config")
     return read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
 
 
@@ -286,7 +265,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
 
 
 def _traffic(options: Mapping[str, Any], shape: LiveShape | None = None) -> Traffic:
-    """Return the traffic as given, and what was not given as seen."""
+    """Return the traffic of the options, completed from the engine's own."""
     names = ("prompt_p95", "output_p95", "prompt_p50", "output_p50", "concurrency", "burstiness", "held_now")
     known = {name: options.get(name) or getattr(shape, name, None) for name in names}
     prompt, output = known.pop("prompt_p95"), known.pop("output_p95")

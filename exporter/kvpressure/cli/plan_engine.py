@@ -1,4 +1,4 @@
-"""What `plan` reads off the page of a running engine: its pool, its limits and the shape of its traffic so far."""
+"""The pool, the limits and the past traffic of a running engine, from its page, for `plan`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DEADLINE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LiveShape:
-    """Lengths of the requests that have finished, in tokens; None before the first.
+    """Lengths of finished requests in tokens, None before the first.
 
-    `concurrency` is what the fullest rank has in flight now, `held_now` the mean KV tokens of its running requests;
-    None when idle.
+    `concurrency` are the requests in flight on the rank with most of them, `held_now` the mean KV tokens of its running
+    requests; None when idle.
     """
 
     prompt_p50: float | None = None
@@ -43,7 +43,7 @@ class LiveShape:
 
 @dataclass(frozen=True, slots=True)
 class LiveEngine:
-    """One target as a plan needs it; with several data-parallel ranks, any one of them."""
+    """One target for a plan: the data-parallel rank with the smallest pool."""
 
     title: str
     running: Running
@@ -51,9 +51,9 @@ class LiveEngine:
 
 
 def read_engine(address: str, options: Mapping[str, Any], seconds: float = 0.0) -> LiveEngine:
-    """Fetch the metrics of the engine at an address or in a pod, twice `seconds` apart for what finishes between them.
+    """Return the engine at an address or in a pod, with the lengths of requests that finish within `seconds`.
 
-    Without `seconds` the lengths are those of all requests since the server started. Raises SourceError and
+    Without `seconds` the lengths are those of all requests since the server's start. Raises SourceError and
     click.UsageError.
     """
     try:
@@ -84,7 +84,7 @@ async def _fetch(address: str, options: Mapping[str, Any], seconds: float) -> tu
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:
     """Return the engine on a page, with lengths since an `earlier` one.
 
-    Raises `CliError` when it does not size its cache.
+    Raises CliError where the page has no size of the cache.
     """
     runtime = named(page.runtime)
     engines = [engine for engine in page.engines if _capacity(engine)]
@@ -116,7 +116,7 @@ def _shape(engines: Sequence[EngineSample], earlier: Sequence[EngineSample], lon
         output_p50=_length(outputs, 0.5, longest),
         output_p95=_length(outputs, 0.95, longest),
         concurrency=_in_flight(fullest) or None,
-        held_now=_held(fullest),
+        held_now=_kv_tokens_per_request(fullest),
     )
 
 
@@ -124,7 +124,7 @@ def _in_flight(engine: EngineSample) -> float:
     return engine.gauges.get("running", 0.0) + engine.gauges.get("waiting", 0.0)
 
 
-def _held(engine: EngineSample) -> float | None:
+def _kv_tokens_per_request(engine: EngineSample) -> float | None:
     usage, running = engine.gauges.get("kv_usage"), engine.gauges.get("running")
     return usage * _capacity(engine) / running if usage is not None and running else None
 
@@ -135,9 +135,9 @@ def _length(histogram: HistogramSample | None, q: float, longest: int | None) ->
 
 
 def _finished(pairs: Sequence[tuple[EngineSample, EngineSample | None]], signal: str) -> HistogramSample | None:
-    """Return the histograms of all ranks as one, less what was on the earlier page.
+    """Return the sum of all ranks' histograms since the earlier page.
 
-    Ranks with other buckets than the first are left out. A server that restarted in between begins at 0 again.
+    Ranks with other buckets than the first are left out. A server that restarted in between counts from 0.
     """
     first = next((now.histograms[signal] for now, _ in pairs if signal in now.histograms), None)
     if first is None:

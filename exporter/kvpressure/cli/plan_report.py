@@ -1,4 +1,4 @@
-"""A plan in words: the flags first, then what they come from; and `plan --sessions`, what it says of sessions."""
+"""A plan in words: the flags first, then how they were computed; and sessions, for `plan --sessions`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH = 110
 def flags(
     plan: Plan, kv_cache_dtype: str, parallel: Parallel, planning: Planning, *, estimated: bool
 ) -> dict[str, str]:
-    """Return the flags of the server's command, none when nothing fits. An engine that runs keeps the memory it has."""
+    """Return the flags of the server's command, none when nothing fits; memory and ranks only where `estimated`."""
     if not plan.max_num_seqs:
         return {}
     given = {
@@ -45,7 +45,7 @@ def flags(
 def report(
     title: str, named: Mapping[str, str], plan: Plan, runtime: Runtime, sessions: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Return the lines of the whole answer, with those about sessions before the arithmetic."""
+    """Yield the lines of the report, those about sessions before the arithmetic."""
     yield from (title.rstrip(), "")
     if named:
         yield f"Flags of {runtime.planning.command}"
@@ -64,7 +64,7 @@ def report(
 
 
 def _table(steps: tuple[Step, ...]) -> Iterator[str]:
-    """Label, result, formula: the result stands where the eye looks for it."""
+    """Yield a line per step: label, result, formula."""
     labels, results = max(len(step.label) for step in steps), max(len(step.result) for step in steps)
     for step in steps:
         yield f"  {step.label:<{labels}}  {step.result:>{results}}  = {step.formula}".rstrip()
@@ -109,7 +109,7 @@ def _wrapped(text: str, lead: str) -> list[str]:
 
 
 ANSWER_TOKENS: Final = 300.0
-"""Of an answer, unless --output-p95 says another."""
+"""Length of an answer without --output-p95."""
 _UNITS: Final = {"ms": 0.001, "min": 60.0, "m": 60.0, "h": 3600.0, "s": 1.0}
 
 
@@ -136,7 +136,7 @@ session_options: Final = together(
 )
 
 
-def asked_of(options: Mapping[str, Any]) -> SessionsAsked | None:
+def sessions_of(options: Mapping[str, Any]) -> SessionsAsked | None:
     """Return the sessions described, None without any. Raises click.UsageError where a part is missing."""
     given = {name: options[name] for name in ("sessions", "context", "think")}
     if all(value is None for value in given.values()):
@@ -165,9 +165,9 @@ def planned(sessions: SessionsAsked, plan: Plan | None) -> SessionPlan:
 
 
 def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None = None) -> Iterator[str]:
-    """Return the lines about sessions; `pool_tokens` is the size of a pool that is given.
+    """Yield the lines about sessions; `pool_tokens` is the size of the given pool.
 
-    With `gpus` that share each layer, the pool is large enough.
+    With tensor-parallel size `gpus` the pool is large enough.
     """
     sessions, found = plan.asked, plan.on_pool
     bytes_ = "" if plan.working_set_bytes is None else f", {size(plan.working_set_bytes)} on each GPU"
@@ -196,7 +196,7 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
 
 
 def sessions_alone(sessions: SessionsAsked, *, as_json: bool) -> NoReturn:
-    """Say what serves sessions whatever the engine, and end."""
+    """Print what serves sessions on any engine, and exit."""
     plan = planned(sessions, None)
     if as_json:
         say_json({"sessions": asdict(plan)})
@@ -218,5 +218,5 @@ def _beside(found: OnPool) -> Iterator[str]:
 
 
 def _rounded(tokens: float) -> str:
-    """Two digits: more would be made up."""
+    """Return tokens rounded to two digits."""
     return number(float(f"{tokens:.2g}"))

@@ -1,4 +1,4 @@
-"""Pods that were named on the command line, reached through a port-forward, and what the cluster knows of them."""
+"""Pods named on the command line: port-forwards to them, and their state in the cluster."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from kvpressure.model.environment import Environment
 from kvpressure.model.view import EngineView
 
 MAX_PODS = 16
-"""Pods diagnosed at once; each holds a port-forward through the API server."""
+"""Pods that are diagnosed at once, each through a port-forward of the API server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was named on the command line, and how to reach its cluster."""
+class PodSelection:
+    """The pods named on the command line, and how to reach their cluster."""
 
     references: tuple[Reference, ...]
     selector: str = ""
@@ -45,8 +45,8 @@ class Wanted:
     port: int | None = None
 
 
-def wanted(words: Sequence[str], options: Mapping[str, Any]) -> Wanted:
-    """Return what to look for in a cluster. Raises click.UsageError and KubeError."""
+def pod_selection(words: Sequence[str], options: Mapping[str, Any]) -> PodSelection:
+    """Return the pods to find in a cluster. Raises click.UsageError and KubeError."""
     if rest := ", ".join(word for word in words if not is_reference(word)):
         raise click.UsageError(
             f"{rest}: not a pod; pods are named KIND/NAME, and URLs are triaged in a run of their own"
@@ -55,16 +55,18 @@ def wanted(words: Sequence[str], options: Mapping[str, Any]) -> Wanted:
         raise click.UsageError("--gpus reads this machine's GPUs; those of pods are on other machines")
     named = ("selector", "namespace", "context", "container")
     given: dict[str, Any] = {name: options.get(name) or "" for name in named}
-    return Wanted(tuple(map(parse_reference, words)), kubeconfig=options["kubeconfig"], port=options["port"], **given)
+    references = tuple(map(parse_reference, words))
+    return PodSelection(references, kubeconfig=options["kubeconfig"], port=options["port"], **given)
 
 
 @contextlib.asynccontextmanager
-async def opened(what: Wanted) -> AsyncIterator[tuple[KubeClient, list[ForwardedPod]]]:
+async def opened(selection: PodSelection) -> AsyncIterator[tuple[KubeClient, list[ForwardedPod]]]:
     """Find the pods and forward their engines' ports. Raises KubeError."""
-    config = load_config(what.kubeconfig, what.context)
+    config = load_config(selection.kubeconfig, selection.context)
     async with KubeClient(config) as client, contextlib.AsyncExitStack() as stack:
-        found = await find_pods(client, what.namespace or config.namespace, what.references, what.selector)
-        pods = engines_in(found, what)
+        namespace = selection.namespace or config.namespace
+        found = await find_pods(client, namespace, selection.references, selection.selector)
+        pods = engines_in(found, selection)
         await asyncio.gather(*(pod.open(client, stack) for pod in pods))
         yield client, pods
 
@@ -72,7 +74,7 @@ async def opened(what: Wanted) -> AsyncIterator[tuple[KubeClient, list[Forwarded
 @contextlib.asynccontextmanager
 async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Access]]:
     """Yield the URL of the metrics of the one pod that is named, and how to reach it. Raises KubeError, UsageError."""
-    async with opened(wanted([named], options)) as (_, pods):
+    async with opened(pod_selection([named], options)) as (_, pods):
         if len(pods) > 1:
             names = ", ".join(f"pod/{pod.engine.state.id.pod}" for pod in pods)
             raise click.UsageError(f"{named} has {len(pods)} pods; name one of them: {names}")
@@ -83,13 +85,14 @@ async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tup
         yield f"{target.url}{target.path}", replace(access_of(options), insecure=insecure)
 
 
-def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
-    """Return the pods whose engine is known; says which are left out. Raises KubeError when none is left."""
+def engines_in(found: Sequence[Found], selection: PodSelection) -> list[ForwardedPod]:
+    """Return the pods whose engine is known; print those left out. Raises KubeError when none is known."""
     pods: list[ForwardedPod] = []
     problems: list[KubeError] = []
-    for one in found[:MAX_PODS]:
+    for pod in found[:MAX_PODS]:
         try:
-            pods.append(ForwardedPod(one, engine_pod(one, time.time(), what.container, what.port)))
+            engine = engine_pod(pod, time.time(), selection.container, selection.port)
+            pods.append(ForwardedPod(pod, engine))
         except KubeError as error:
             problems.append(error)
     if not pods:
@@ -102,7 +105,7 @@ def engines_in(found: Sequence[Found], what: Wanted) -> list[ForwardedPod]:
 
 
 def targets_of_pods(pods: Sequence[ForwardedPod], access: Access) -> tuple[Target, ...]:
-    """Where and how to sample the pods that can be reached."""
+    """Return the targets of the pods that can be reached."""
     return tuple(_target(pod, pod.forward.url, access) for pod in pods if pod.forward is not None)
 
 
@@ -117,27 +120,27 @@ def _target(pod: ForwardedPod, url: str, access: Access) -> Target:
         container=id_.container,
         limits=pod.engine.limits,
         role=pod.engine.role,
-        # A certificate is for the pod's own names; that this is the pod the API server vouches for.
+        # The certificate has the pod's own names; the API server guarantees that this is the pod.
         tls=replace(access, insecure=True).tls() if pod.engine.scheme == "https" else None,
         bearer_token_file=access.bearer_token_file,
     )
 
 
-async def look(client: KubeClient, pods: Sequence[ForwardedPod], sampler: Sampler) -> None:
-    """Read the pods' states and logs anew, and judge with them from now on."""
-    await asyncio.gather(*(pod.look(client, sampler.clock.wall()) for pod in pods))
-    sampler.tell(around(pods))
+async def refresh(client: KubeClient, pods: Sequence[ForwardedPod], sampler: Sampler) -> None:
+    """Read the pods' states and logs again, for the diagnosis from now on."""
+    await asyncio.gather(*(pod.refresh(client, sampler.clock.wall()) for pod in pods))
+    sampler.set_environment(environment_of(pods))
 
 
-def around(pods: Sequence[ForwardedPod]) -> Environment:
-    """Return what the cluster knows of these pods: states and logs."""
+def environment_of(pods: Sequence[ForwardedPod]) -> Environment:
+    """Return the states and logs of these pods."""
     states = {pod.engine.state.id: pod.engine.state for pod in pods}
     reports = {pod.engine.state.id: report for pod in pods if (report := pod.logs.whole) is not None}
     return Environment(containers=states, logs=reports)
 
 
 def facts_of(pod: EnginePod, given: EngineFacts) -> EngineFacts:
-    """Return what is known of limits and place; limits and the workload given on the command line win."""
+    """Return the pod's limits and place; limits and workload of the command line override them."""
     id_, (kind, _, name) = pod.state.id, pod.workload.partition("/")
     workload = {"kind": kind, "workload": name} if name else {}
     place: dict[str, Any] = {"namespace": id_.namespace, "pod": id_.pod, "container": id_.container, "port": pod.port}
@@ -152,26 +155,26 @@ async def views_of_pods(
 
     Raises KubeError, also where no pod has an engine that could be read, and click.UsageError.
     """
-    async with opened(wanted([options["url"]], options)) as (client, pods):
+    async with opened(pod_selection([options["url"]], options)) as (client, pods):
         sampler = Sampler(targets_of_pods(pods, access_of(options)), thresholds, settings=settings)
         if not sampler.targets:
             raise KubeError(next(pod.problem for pod in pods))
         async with sampler:
-            await look(client, pods, sampler)
+            await refresh(client, pods, sampler)
             await sample(sampler, options["duration"])
-            return _seen(sampler, {pod.engine.name: pod for pod in pods})
+            return _views(sampler, {pod.engine.name: pod for pod in pods})
 
 
-def _seen(sampler: Sampler, pods: Mapping[str, ForwardedPod]) -> list[EngineView]:
+def _views(sampler: Sampler, pods: Mapping[str, ForwardedPod]) -> list[EngineView]:
     views: list[EngineView] = []
     problems: list[str] = []
-    for seen in sampler.seen():
-        pod = pods[seen.target.name]
+    for sampled in sampler.sampled():
+        pod = pods[sampled.target.name]
         limits = facts_of(pod.engine, EngineFacts()).limits
-        views += [replace(view, limits=view.limits.with_declared(limits)) for view in seen.engines]
-        if not seen.engines:
-            nothing = f"{seen.target.name}: the page shows no engine yet: has it served a request?"
-            problems.append(pod.problem or seen.problem or nothing)
+        views += [replace(view, limits=view.limits.with_declared(limits)) for view in sampled.engines]
+        if not sampled.engines:
+            no_engine = f"{sampled.target.name}: the page shows no engine yet: has it served a request?"
+            problems.append(pod.problem or sampled.problem or no_engine)
     if not views:
         raise KubeError(problems[0])
     return views

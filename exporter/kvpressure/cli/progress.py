@@ -1,4 +1,4 @@
-"""How far a look back or an audit is: one line on a terminal, nothing elsewhere."""
+"""The progress of `incidents` and `audit`: one line on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY_SECONDS = 0.2
 
 
 class Bar:
-    """A line on standard error that is written over again; use it as a context manager."""
+    """A line on standard error that is overwritten; use it as a context manager."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -27,10 +27,10 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)  # noqa: TID251 - our own cursor movement
+            click.echo("\r\x1b[K", err=True, nl=False)  # noqa: TID251 - cursor movement
 
     def show(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` pieces of `what` are done."""
+        """Show that `done` of `total` items of `what` are done."""
         if not self._shown or not total:
             return
         now = time.monotonic()
@@ -44,4 +44,4 @@ class Bar:
         left = (now - self._began) * (total - done) / fresh if fresh > 0 else None
         rest = f", {duration(left)} left" if left is not None and done < total else ""
         line = f"{what:<13} [{'#' * full}{'.' * (WIDTH - full)}] {done} of {total}{rest}"
-        click.echo(f"\r\x1b[K{line}", err=True, nl=False)  # noqa: TID251 - nothing of the world is in it
+        click.echo(f"\r\x1b[K{line}", err=True, nl=False)  # noqa: TID251 - no foreign text

@@ -1,4 +1,4 @@
-"""`kvpressure record`: pages of a live engine as a trace, or what the GPU libraries answer here as a dump."""
+"""`kvpressure record`: records the pages of a live engine, or dumps what this machine's GPU libraries answer."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ from kvpressure.sources.gpu.process import GpuSettings
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
 
 DEADLINE_SECONDS = 10.0
-"""How long a page may take, whatever the interval: engines in trouble answer slowly, and they are recorded."""
-
+"""How long a page may take, at any interval: engines in trouble answer slowly."""
 
 _Newest = dict[str, GpuSample]
-"""The newest sample of every GPU, by uuid."""
+"""The newest sample of every GPU by uuid."""
 
 
 class Recorder:
-    """Polls one full page per interval, one at a time, and writes each that answers."""
+    """Polls one full page per interval, and writes it."""
 
     def __init__(self, url: str, interval_seconds: float, clock: Clock, access: Access | None = None) -> None:
         self._url = URL(url)
@@ -46,7 +45,7 @@ class Recorder:
         self._client = (access or Access()).client(clock)
 
     async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _Newest | None) -> None:
-        """Record for `seconds`. Failed polls are named on standard error."""
+        """Record for `seconds`. Errors are printed on standard error."""
         due = self._clock.monotonic()
         end = due + seconds
         try:
@@ -56,7 +55,7 @@ class Recorder:
                     writer.write(answer.t, answer.body, label, None if gpus is None else tuple(gpus.values()))
                 except SourceError as error:
                     say(error, err=True)
-                # A slow answer costs the ticks that pass meanwhile, never its own page.
+                # Ticks that pass during a slow response are skipped.
                 passed = (self._clock.monotonic() - due) // self._interval_seconds
                 due += self._interval_seconds * (1 + max(0.0, passed))
                 await self._clock.sleep_until(due)
@@ -92,7 +91,7 @@ def command(
     The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without ADDRESS, `--gpus` writes one JSON file
     of what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
     """
-    if not force and output.exists() and output.stat().st_size > 0:  # an incident does not come back for a second one
+    if not force and output.exists() and output.stat().st_size > 0:  # it may be of an incident
         raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")
     if url is None:
         if not gpus:
@@ -112,7 +111,7 @@ def command(
         except OSError as error:
             _end_unwritten(output, error)
         except (KeyboardInterrupt, asyncio.CancelledError):
-            say("", err=True)  # what was recorded until now is kept
+            say("", err=True)  # the recording so far is kept
         count = writer.written
         say(f"{count} {'poll' if count == 1 else 'polls'} written to {output}" if count else "nothing was recorded")
         sys.exit(0 if count else 1)
@@ -131,7 +130,7 @@ async def _record(
     label: str | None,
     gpus: bool,
 ) -> None:
-    if (task := asyncio.current_task()) is not None:  # a killed xz file would have no end, so nothing could be read
+    if (task := asyncio.current_task()) is not None:  # an xz file without an end cannot be read
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     newest = _Newest()
 

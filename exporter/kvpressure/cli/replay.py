@@ -1,4 +1,4 @@
-"""`kvpressure replay`: recorded pages through the same windows and formulas, on the recording's own clock."""
+"""`kvpressure replay`: diagnoses recorded pages, on the recording's own clock."""
 
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ from kvpressure.model.view import EngineView
 from kvpressure.promtext.lines import PageError
 
 MIN_SPACING_SECONDS = 0.5
-"""A recording polled faster than this is shown at about one row per second, like one polled at 1 Hz."""
+"""A recording that was polled faster is shown at about one row per second."""
 
-
-MAX_HELD = 1000
-"""Errors that wait for the first line that can be used."""
-
+MAX_PENDING_ERRORS = 1000
+"""Errors that are kept until a line can be read."""
 
 Column = tuple[int, str, *tuple[str, ...]]
-"""Width and format of a number, and where it is among the values."""
+"""Width and format of a number, and its path among the values."""
 _COLUMNS: Final[tuple[Column, ...]] = (
     (7, ".1f", "requests_running"),
     (7, ".1f", "requests_waiting"),
@@ -48,39 +46,38 @@ _COLUMNS: Final[tuple[Column, ...]] = (
 
 
 ReplayTarget: Final = partial(Target, gpus=(ALL_GPUS,))
-"""A recording as a target: every GPU on its lines serves it."""
+"""A recording as a target, with every GPU on its lines."""
 
 
 @dataclass(slots=True)
 class Replay:
-    """One recording on its way through the pipeline."""
+    """One recording, and the settings of the pipeline that reads it."""
 
     target: Target
     thresholds: Thresholds
     settings: PipelineSettings = field(default_factory=PipelineSettings)
 
     def views(self, path: Path) -> Iterator[tuple[TraceLine, list[EngineView]] | TraceError]:
-        """Each line with the views it leads to; lines that cannot be used come as errors.
+        """Yield each line with its views, an error for each line that cannot be read.
 
-        Raises TraceError, and nothing else comes, where not one line can be used: that is no recording.
+        Raises TraceError, and yields nothing, where no line can be read: then it is not a recording.
         """
-        held: list[TraceError] = []
-        used = False
+        errors: list[TraceError] = []
+        readable = False
         try:
             for item in self._views(path):
-                if isinstance(item, TraceError) and not used:
-                    held += [item] if len(held) < MAX_HELD else []
+                if isinstance(item, TraceError) and not readable:
+                    errors += [item] if len(errors) < MAX_PENDING_ERRORS else []
                     continue
-                if not used:
-                    used = True
-                    yield from held
+                if not readable:
+                    readable = True
+                    yield from errors
                 yield item
         except TraceError as error:
-            raise error if used else TraceError(not_a_recording(path, f"{error}")) from error
-        if not used:
-            raise TraceError(
-                not_a_recording(path, f"none of its lines can be read. {held[0] if held else ''}".rstrip())
-            )
+            raise error if readable else TraceError(not_a_recording(path, f"{error}")) from error
+        if not readable:
+            first = errors[0] if errors else ""
+            raise TraceError(not_a_recording(path, f"none of its lines can be read. {first}".rstrip()))
 
     def _views(self, path: Path) -> Iterator[tuple[TraceLine, list[EngineView]] | TraceError]:
         reader, pipeline = PageReader(), Pipeline(self.settings, self.thresholds)
@@ -131,14 +128,14 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
 def _print_json(line: TraceLine, views: list[EngineView]) -> None:
     for view in views:
         record = {**engine_json(view), "t": line.t}
-        del record["actions"]  # advice is for the end of a recording: `triage --trace`
+        del record["actions"]  # for the end of a recording: `triage --trace`
         if line.label is not None:
             record["label"] = line.label
         say_json(record, indent=None)
 
 
 class _Table:
-    """Rows for people, and under each recording a line that draws the causes of every engine over time."""
+    """Rows for people, and after each recording a timeline of every engine's causes."""
 
     HEAD = (
         " second  engine  cause                          conf  score  running  waiting  batch p95  KV used  blocked"
@@ -148,17 +145,17 @@ class _Table:
 
     def __init__(self) -> None:
         self._start = 0.0
-        self._told: dict[str, list[tuple[float, Cause]]] = {}
+        self._causes: dict[str, list[tuple[float, Cause]]] = {}
 
     def show(self, line: TraceLine, views: list[EngineView]) -> None:
         """Print one row per engine."""
         for view in views:
-            if not self._told:
+            if not self._causes:
                 self._start = line.t
                 say("", f"{view.key.target} ({view.key.model_name})", self.HEAD)
             diagnosis = view.diagnosis
             cause, detail = (NOT_KNOWN, "") if diagnosis is None else (diagnosis.cause, diagnosis.detail)
-            self._told.setdefault(view.key.rank, []).append((line.t - self._start, cause))
+            self._causes.setdefault(view.key.rank, []).append((line.t - self._start, cause))
             sure = {} if diagnosis is None else known({"confidence": diagnosis.confidence, "score": diagnosis.score})
             row = (
                 f"{line.t - self._start:7.0f}",
@@ -171,38 +168,38 @@ class _Table:
             say("  ".join(row).rstrip())
 
     def finish(self) -> None:
-        """Draw the timeline of the recording that ended."""
-        if not self._told:
+        """Print the timeline of the recording that ended."""
+        if not self._causes:
             return
-        seconds = max(told[-1][0] for told in self._told.values())
+        seconds = max(causes[-1][0] for causes in self._causes.values())
         step = max(1.0, seconds / self.WIDTH)
         say("", f"timeline, one mark for {step:.3g} s")
-        for engine, told in self._told.items():
-            say(f"{engine:>14}  {_marks(told, step)}")
-        seen = dict.fromkeys(cause for told in self._told.values() for _, cause in told)
-        say("                " + "   ".join(f"{MARKS[cause]} {cause.value}" for cause in seen))
-        self._told = {}
+        for engine, causes in self._causes.items():
+            say(f"{engine:>14}  {_marks(causes, step)}")
+        legend = dict.fromkeys(cause for causes in self._causes.values() for _, cause in causes)
+        say("                " + "   ".join(f"{MARKS[cause]} {cause.value}" for cause in legend))
+        self._causes = {}
 
 
 GAP_FACTOR: Final = 3.0
-"""Nothing for so many times as long as usual is a gap."""
+"""So many times the usual spacing without a line is a gap."""
 
 MARKS: Final = {cause: row.mark for cause, row in CATALOGUE.items()}
 
 
-def _marks(told: list[tuple[float, Cause]], step: float) -> str:
-    """One mark per `step` seconds: the cause told last by then, a space where the recording has a gap."""
-    spacings = [after - before for (before, _), (after, _) in itertools.pairwise(told)]
+def _marks(causes: list[tuple[float, Cause]], step: float) -> str:
+    """Return a mark per `step` seconds: the last cause until then, a space where the recording has a gap."""
+    spacings = [after - before for (before, _), (after, _) in itertools.pairwise(causes)]
     longest = GAP_FACTOR * max(step, statistics.median(spacings or [step]))
     marks = list[str]()
-    for (second, cause), spacing in zip(told, [*spacings, 0.0], strict=True):
+    for (second, cause), spacing in zip(causes, [*spacings, 0.0], strict=True):
         first, last = int(second / step), int((second + (spacing if spacing <= longest else 0.0)) / step)
         marks = [*marks[:first], *" " * (first - len(marks)), *MARKS[cause] * max(1, last - first)]
     return "".join(marks)
 
 
 def cells(values: Derived, columns: Iterable[Column]) -> Iterator[str]:
-    """Return the columns of a table of engines, "-" for what is not known."""
+    """Yield the columns of an engine's row, "-" for unknown values."""
     for width, form, *path in columns:
         value = at(values, *path)
         yield ("-" if value is None else f"{value:{form}}").rjust(width)

@@ -1,88 +1,33 @@
-"""Prints findings for people: colours and tables on a terminal, plain text elsewhere.
-
-Command lines are never wrapped, so that they can be pasted.
-"""
+"""The report of findings for people: colours and tables on a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.segment import Segment
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from kvpressure.advice.advise import Action
 from kvpressure.advice.shell import PLACEHOLDERS
+from kvpressure.cli.console import Line
 from kvpressure.cli.findings import Finding, advised, worst_first
-from kvpressure.cli.say import say
 from kvpressure.exposition.wording import NOT_KNOWN, STAGES, by_time, duration, meaning, quantity, query_in_words
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineView, GpuView, role_of
-from kvpressure.printable import clean, clean_lines
-
-WIDTH = 100
-"""Columns of a report; narrower terminals get narrower ones."""
+from kvpressure.printable import clean
 
 _VERDICTS = {True: ("YES", "bold red"), False: ("no", "green"), None: ("?", "dim")}
 
 
-class CleanConsole(Console):
-    """A console whose texts are clean whatever was put into them; its own colours and cursor movements are not text."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments as ever, with clean texts."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(clean_lines(segment.text), segment.style)
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return a console of at most `WIDTH` columns; NO_COLOR and pipes are respected."""
-    made = CleanConsole(stderr=stderr, highlight=False, emoji=False, markup=False)
-    made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
-    return made
-
-
-def progress(unit: str) -> Progress:
-    """Return a bar on standard error, which counts in `unit`; nothing is shown where that is no terminal."""
-    err = console(stderr=True)
-    count = TextColumn("{task.completed:.0f} of {task.total:.0f} " + unit)
-    words = TextColumn("{task.description}"), BarColumn(), count
-    return Progress(*words, console=err, transient=True, disable=not err.is_terminal)
-
-
-class Line:
-    """One line that is never wrapped or cut, whatever the width: a command to paste."""
-
-    def __init__(self, text: str, style: str) -> None:
-        self._text, self._style = f"     {clean(text)}", style
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Return the whole line as one segment."""
-        yield Segment(self._text, console.get_style(self._style, default=Style.null()))
-        yield Segment.line()
-
-
-def show(out: Console, report: RenderableType) -> None:
-    """Print a report; its commands may be longer than the console is wide."""
-    if out.is_terminal:
-        out.print(report, crop=False)
-        return
-    with out.capture() as captured:
-        out.print(report, crop=False)
-    say(*(line.rstrip() for line in captured.get().splitlines()))
-
-
 def triage_report(findings: Sequence[Finding], now: float, *, commands: bool = True) -> Group:
-    """Verdict and evidence of every engine, worst first, with the advice for the worst of each target.
+    """Return verdict and evidence of every engine, worst first, with advice for the worst of each target.
 
-    Without `commands` it is an overview: what could not be judged, commands and checks are left out.
+    Without `commands` it is an overview, without unknown symptoms, commands and checks.
     """
     parts: list[RenderableType] = []
     shown = advised(findings)
@@ -92,30 +37,33 @@ def triage_report(findings: Sequence[Finding], now: float, *, commands: bool = T
             parts += advice(finding.actions, commands=commands)
         parts.append(Text(""))
     if commands and len(findings) > 1:
-        parts += [Text("In short", style="bold"), *(Text(verdict_line(one, now)) for one in worst_first(findings))]
+        parts += [
+            Text("In short", style="bold"),
+            *(Text(verdict_line(finding, now)) for finding in worst_first(findings)),
+        ]
     return Group(*parts)
 
 
 def advice_report(findings: Sequence[Finding]) -> Group:
-    """Return the actions only, under one line per engine that they are for."""
+    """Return the actions, with a line per engine."""
     parts: list[RenderableType] = []
     for finding in advised(findings):
-        said = [CATALOGUE[finding.cause].label]
+        verdict = [CATALOGUE[finding.cause].label]
         if (diagnosis := finding.diagnosis) is not None:
-            said = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
-        parts += [Text(name_of(finding), style="bold underline"), Text("\n".join([*said, ""]))]
+            verdict = [cause_words(diagnosis), *filter(None, [clean(diagnosis.grounds)])]
+        parts += [Text(name_of(finding), style="bold underline"), Text("\n".join([*verdict, ""]))]
         parts += problem(finding)
         if finding.actions:
             parts += advice(finding.actions)
-        elif finding.view is not None:  # what was never read may well need something
+        elif finding.view is not None:  # of an engine that was never read, nothing is known
             parts.append(Text("Nothing to do.\n"))
     return Group(*parts)
 
 
 def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
-    """Cause, its detail and stage. Under KV cache pressure "pressure building" would repeat the cause and play it down.
+    """Return cause, detail as on the series, and stage; a `loud` cause is in capitals.
 
-    The detail is spelled as on the series; a `loud` cause is in capitals.
+    The stage "pressure building" of KV cache pressure is left out: it repeats the cause, and sounds less serious.
     """
     plain = CATALOGUE[diagnosis.cause].of_cache and diagnosis.stage is Stage.BUILDING
     label = CATALOGUE[diagnosis.cause].label
@@ -125,14 +73,14 @@ def cause_words(diagnosis: Diagnosis, *, loud: bool = False) -> str:
 
 
 def verdict_line(finding: Finding, now: float) -> str:
-    """One engine in one line, for logs."""
+    """Return one engine's verdict on one line, for logs."""
     if (diagnosis := finding.diagnosis) is None:
         return f"{clean(finding.target)}: {CATALOGUE[finding.cause].label}: {clean(finding.problem)}"
-    return f"{name_of(finding)}: {_gone(finding)}{_sentence(diagnosis, now)}"
+    return f"{name_of(finding)}: {_silence(finding)}{_sentence(diagnosis, now)}"
 
 
 def advice(actions: Sequence[Action], *, commands: bool = True) -> list[RenderableType]:
-    """Numbered actions, without their commands and checks where only an overview is wanted."""
+    """Return the numbered actions, with their commands and checks where `commands` is true."""
     if not actions:
         return []
     parts: list[RenderableType] = [Text("What to do, in this order\n", style="bold")]
@@ -143,7 +91,7 @@ def advice(actions: Sequence[Action], *, commands: bool = True) -> list[Renderab
 
 
 def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
-    """Return the GPUs of this machine, and why they cannot be read."""
+    """Return the GPUs of this machine, and errors of their sources."""
     table = _table("GPU", "name", "memory", "busy")
     for gpu in gpus:
         used, total = at(gpu.derived, "gpu_memory_used_bytes"), at(gpu.derived, "gpu_memory_total_bytes")
@@ -152,19 +100,19 @@ def gpu_table(gpus: Sequence[GpuView], health: Sequence[SourceHealth]) -> Group:
         name = clean(gpu.sample.name or gpu.sample.vendor)
         table.add_row(clean(gpu.sample.index), name, memory, NOT_KNOWN if busy is None else quantity(busy, "ratio"))
     parts: list[RenderableType] = [table] if gpus else []
-    for one in health:
-        why = f"not present on this machine ({one.error})" if one.absent else one.error
-        parts += [] if one.up else [Text(clean(f"{one.source}: {why}") + "\n", style="dim")]
+    for source in health:
+        why = f"not present on this machine ({source.error})" if source.absent else source.error
+        parts += [] if source.up else [Text(clean(f"{source.source}: {why}") + "\n", style="dim")]
     return Group(*parts)
 
 
 def verdict_of(finding: Finding, now: float) -> list[RenderableType]:
-    """Return the line of the verdict; nothing of a target without one."""
+    """Return the line of the verdict, nothing for a target without one."""
     view, diagnosis = finding.view, finding.diagnosis
     if diagnosis is None or view is None:
         return []
     style = "green" if finding.cause in CALM else "yellow" if finding.exit_code == 2 else "bold red"
-    return [Text(_gone(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style)]
+    return [Text(_silence(finding) + _sentence(diagnosis, now if view.silence is None else view.t), style=style)]
 
 
 def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableType]:
@@ -179,15 +127,15 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
 
 
 def problem(finding: Finding) -> list[RenderableType]:
-    """Return why nothing can be told, or that the newest poll failed; nothing where neither is so."""
+    """Return why there is no verdict, or why the last poll failed, where either is so."""
     if not finding.problem:
         return []
-    said = "cannot tell: " if finding.view is None else "newest poll failed: "
-    return [Text(f"{said}{clean(finding.problem)}", style="yellow")]
+    what = "cannot tell: " if finding.view is None else "newest poll failed: "
+    return [Text(f"{what}{clean(finding.problem)}", style="yellow")]
 
 
 def name_of(finding: Finding) -> str:
-    """Return the target, its model, its rank, and its role where prefill and decode are apart."""
+    """Return target, model, rank, and the role in disaggregated prefill."""
     if (view := finding.view) is None:
         return clean(finding.target)
     rank, role = view.key.rank, role_of(view.derived)
@@ -202,8 +150,8 @@ def _sentence(diagnosis: Diagnosis, now: float) -> str:
     return f"{words}{since}  (confidence {quantity(diagnosis.confidence, 'ratio')}{score})"
 
 
-def _gone(finding: Finding) -> str:
-    """Return what comes before the verdict on an engine that does not answer any more."""
+def _silence(finding: Finding) -> str:
+    """Return the prefix of the verdict on a silent engine."""
     view = finding.view
     if view is None or view.silence is None:
         return ""
@@ -220,7 +168,7 @@ _NUMBERS = (
 
 
 def numbers(view: EngineView) -> str:
-    """Return what the engine does, in one sentence; "" where nothing of it is known."""
+    """Return the engine's values in one sentence, "" where none is known."""
     found = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
     shown = [f"{name} {quantity(value, unit)}" for name, unit, value in found if value is not None]
     return f"{'Last' if view.silence is None else 'Its last'} minute: {', '.join(shown)}." if shown else ""
@@ -230,7 +178,7 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
     judged = [evidence for evidence in diagnosis.symptoms.values() if evidence.state is not None]
     missing = [evidence for evidence in diagnosis.symptoms.values() if evidence.state is None]
     table = _table("symptom", "value", "threshold", "verdict", "evidence")
-    for evidence in sorted(judged, key=lambda one: not one.state):
+    for evidence in sorted(judged, key=lambda evidence: not evidence.state):
         word, style = _VERDICTS[evidence.state]
         unit = "" if evidence.unit == "count" else evidence.unit
         numbers = (evidence.value, evidence.threshold)
@@ -246,9 +194,9 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
         parts.append(Text(f"Not judged, and what is missing: {reasons}.\n", style="dim"))
     if diagnosis.missing and whole:
         rows = Table.grid(padding=(0, 1))
-        for one in diagnosis.missing:
-            series = f" ({', '.join(one.series)})" if one.series else ""
-            rows.add_row(Text("-", style="dim"), Text(clean(f"{one.what}{series}: {one.how}."), style="dim"))
+        for missed in diagnosis.missing:
+            series = f" ({', '.join(missed.series)})" if missed.series else ""
+            rows.add_row(Text("-", style="dim"), Text(clean(f"{missed.what}{series}: {missed.how}."), style="dim"))
         parts += [Text("Not there, and would tell more:", style="dim"), rows, Text("")]
     return parts
 
@@ -285,7 +233,7 @@ def command_lines(action: Action) -> list[RenderableType]:
 
 
 def expected(action: Action) -> list[RenderableType]:
-    """Return what the action is expected to do, where that is predicted."""
+    """Return the predicted effect of the action, where there is one."""
     return [Text(clean(f"  expected: {action.expectation}"))] if action.expectation else []
 
 
@@ -297,7 +245,7 @@ def _named_rows() -> Table:
 
 
 def _checks(checks: Sequence[str]) -> list[RenderableType]:
-    """Return the checks; of queries, which need an exporter, what the next triage has to show."""
+    """Return the checks; queries, which need an exporter, in the words of the next triage."""
     parts: list[RenderableType] = []
     for index, check in enumerate(checks):
         rows = _named_rows()
@@ -307,7 +255,7 @@ def _checks(checks: Sequence[str]) -> list[RenderableType]:
 
 
 def placeholders(actions: Sequence[Action]) -> list[RenderableType]:
-    """Return what to fill in, once for all commands."""
+    """Return the placeholders to fill in, once for all commands."""
     used = [name for name in PLACEHOLDERS if any(name in action.placeholders for action in actions)]
     if not used:
         return []

@@ -1,7 +1,7 @@
-"""`kvpressure run`: the exporter, until a signal ends it: in order and soon on the first, at once on the second.
+"""`kvpressure run`: the exporter, until a signal: an orderly end on the first, an immediate one on the second.
 
-Not by `asyncio.run`: it waits, and the interpreter does after it, for threads that may hang in a file system, a name
-server or a password hash. Everything that has to be ended in order is ended by then.
+Not with `asyncio.run`: it waits, as the interpreter does after it, for threads that may hang in a file system, a name
+server or a password hash. Everything that needs an orderly end has ended by then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import structlog
 
 from kvpressure import logs
 from kvpressure.cli.options import given, refuse, settings_flags
-from kvpressure.cli.say import CANNOT_TELL, OutputError, tell_unwritten
+from kvpressure.cli.say import CANNOT_TELL, OutputError, report_unwritten
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon
@@ -33,22 +33,21 @@ from kvpressure.web.server import Listener
 log = structlog.get_logger("kvpressure")
 
 GC_THRESHOLDS: Final = (700, 1, 10_000)
-"""Python's own are 700, 10, 10: everybody waits for a collection. With 512 engines a full one walks all that is known
-of them, 0.3 to 0.6 s, and each few pages cause one; a middle one of what ten small ones leave takes 10 to 50 ms, many
-times a second."""
+"""Python's are 700, 10, 10, and all threads wait for a collection. With 512 engines a full one takes 0.3 to 0.6 s, and
+a few pages cause one; one of the middle generation takes 10 to 50 ms, many times a second."""
 
 SWITCH_SECONDS: Final = 0.0001
-"""How long a thread that computes keeps the others waiting at each of their system calls. Python's 5 ms make 40 of an
-answer; with 0.5 ms a probe beside 500 slow readers waits for 70 to 140 ms (p99), with 0.1 ms for 43."""
+"""How long a computing thread delays others at each system call. With Python's 5 ms a response takes 40 ms; with 0.5 ms
+a probe beside 500 slow readers waits for 70 to 140 ms (p99), with 0.1 ms for 43."""
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 ORDERLY_SECONDS: Final = 1.2
-"""How long what runs may take to end in order; a GPU driver that hangs takes half of it."""
+"""How long tasks may take to end; a GPU driver that hangs takes half of it."""
 
 LAST_RESORT_SECONDS: Final = 1.7
-"""When the process ends whatever holds up its event loop."""
+"""When the process ends even if its event loop hangs."""
 
-_HELD_UP: Final = b'level=warning event="ended without order: something held up the event loop"\n'
+_LOOP_HANGS: Final = b'level=warning event="ended without order: something held up the event loop"\n'
 
 Beside = Callable[[Daemon, list[str]], Coroutine[None, None, None]]
 """Runs beside the daemon once its server listens on the given URLs."""
@@ -60,12 +59,12 @@ def command(**flags: str | None) -> None:
     """Run the exporter.
 
     Without any settings it serves this machine: the GPUs it finds and an engine on localhost:8000. SIGHUP reloads the
-    settings, SIGUSR1 lets go of the GPU drivers for a while, SIGTERM ends it within two seconds, a second one at once.
+    settings, SIGUSR1 releases the GPU drivers for a while, SIGTERM ends it within two seconds, a second one at once.
     """
-    wanted = given(flags)
+    flags_given = given(flags)
 
     def read() -> Settings:
-        return load_settings(wanted, os.environ, settings_model())
+        return load_settings(flags_given, os.environ, settings_model())
 
     try:
         loaded = load(read)
@@ -75,8 +74,8 @@ def command(**flags: str | None) -> None:
 
     def make() -> Daemon:
         daemon = Daemon(loaded, read)
-        # The garbage collector and busy threads hold up the others, which share one interpreter lock.
-        gc.freeze()  # modules and settings live to the end: the collector need not walk them again and again
+        # The garbage collector and busy threads delay the others, which share one interpreter lock.
+        gc.freeze()  # modules and settings are never garbage
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
         if loaded.settings.single_machine and not daemon.discovers:
@@ -123,15 +122,15 @@ async def serve(make: Callable[[], Daemon], beside: Beside | None = None) -> Non
 
 @contextlib.contextmanager
 def stop_signal() -> Iterator[asyncio.Event]:
-    """Return the event that the first signal sets; from then on the process has `LAST_RESORT_SECONDS` to live.
+    """Yield the event that the first signal sets; the process ends at most `LAST_RESORT_SECONDS` later.
 
-    Python's own handlers and not the loop's: they run also while something else holds up the loop.
+    With Python's signal handlers, not the loop's: they run also while the loop hangs.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def first(_: int, __: FrameType | None) -> None:
         for ending in ENDING:
-            # The default action needs nothing of this process; the kernel does not give it to process 1.
+            # The default action works without this process; process 1 has none.
             signal.signal(ending, (lambda number, _: _exit(128 + number)) if os.getpid() == 1 else signal.SIG_DFL)
         signal.signal(signal.SIGALRM, _last_resort)
         signal.setitimer(signal.ITIMER_REAL, LAST_RESORT_SECONDS)
@@ -147,9 +146,9 @@ def stop_signal() -> Iterator[asyncio.Event]:
 
 
 async def end(tasks: set[asyncio.Task[Any]], closing: Coroutine[Any, Any, None]) -> list[str]:
-    """Cancel `tasks` while `closing` runs; gives the names of those that have not ended in `ORDERLY_SECONDS`.
+    """Cancel `tasks` while `closing` runs; return the names of those that have not ended in `ORDERLY_SECONDS`.
 
-    A task that lost its cancellation is asked again.
+    A task that lost its cancellation is cancelled again.
     """
     waiting: set[asyncio.Task[Any]] = {*tasks, asyncio.create_task(closing, name="server")}
     for task in tasks:
@@ -162,7 +161,7 @@ async def end(tasks: set[asyncio.Task[Any]], closing: Coroutine[Any, Any, None])
         done |= more
     for task in done:
         if not task.cancelled():
-            task.exception()  # what a task failed with was told when it failed
+            task.exception()  # it was logged when the task failed
     return sorted(task.get_name() for task in waiting)
 
 
@@ -173,9 +172,9 @@ def run_to_the_end(work: Coroutine[Any, Any, None]) -> NoReturn:
     except (ConfigError, KeyboardInterrupt):
         raise
     except OutputError as error:
-        tell_unwritten(error)
+        report_unwritten(error)
         leave(CANNOT_TELL)
-    except BaseException:  # noqa: BLE001 - told, and then nothing may keep the process
+    except BaseException:  # noqa: BLE001 - printed, and then the process ends
         traceback.print_exc()
         leave(1)
     leave(0)
@@ -190,7 +189,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _exit(code: int) -> NoReturn:
-    # What has not been waited for: a journalctl, say, whose reader hangs in another log.
+    # Children that are still running, such as a journalctl whose reader hangs.
     for listed in glob.glob("/proc/self/task/*/children"):  # noqa: PTH207 no objects in a signal handler
         with contextlib.suppress(OSError), open(listed, encoding="ascii") as children:  # noqa: PTH123
             for pid in children.read().split():
@@ -199,8 +198,8 @@ def _exit(code: int) -> NoReturn:
 
 
 def _last_resort(_: int, __: FrameType | None) -> NoReturn:
-    # Not the log: whoever holds it up may be in the middle of a line.
+    # Not the log: a thread may hang in the middle of a line.
     with contextlib.suppress(OSError):
         os.set_blocking(2, False)
-        os.write(2, _HELD_UP)
+        os.write(2, _LOOP_HANGS)
     _exit(0)

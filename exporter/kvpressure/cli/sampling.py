@@ -1,4 +1,4 @@
-"""Samples live engines in this process, through the exporter's own sources and pipeline, and prints what was seen."""
+"""Samples live engines in this process, with the exporter's own sources and pipeline, and prints the findings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from rich.live import Live
 from kvpressure import logs
 from kvpressure.cli.access import REFUSED_SECONDS, Access, access_of, gateways_of, split_engine_url
 from kvpressure.cli.brief import brief_report
-from kvpressure.cli.findings import EngineFacts, Finding, Seen, advice_json, as_json, engines_of, exit_code
-from kvpressure.cli.report import advice_report, console, gpu_table, progress, show, triage_report, verdict_line
+from kvpressure.cli.console import console, progress, show
+from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, advice_json, as_json, engines_of, exit_code
+from kvpressure.cli.report import advice_report, gpu_table, triage_report, verdict_line
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.polling import kv_events_at
@@ -41,33 +42,27 @@ from kvpressure.sources.port_owner import find_owners, port_here
 from kvpressure.sources.source import merged
 
 GIVE_UP_SECONDS = 5.0
-"""Sampling ends early when by then no engine has answered once; within REFUSED_SECONDS where all refuse connections."""
+"""Sampling ends where no engine has answered until then; after REFUSED_SECONDS where all refuse connections."""
 
 SLOW_SECONDS = 1.0
-"""An engine whose answers usually take longer is not read once a second."""
+"""An engine whose responses usually take longer is not read once a second."""
 
 STUCK_WITHIN_SECONDS = 45.0
-"""By then an engine that has got nowhere is called stuck, whatever else it was called before."""
+"""By then an engine without progress is diagnosed as stuck."""
 
 REFRESH_SECONDS = 1.0
 REDRAW_SECONDS = 0.25
 
-
 _NAMED = {GATEWAYS.name: "gateway", KV_EVENTS.name: "KV events of"}
-
-NO_EVENTS_OF_PODS = (
-    "--kv-events is for engines at addresses: forward both ports (kubectl port-forward pod/NAME 8000 5557), "
-    "and give :8000 --kv-events 5557"
-)
 
 
 def targets_of(
     urls: Iterable[str], access: Access, *, gpus: bool, kv_events_port: int | None = None
 ) -> tuple[Target, ...]:
-    """One target per distinct URL (`host:port`, `http://host:port`, or a page's full address).
+    """Return a target per distinct URL (`host:port`, `http://host:port`, or a page's full address).
 
-    The limits of a process of this machine are those of its command line. With `gpus`, this machine's GPUs count as the
-    engine's where there is only one; KV events are read at `kv_events_port` of each engine's host. Raises ValueError.
+    A process on this machine has the limits of its command line, and with `gpus`, where it is the only engine, this
+    machine's GPUs. KV events are read at `kv_events_port` of each engine's host. Raises ValueError.
     """
     pages = dict.fromkeys(map(split_engine_url, urls))
     owners = find_owners({port for base, _ in pages if (port := port_here(base)) is not None})
@@ -103,9 +98,9 @@ class Sampler:
         self.clock = clock or SystemClock()
         self._pipeline = Pipeline(settings or PipelineSettings(), thresholds)
         self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
-        self._around = Environment()
+        self._environment = Environment()
         node = Settings() if gateways is None else settings_model().model_validate({GATEWAYS.section: gateways})
-        events = (KV_EVENTS,) if any(one.kv_events is not None for one in targets) else ()
+        events = (KV_EVENTS,) if any(target.kv_events is not None for target in targets) else ()
         registered = (*((GPUS,) if gpus else ()), *(() if gateways is None else (GATEWAYS,)), *events)
         self._sources = NodeSources(node, self.clock, self._pipeline.on_gpus, registered)
 
@@ -121,37 +116,35 @@ class Sampler:
 
     @property
     def seconds(self) -> float:
-        """How long it has been sampling."""
+        """How long it has sampled."""
         return self.clock.monotonic() - self.began
 
     @property
     def hopeless(self) -> bool:
-        """True when nothing answered for a while; a first answer that is still awaited may come."""
+        """Whether no target has answered for a while, and none has a first poll under way."""
         health = self._fleet.health()
-        if not all(h.last_success is None and h.errors for h in health):
-            return False
-        refused = all(h.reason == "refused" for h in health)
-        return self.seconds >= (REFUSED_SECONDS if refused else GIVE_UP_SECONDS)
+        limit = REFUSED_SECONDS if all(h.reason == "refused" for h in health) else GIVE_UP_SECONDS
+        return self.seconds >= limit and all(h.last_success is None and h.errors for h in health)
 
     @property
     def undecided(self) -> bool:
-        """True while an engine that answers slowly has given too few pages for a first verdict."""
+        """Whether an engine that answers slowly has had too few polls for a verdict."""
         views = self._pipeline.engine_views(self.clock.wall())
         unknown = {view.key.target for view in views if view.diagnosis and view.diagnosis.cause is NOT_KNOWN}
-        return any(one.target in unknown and (one.usual_seconds or 0.0) > SLOW_SECONDS for one in self._fleet.health())
+        return any(h.target in unknown and (h.usual_seconds or 0.0) > SLOW_SECONDS for h in self._fleet.health())
 
     @property
     def not_yet_stuck(self) -> bool:
-        """True while an engine gets nowhere that may still turn out to be stuck, or go on."""
+        """Whether an engine without progress may still prove to be stuck, or continue."""
         return self._pipeline.not_yet_stuck(self.clock.wall())
 
-    def seen(self) -> list[Seen]:
-        """Every target, in the order given; of engines that stopped answering what was seen before."""
+    def sampled(self) -> list[SampledTarget]:
+        """Return every target, in the order given; silent engines with their last state."""
         now = self.clock.wall()
         views = self._pipeline.engine_views(now) + self._pipeline.silent_views(now)
-        health = {one.target: one for one in self._fleet.health()}
+        health = {health.target: health for health in self._fleet.health()}
         return [
-            Seen(target, health.get(target.name), [view for view in views if view.key.target == target.name])
+            SampledTarget(target, health.get(target.name), [view for view in views if view.key.target == target.name])
             for target in self.targets
         ]
 
@@ -159,28 +152,28 @@ class Sampler:
         """Return the GPUs of this machine."""
         return self._pipeline.gpu_views(self.clock.wall())
 
-    def tell(self, around: Environment) -> None:
-        """Judge with what pods and logs tell from now on."""
-        self._around = around
-        self._surround()
+    def set_environment(self, environment: Environment) -> None:
+        """Diagnose with these facts of pods and logs from now on."""
+        self._environment = environment
+        self._update_environment()
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
-        """How reading the GPUs goes; empty without `gpus`."""
+        """Return the health of the GPU sources; empty without `gpus`."""
         return self._sources.gpu_health()
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with gateways and KV events, a sentence each."""
-        unread = [one for one in self._sources.health() if one.error and not one.up]
-        named = (f"{_NAMED.get(one.source, one.source)} {one.target}: {one.error}" for one in unread)
+        """The errors of gateways and KV events, a sentence each."""
+        down = [health for health in self._sources.health() if health.error and not health.up]
+        named = (f"{_NAMED.get(one.source, one.source)} {one.target}: {one.error}" for one in down)
         return [*named, *self._sources.snapshot(self.targets, ()).problems]
 
-    def _surround(self) -> None:
-        environment = merged((self._around, self._sources.snapshot(self.targets, ())))
+    def _update_environment(self) -> None:
+        environment = merged((self._environment, self._sources.snapshot(self.targets, ())))
         self._pipeline.set_environment(self.clock.wall(), environment)
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
-        self._surround()
+        self._update_environment()
         self._pipeline.on_page(target, page)
         self._pipeline.expire(page.t)
 
@@ -188,8 +181,8 @@ class Sampler:
 async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> None:
     """Wait until the sampler has run for `seconds`, with a bar on a terminal.
 
-    Shorter when nothing answers; up to twice as long while an engine answers too slowly for a verdict, and as long as
-    it takes to tell one that gets nowhere from one that pauses.
+    Shorter when nothing answers; up to twice as long while an engine answers too slowly for a verdict, and longer while
+    an engine without progress may be stuck or pausing.
     """
     names = ", ".join(clean(target.name) for target in sampler.targets)
     with progress("s") as bar:
@@ -206,7 +199,7 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
 
 
 class Shows(Enum):
-    """How much is printed of what was found."""
+    """Which part of the findings is printed."""
 
     BRIEF = "brief"
     FULL = "full"
@@ -232,13 +225,13 @@ class Triage:
     shows: Shows = Shows.BRIEF
 
     async def once(self) -> int:
-        """Sample, print, and give the exit code."""
+        """Sample, print, and return the exit code."""
         async with self.sampler:
             await sample(self.sampler, self.seconds)
             return self._print()
 
     async def watch(self) -> None:
-        """Print again and again: in place every second on a terminal, elsewhere every `seconds`."""
+        """Print repeatedly: in place every second on a terminal, else every `seconds`."""
         out = console()
         async with self.sampler:
             if out.is_terminal and not self.as_json:
@@ -251,18 +244,18 @@ class Triage:
                 self._print(brief=True)
 
     def findings(self) -> list[Finding]:
-        """Return what is known now."""
-        all_seen = self.sampler.seen()
-        beside = engines_of(all_seen)
-        return [finding for seen in all_seen for finding in self.facts.findings(seen, self.thresholds, beside)]
+        """Return the present findings."""
+        sampled = self.sampler.sampled()
+        beside = engines_of(sampled)
+        return [finding for target in sampled for finding in self.facts.findings(target, self.thresholds, beside)]
 
     def _print(self, *, brief: bool = False) -> int:
         found, now = self.findings(), self.sampler.clock.wall()
         if problems := self.sampler.problems:
             say(*problems, err=True)
         if self.as_json:
-            all_of_it = self.shows is not Shows.ADVICE
-            say_json(self.record(found, now) if all_of_it else advice_json(found), indent=None if brief else 1)
+            document = advice_json(found) if self.shows is Shows.ADVICE else self.record(found, now)
+            say_json(document, indent=None if brief else 1)
         elif brief:
             say(*(verdict_line(finding, now) for finding in found))
         else:
@@ -270,12 +263,11 @@ class Triage:
         return exit_code(found)
 
     def record(self, found: list[Finding], now: float) -> dict[str, object]:
-        """Everything for programs."""
-        sampled = {"t": now, "duration_seconds": round(self.sampler.seconds, 3)}
-        return {**sampled, **as_json(found, self.sampler.gpus())}
+        """Return all findings for programs."""
+        return {"t": now, "duration_seconds": round(self.sampler.seconds, 3), **as_json(found, self.sampler.gpus())}
 
     def show(self, out: Console, found: list[Finding], now: float) -> None:
-        """Print for people what was asked for."""
+        """Print the findings for people."""
         if self.gpus and self.shows is not Shows.ADVICE:
             show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
         show(out, self.shows.report(found, now))
@@ -289,7 +281,7 @@ class Triage:
 
 
 def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> tuple[Target, ...]:
-    """Return the targets of an answer on the command line. Raises click.BadParameter for a URL that cannot be one."""
+    """Return the targets named on the command line. Raises click.BadParameter for an invalid URL."""
     try:
         targets = targets_of(urls, access_of(options), gpus=gpus, kv_events_port=options["kv_events_port"])
     except ValueError as error:
@@ -301,8 +293,7 @@ def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool 
 def prepare(
     urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False, shows: Shows = Shows.BRIEF
 ) -> Triage:
-    """Return a run on the engines at `urls`. Raises click.BadParameter for one that cannot be one."""
+    """Return a run on the engines at `urls`. Raises click.BadParameter for an invalid URL."""
     targets, thresholds = targets_named(urls, options, gpus=gpus), load_thresholds()
-    facts = EngineFacts.of(options)
     sampler = Sampler(targets, thresholds, gpus=gpus, gateways=gateways_of(options))
-    return Triage(sampler, facts, thresholds, options["duration"], options["as_json"], gpus, shows)
+    return Triage(sampler, EngineFacts.of(options), thresholds, options["duration"], options["as_json"], gpus, shows)

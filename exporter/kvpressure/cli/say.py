@@ -1,7 +1,7 @@
-"""The only way that commands print, beside `report.CleanConsole`: what they show of the world is made safe here.
+"""Printing of commands, beside `console.CleanConsole`: foreign text is made safe here.
 
-Standard output and standard error may be full: a command says so in one sentence and ends, whatever it prints. That is
-done below the buffers, so that everything that prints goes this way: ours, click's, rich's and the interpreter's.
+Where standard output cannot be written, a command prints one sentence on standard error and ends. That is done below
+the buffers, for everything that prints: this package, click, rich and the interpreter.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 CANNOT_TELL: Final = 2
-"""What commands end with when they can neither find something nor say that there is nothing."""
-HEAD_IS_GONE: Final = 128 + signal.SIGPIPE
-"""`| head` has read enough."""
+"""Exit code of commands that have no result."""
+READER_IS_GONE: Final = 128 + signal.SIGPIPE
+"""Exit code where the reader closed the pipe, as `| head` does."""
 
 
 def say(*lines: object, err: bool = False) -> None:
-    """Print lines, to standard error with `err`. Each stays one: a name cannot begin another."""
+    """Print lines, to standard error with `err`; a line break in foreign text does not begin another."""
     click.echo("\n".join(clean(str(line)) for line in lines), err=err)  # noqa: TID251 - here it is clean
 
 
 def say_json(value: Any, *, indent: int | None = 1) -> None:
-    """Print JSON, in one line without `indent`; its strings are escaped."""
+    """Print JSON, on one line without `indent`."""
     click.echo(json_text(value, indent=indent, separators=None if indent else (",", ":")))  # noqa: TID251
 
 
 def fail(*lines: object) -> NoReturn:
-    """Print lines to standard error and end with exit code 2."""
+    """Print lines to standard error and exit with code 2."""
     say(*lines, err=True)
     sys.exit(CANNOT_TELL)
 
 
 class CliError(SourceError):
-    """A command cannot go on; the sentence says why, where, and what to do."""
+    """A command cannot continue; the sentence says why, where, and what to do."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__("cli", sentence)
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; the message says why. No OSError: nobody takes it for that of another file."""
+    """Standard output cannot be written; the message says why. Not an OSError, which could be another file's."""
 
 
 _STDERR: Final = 2
@@ -64,48 +64,48 @@ class _Guarded(io.FileIO):
         except BrokenPipeError:
             raise
         except OSError as error:
-            if self.fileno() == _STDERR:  # there is nowhere left to say it
+            if self.fileno() == _STDERR:  # it cannot be reported
                 return memoryview(data).nbytes
             raise OutputError(error.strerror or str(error)) from error
 
 
 def guard_streams() -> None:
-    """Let both streams end the way this module says, for the rest of the process."""
+    """Raise OutputError for failed writes to standard output, and ignore those to standard error, from now on."""
     sys.stdout, sys.stderr = _over(sys.stdout), _over(sys.stderr)
 
 
 def finish() -> None:
-    """Write what is still held back. Raises OutputError and BrokenPipeError."""
+    """Flush standard output. Raises OutputError and BrokenPipeError."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
-def tell_unwritten(error: OutputError) -> None:
-    """Say on standard error, if anybody reads that, that standard output cannot be written."""
+def report_unwritten(error: OutputError) -> None:
+    """Print on standard error, where that is open, that standard output cannot be written."""
     with suppress(OSError):
         say(f"kvpressure: standard output cannot be written: {error}", err=True)
 
 
 def end_unwritten(error: OutputError) -> NoReturn:
-    """End the process, saying why."""
+    """Report the error and exit with code 2."""
     _discard()
-    tell_unwritten(error)
+    report_unwritten(error)
     sys.exit(CANNOT_TELL)
 
 
 def end_unread() -> NoReturn:
-    """End the process as one whose reader has gone."""
+    """Exit as a process whose reader is gone."""
     _discard()
-    sys.exit(HEAD_IS_GONE)
+    sys.exit(READER_IS_GONE)
 
 
 def _discard() -> None:
-    """Let nothing that is still held back be tried again as the interpreter ends."""
+    """Discard buffered output, which the interpreter would write again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _over(stream: TextIO) -> TextIO:
-    """Return the same stream over a guarded file; itself where it is no file, or closed."""
+    """Return the stream over a guarded file, unchanged where it is no file, or closed."""
     try:
         descriptor = stream.fileno()
         stream.flush()

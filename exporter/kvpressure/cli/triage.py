@@ -25,7 +25,7 @@ from kvpressure.kubernetes.objects.references import is_reference
 
 _LIVE = ("selector", "watch", "gpus", "gateways", "config", "kv_events_port")
 _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
-"""With any of these a refused connection is not the end, or pods are meant."""
+"""Options with which a refused connection does not end the command, or pods are triaged."""
 
 
 @click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")
@@ -74,7 +74,7 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         else:
             say(*(line for name, why in found.items() for line in (name, f"cannot tell: {why}", "")))
         sys.exit(CANNOT_TELL)
-    from kvpressure.cli import triage_run  # noqa: PLC0415 - a second of CPU on a busy machine: not for --help
+    from kvpressure.cli import triage_run  # noqa: PLC0415 - a second of CPU, not for --help
     from kvpressure.cli.sampling import Shows  # noqa: PLC0415
 
     shows = Shows.FULL if full else Shows.ADVICE if advice else Shows.BRIEF
@@ -82,8 +82,8 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
 
 
 def _print_refused(found: Mapping[str, str], began: float, *, advice: bool) -> None:
-    """Print the same for programs, as a run would in which no engine answered."""
-    from kvpressure.cli.findings import Finding, advice_json, as_json  # noqa: PLC0415 - only where programs read it
+    """Print the document of a run in which no engine answered."""
+    from kvpressure.cli.findings import Finding, advice_json, as_json  # noqa: PLC0415 - only for --json
 
     now, findings = time.time(), [Finding(name, problem=why) for name, why in found.items()]
     sampled = {"t": now, "duration_seconds": round(now - began, 3)}

@@ -1,9 +1,10 @@
-"""`kvpressure triage pod/NAME`: the same diagnosis through a port-forward, with what the cluster knows of the pod."""
+"""`kvpressure triage pod/NAME`: the same diagnosis through a port-forward, with the pod's state in the cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,9 +16,9 @@ from rich.text import Text
 
 from kvpressure import logs
 from kvpressure.cli.access import access_of, gateways_of
-from kvpressure.cli.findings import EngineFacts, Finding, Seen, engines_of, exit_code, worst_first
-from kvpressure.cli.pods import facts_of, look, opened, targets_of_pods, wanted
-from kvpressure.cli.report import show
+from kvpressure.cli.console import show
+from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, engines_of, exit_code, worst_first
+from kvpressure.cli.pods import facts_of, opened, pod_selection, refresh, targets_of_pods
 from kvpressure.cli.sampling import Sampler, Shows, Triage, sample
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import load_thresholds
@@ -30,10 +31,10 @@ from kvpressure.model.view import EngineView
 from kvpressure.net.waiting import cancel
 from kvpressure.printable import clean
 
-LOOK_SECONDS = 15.0
-"""How often the API server is asked again while engines are sampled."""
+REFRESH_PODS_SECONDS = 15.0
+"""How often pods and logs are read again while engines are sampled."""
 
-SAYS = {
+LOG_TITLES = {
     "kv_capacity": "size of the KV cache",
     "kv_exhausted": "KV cache too small",
     "device_oom": "GPU out of memory",
@@ -41,21 +42,21 @@ SAYS = {
     "engine_dead": "engine died",
     "other": "other errors",
 }
-ENDS = {
+TERMINATIONS = {
     "OOMKilled": "killed for host memory, not for GPU memory",
     "Error": "not killed by the kernel; a GPU out of memory ends so",
 }
-"""What a termination's reason means for an engine."""
+"""The meaning of a termination's reason for an engine."""
 
 
 class Failed(click.ClickException):
-    """Nothing could be triaged."""
+    """No engine could be triaged."""
 
     exit_code = CANNOT_TELL
 
 
 def run(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIEF) -> int:
-    """Run the whole command and give the exit code. Raises click.ClickException."""
+    """Run the command and return the exit code. Raises click.ClickException."""
     logs.configure("error", "logfmt")
     try:
         return asyncio.run(triage_pods(words, options, shows))
@@ -66,88 +67,89 @@ def run(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIE
 
 
 async def triage_pods(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIEF) -> int:
-    """Find the pods, sample their engines, print; gives the exit code. Raises KubeError and click.UsageError."""
-    async with opened(wanted(words, options)) as (client, pods):
+    """Find the pods, sample their engines, print; return the exit code. Raises KubeError and click.UsageError."""
+    async with opened(pod_selection(words, options)) as (client, pods):
         thresholds, targets = load_thresholds(), targets_of_pods(pods, access_of(options))
         seconds = options["duration"] if targets else 0.0
         sampler = Sampler(targets, thresholds, gateways=gateways_of(options))
-        what = sampler, EngineFacts.of(options), thresholds, seconds, options["as_json"]
-        triage = PodTriage(*what, gpus=False, shows=shows, client=client, pods=pods)
+        common = sampler, EngineFacts.of(options), thresholds, seconds, options["as_json"]
+        triage = PodTriage(*common, gpus=False, shows=shows, client=client, pods=pods)
         if not options["watch"]:
             return await triage.once()
         try:
             await triage.watch()
         except asyncio.CancelledError:
-            # Ctrl-C is how watching ends, and what was seen last is its result.
+            # Ctrl-C ends watching, with the last findings as its result.
             return exit_code(triage.findings())
         return CANNOT_TELL
 
 
 @dataclass(slots=True)
 class PodTriage(Triage):
-    """One run on pods: the findings on their engines, and what the API server says beside them."""
+    """One run on pods: the findings on their engines, and the pods' states."""
 
     client: KubeClient = field(kw_only=True)
     pods: list[ForwardedPod] = field(kw_only=True)
 
     async def once(self) -> int:
-        """Sample with what is known at the start, look again, print."""
-        async with self._looking(), self.sampler:
+        """Sample, read the pods again, print."""
+        async with self._refreshing(), self.sampler:
             await sample(self.sampler, self.seconds)
-            await self._look()
+            await self._refresh()
             return self._print()
 
     async def watch(self) -> None:
-        """As for URLs; the API server is asked now and then. Ends only when no pod can be sampled."""
-        async with self._looking():
+        """Print repeatedly, and read the pods now and then. Returns only where no pod can be sampled."""
+        async with self._refreshing():
             if self.sampler.targets:
                 await super(PodTriage, self).watch()
             self._print(brief=True)
 
     def findings(self) -> list[Finding]:
-        """Worst first; a pod that cannot be reached is one too."""
-        all_seen = self.sampler.seen()
-        seen, beside = {one.target.name: one for one in all_seen}, engines_of(all_seen)
-        return worst_first(finding for pod in self.pods for finding in self._of(pod, seen.get(pod.engine.name), beside))
+        """Return the findings, worst first, also of pods that cannot be reached."""
+        sampled = self.sampler.sampled()
+        by_name, beside = {one.target.name: one for one in sampled}, engines_of(sampled)
+        found = (self._of(pod, by_name.get(pod.engine.name), beside) for pod in self.pods)
+        return worst_first(itertools.chain.from_iterable(found))
 
     def record(self, found: list[Finding], now: float) -> dict[str, object]:
-        """With the pods."""
+        """Return all findings for programs, and the pods."""
         return {**super(PodTriage, self).record(found, now), "pods": [pod_json(pod) for pod in self.pods]}
 
     def show(self, out: Console, found: list[Finding], now: float) -> None:
-        """Show what the cluster says where all is asked for, then what the engines say."""
+        """Print the pods' states where everything is shown, then the findings."""
         if self.shows is Shows.FULL:
             show(out, pods_report(self.pods, now))
         super(PodTriage, self).show(out, found, now)
 
-    def _of(self, pod: ForwardedPod, seen: Seen | None, beside: Sequence[EngineView]) -> list[Finding]:
-        if seen is None:
+    def _of(self, pod: ForwardedPod, sampled: SampledTarget | None, beside: Sequence[EngineView]) -> list[Finding]:
+        if sampled is None:
             return [Finding(pod.engine.name, problem=pod.problem)]
-        # Commands are for later, when this run's own port is gone.
-        later = replace(seen, target=replace(seen.target, url=f"http://localhost:{pod.engine.port}"))
+        # Commands are run later, when this run's forwarded port is closed.
+        later = replace(sampled, target=replace(sampled.target, url=f"http://localhost:{pod.engine.port}"))
         found = facts_of(pod.engine, self.facts).findings(later, self.thresholds, beside)
         return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
 
-    async def _look(self) -> None:
-        await look(self.client, self.pods, self.sampler)
+    async def _refresh(self) -> None:
+        await refresh(self.client, self.pods, self.sampler)
 
     @contextlib.asynccontextmanager
-    async def _looking(self) -> AsyncIterator[None]:
-        await self._look()
-        task = asyncio.create_task(self._keep_looking())
+    async def _refreshing(self) -> AsyncIterator[None]:
+        await self._refresh()
+        task = asyncio.create_task(self._keep_refreshing())
         try:
             yield
         finally:
             await cancel([task])
 
-    async def _keep_looking(self) -> None:
+    async def _keep_refreshing(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self._look()
+            await asyncio.sleep(REFRESH_PODS_SECONDS)
+            await self._refresh()
 
 
 def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
-    """Return a block per pod: state, last end, declared limits, telling log lines."""
+    """Return a block per pod: state, last termination, declared limits, log lines of incidents."""
     parts: list[RenderableType] = []
     for pod in pods:
         id_ = pod.engine.state.id
@@ -157,7 +159,7 @@ def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
 
 
 def pod_json(pod: ForwardedPod) -> dict[str, object]:
-    """Return the same for programs; what is not known is null."""
+    """Return a pod's state for programs; unknown values are null."""
     engine, state = pod.engine, pod.engine.state
     return {
         "target": engine.name,
@@ -212,7 +214,7 @@ def _ended(state: ContainerState, now: float) -> str:
     if ended is None:
         return ""
     ago = "" if ended.finished is None else f" {duration(now - ended.finished)} ago"
-    means = f": {ENDS[ended.reason]}" if ended.reason in ENDS else ""
+    means = f": {TERMINATIONS[ended.reason]}" if ended.reason in TERMINATIONS else ""
     return f"; it ended last{ago} with {ended.reason or 'no reason given'} (exit code {ended.exit_code}){means}"
 
 
@@ -240,7 +242,7 @@ def _log(report: LogReport | None, now: float) -> list[str]:
         if report.counts.get(kind):
             t = report.latest.get(kind)
             ago = "" if t is None else f", newest {duration(now - t)} ago"
-            rows += [f"{SAYS[kind]}: {report.counts[kind]}{ago}", f"  {report.lines.get(kind, '')}"]
+            rows += [f"{LOG_TITLES[kind]}: {report.counts[kind]}{ago}", f"  {report.lines.get(kind, '')}"]
     return rows or ["nothing telling in it"]
 
 

@@ -1,4 +1,4 @@
-"""What `triage` does once its options are parsed: of engines, pods or a recording; nothing of it is loaded before."""
+"""Runs `triage` on engines, pods or a recording; imported after its options are parsed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from kvpressure.cli.access import KV_EVENTS_OF_PODS
+from kvpressure.cli.console import console, show
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code
 from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.report import console, show
-from kvpressure.cli.sampling import NO_EVENTS_OF_PODS, Shows, prepare
+from kvpressure.cli.sampling import Shows, prepare
 from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
@@ -26,7 +27,7 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
         return _print(of_trace(trace, EngineFacts.of(options)), shows, as_json=options["as_json"])
     if options["selector"] or any(map(is_reference, engines)):
         if options["kv_events_port"] is not None:
-            raise click.UsageError(NO_EVENTS_OF_PODS)
+            raise click.UsageError(KV_EVENTS_OF_PODS)
         from kvpressure.cli import triage_pod  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
 
         return triage_pod.run(engines, options, shows)
@@ -49,12 +50,12 @@ def _print(found: list[Finding], shows: Shows, *, as_json: bool) -> int:
     if as_json:
         say_json(advice_json(found) if shows is Shows.ADVICE else findings_json(found))
     else:
-        show(console(), shows.report(found, max((one.view.t for one in found if one.view is not None), default=0.0)))
+        show(console(), shows.report(found, max((each.view.t for each in found if each.view is not None), default=0.0)))
     return exit_code(found)
 
 
 def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:
-    """Return the findings at the end of a recording; lines that cannot be used are named on standard error."""
+    """Return the findings at the end of a recording; lines that cannot be read are printed on standard error."""
     thresholds, newest = load_thresholds(), list[EngineView]()
     try:
         for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):

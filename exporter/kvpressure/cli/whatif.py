@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from kvpressure.capacity.cards import CARDS
-from kvpressure.cli.access import access_options, kv_events_option, limit_options, pod_options
+from kvpressure.cli.access import KV_EVENTS_OF_PODS, access_options, kv_events_option, limit_options, pod_options
+from kvpressure.cli.console import console, progress, show
 from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
-from kvpressure.cli.report import console, progress, show
-from kvpressure.cli.sampling import NO_EVENTS_OF_PODS
 from kvpressure.cli.say import CANNOT_TELL, CliError, fail, say_json
 from kvpressure.cli.whatif_changes import changes, names
 from kvpressure.cli.whatif_report import draw, json_of, table_report
@@ -146,7 +145,7 @@ def _check(options: dict[str, Any]) -> None:
     if reached and not is_reference(options["url"] or ""):
         raise click.UsageError(f"--{reached[0]} is for a pod: name it as KIND/NAME, such as pod/llama-0")
     if options["kv_events_port"] is not None and (options["url"] is None or is_reference(options["url"])):
-        raise click.UsageError(NO_EVENTS_OF_PODS)
+        raise click.UsageError(KV_EVENTS_OF_PODS)
     if options["at"] is not None and options["trace"] is None:
         raise click.UsageError("--at is a second of a recording: give --trace FILE")
     if options["searching"] and options["slo_p95_seconds"] is None:

@@ -1,4 +1,4 @@
-"""`--set NAME=VALUE` to what is simulated: flags by the names of the engine's runtime, caps, replicas, the pool."""
+"""Reads `--set NAME=VALUE`: flags by the names of the engine's runtime, caps, replicas, the pool."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _OWN: Final = {
     "sticky-replicas": STICKY,
     "gpu": GPU,
 }
-"""What is no flag of a server, and the kind of change it is."""
+"""Names that are not flags of a server, with their kind of change."""
 _FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free", OFFLOAD)
 _READ_AS: Final = {"kept_free": "kv_watermark_ratio"}
 
 
 def names(runtime: Runtime) -> dict[str, str]:
-    """Return what may be set, and the kind of change that each is."""
+    """Return the names that may be set, with their kind of change."""
     flags = {runtime.advice.flags[kind].lstrip("-"): kind for kind in _FLAGS if kind in runtime.advice.flags}
     return flags | _OWN
 
@@ -54,9 +54,9 @@ def changes(
     model: Model,
     onto: Callable[[str], ConfigChange] | None = None,
 ) -> list[ConfigChange]:
-    """Return the changes in the order given. Raises click.UsageError for one that cannot be simulated, or served.
+    """Return the changes in the order given. Raises click.UsageError for one that cannot be simulated or served.
 
-    `onto` makes the change to another card, where the present one is known.
+    `onto` makes the change to another card, where the present card is known.
     """
     known, made = names(runtime), dict[str, ConfigChange]()
     for text in given:
@@ -66,29 +66,29 @@ def changes(
             raise click.UsageError(f"--set {text}: give NAME=VALUE, such as --set {next(iter(known))}=16")
         if plain not in known:
             close = get_close_matches(plain, known, 1)
-            meant = f"did you mean {close[0]}?" if close else f"what can: {', '.join(known)}"
-            raise click.UsageError(f"--set {text}: {plain} cannot be simulated; {meant}")
+            hint = f"did you mean {close[0]}?" if close else f"what can: {', '.join(known)}"
+            raise click.UsageError(f"--set {text}: {plain} cannot be simulated; {hint}")
         kind = known[plain]
         if kind in made:
             raise click.UsageError(f"--set {text}: {plain} is set twice")
-        one = _Given(text, value.strip(), kind, runtime, limits, model)
+        setting = _Given(text, value.strip(), kind, runtime, limits, model)
         if kind == GPU:
-            made[kind] = onto(one.value) if onto else one.refuse("say with --gpu which card it runs on now")
-            continue
-        made[kind] = _MAKE[kind](one)
+            made[kind] = onto(setting.value) if onto else setting.refuse("say with --gpu which card it runs on now")
+        else:
+            made[kind] = _MAKE[kind](setting)
     _check_start(list(made.values()), runtime, model)
     return list(made.values())
 
 
 def written(change: ConfigChange, runtime: Runtime) -> str:
-    """Return a change as it is given: name and value."""
+    """Return a change as NAME=VALUE."""
     name = next(name for name, kind in names(runtime).items() if kind == change.key)
     value = runtime.advice.small_kv if change.key == KV_DTYPE else change.name or f"{change.value:.12g}"
     return f"{name}={value}"
 
 
 class _Given:
-    """One change that is being read, and what it is read by."""
+    """One setting to read, and its context."""
 
     def __init__(self, text: str, value: str, kind: str, runtime: Runtime, limits: Limits, model: Model) -> None:
         self.text, self.value, self.kind = text, value, kind
@@ -100,7 +100,7 @@ class _Given:
         return int(found) if found is not None else self.refuse("give a whole number of 1 or more")
 
     def limit(self) -> float:
-        """Return a limit as the server itself would read it."""
+        """Return a limit, read as the server reads it."""
         _, read = self.runtime.starting.flags.limits[_READ_AS.get(self.kind, self.kind)]
         found = read(self.value)
         return self.refuse(f"{self.runtime.title} takes {TAKES[read]} here") if found is None else found
@@ -145,7 +145,7 @@ def _tier(given: _Given) -> ConfigChange:
 
 
 def _of_sessions(given: _Given) -> int:
-    """Return the number, where sessions are simulated."""
+    """Return the number. Raises click.UsageError where no sessions are simulated."""
     if given.model.known.demand.sessions is None:
         given.refuse("it changes what is kept for sessions that come back, and none are simulated here")
     return given.count()
@@ -174,7 +174,7 @@ _MAKE: Final[Mapping[str, Callable[[_Given], ConfigChange]]] = {
 
 
 def _check_start(made: Sequence[ConfigChange], runtime: Runtime, model: Model) -> None:
-    """Refuse what the server would refuse."""
+    """Raise click.UsageError for values with which the server would not start."""
     keys = {change.key for change in made}
     server, _ = to.applied(model.state, made)
     if "max_model_len" in keys and runtime.planning.needs_longest and server.cap_total > server.pool_tokens:

@@ -1,4 +1,4 @@
-"""What `whatif` found: as a table that fits 80 columns, as JSON, and as a picture."""
+"""The results of `whatif`: as a table of 80 columns, as JSON, and as a picture."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MUTED: Final = "#6a737d"
 
 
 def table_report(source: Source, rows: Sequence[Row], found: Found | None = None) -> RenderableType:
-    """Who is simulated, today beside the changes, and how to read it."""
+    """Return the engine, the table of today and the changes, and notes."""
     notes = [*([] if found is None else _search_notes(source, found)), *_notes(source, rows)]
     return Group(*map(_wrapped, _head(source)), Text(""), _table(source, rows), Text(""), *map(_wrapped, notes))
 
@@ -60,7 +60,7 @@ def table_report(source: Source, rows: Sequence[Row], found: Found | None = None
 def json_of(
     source: Source, rows: Sequence[Row], found: Found | None, curves: Sequence[Sequence[Point]] | None
 ) -> dict[str, object]:
-    """Everything for programs; figures are null where nobody would be answered."""
+    """Return all results for programs; figures are null where no request would be answered."""
     server, demand = source.model.state
     answer: dict[str, object] = {
         "title": source.title,
@@ -194,7 +194,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _beyond_knee(source: Source, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield where the knee lies for each row that lets more run than that."""
+    """Yield the knee for each row that lets more requests run."""
     known, clients = source.model.known, source.model.state[1].clients or math.inf
     for one in rows:
         most = max((change.value for change in one.changes if change.key == "max_num_seqs"), default=0.0)
@@ -224,17 +224,16 @@ def _wrapped(line: str) -> Table:
 
 
 def _short(value: float) -> str:
-    """Two or three digits: nothing here is surer."""
+    """Return the value with two or three digits."""
     if value >= 100:
         return number(round(value))
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Sequence[Point]]) -> None:
-    """Write the picture. Raises CliError.
+    """Draw today's flags and the last row's over load, and write the picture. Raises CliError.
 
-    Today's flags and the last row's, from a tenth of today's load to three times as much; today's load is marked, with
-    the range of the table.
+    From a tenth of today's load to three times as much; today's load is marked, with the range of the table.
     """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra
@@ -248,7 +247,7 @@ def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Seque
     now = float(demand.clients or demand.rate)
     unit = "clients" if demand.clients else "requests a second"
     shown = list(zip((rows[0], rows[-1]), curves, _COLOURS, strict=False))
-    # Text stays text, and the same run writes the same bytes.
+    # Keeps text as text, and makes the bytes reproducible.
     style: Any = {"svg.fonttype": "none", "svg.hashsalt": "kvpressure", "font.size": 9, "text.parse_math": False}
     with mpl.rc_context(style):
         figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")

@@ -1,4 +1,4 @@
-"""What `whatif` starts from: an engine at a second of a recording, a live one after some sampling, or a description."""
+"""The engine that `whatif` simulates: at a second of a recording, live after sampling, or described."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from kvpressure import logs
 from kvpressure.cli.cards import OnCard, on_card, onto
-from kvpressure.cli.findings import EngineFacts, Seen
+from kvpressure.cli.findings import EngineFacts, SampledTarget
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import CliError, say
@@ -33,14 +33,14 @@ from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepT
 from kvpressure.simulation.steps import UnknownError
 
 MAX_ERRORS = 3
-"""Lines of a recording that are told one by one."""
+"""Unreadable lines of a recording that are printed one by one."""
 
 OBSERVED = PipelineSettings(always_observed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An engine that can be simulated; `late_since` says where the time comes from that an answer may take."""
+    """An engine that can be simulated; `late_since` is the origin of the time that an answer may take."""
 
     title: str
     runtime: Runtime
@@ -49,11 +49,11 @@ class Source:
     late_since: str = ""
     card: OnCard | None = None
     without_sessions: str = ""
-    """Why contexts that are evicted and computed again are not simulated, where they are there; "" where they are."""
+    """Why evicted contexts that are computed again are not simulated; "" where they are, or there are none."""
 
 
 def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
-    """Return what the options name. Raises SourceError, UnknownError, DescriptionError and click.UsageError."""
+    """Return the engine that the options name. Raises SourceError, UnknownError, DescriptionError, click.UsageError."""
     traffic, facts = traffic_of(options), EngineFacts.of(dict(options))
     within = options["slo_p95_seconds"]
     if options["url"] is None and options["trace"] is None:
@@ -86,7 +86,7 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
 
 
 def onto_of(source: Source, options: Mapping[str, Any]) -> Callable[[str], ConfigChange] | None:
-    """Return what makes the change to another card; None where the present one is not known."""
+    """Return a function for the change to another card, None where the present card is not known."""
     now = source.card
     if now is None:
         return None
@@ -101,7 +101,7 @@ def _modelled(
     traffic: Traffic | None,
     card: OnCard | None,
 ) -> tuple[Model, str]:
-    """Return the model, with sessions where contexts are evicted; and why it is without them though they are."""
+    """Return the model, with sessions where contexts are evicted, and why it has none nevertheless."""
     why = ""
     table = None if card is None else card.table
     if traffic is None and card is None and has_sessions(view.observed, thresholds):
@@ -116,7 +116,6 @@ def _modelled(
 
 
 def _late_since(given: float | None, view: EngineView | None, traffic: Traffic | None, thresholds: Thresholds) -> str:
-    # As the model chooses it.
     if given is not None:
         return "--slo-p95-seconds"
     healthy = view is not None and view.observed is not None and view.observed.healthy_seconds is not None
@@ -154,30 +153,30 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
 def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
     """Return the engines at an address, sampled for a while. Raises SourceError."""
     sampler = Sampler(targets_named((options["url"],), dict(options)), thresholds, settings=OBSERVED)
-    (seen,) = asyncio.run(_sampled(sampler, options["duration"]))
-    if not seen.engines:
-        nothing = f"{seen.target.url}: the page shows no engine yet: has it served a request?"
-        raise CliError(seen.problem or nothing)  # a problem says where
-    return seen.engines
+    (sampled,) = asyncio.run(_sampled(sampler, options["duration"]))
+    if not sampled.engines:
+        no_engine = f"{sampled.target.url}: the page shows no engine yet: has it served a request?"
+        raise CliError(sampled.problem or no_engine)
+    return sampled.engines
 
 
 def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, Sequence[EngineView]]:
-    """Return the pod of the engine with most to do, among those of that name where one is given; and its engines."""
+    """Return the pod of the engine (of that rank, where `engine` is given) with most requests, and its engines."""
     named = [view for view in views if engine in (None, view.key.rank)]
     target = max(named or views, key=_demand).key.target
     return target, [view for view in views if view.key.target == target]
 
 
-async def _sampled(sampler: Sampler, seconds: float) -> Sequence[Seen]:
+async def _sampled(sampler: Sampler, seconds: float) -> Sequence[SampledTarget]:
     async with sampler:
         await sample(sampler, seconds)
         if problems := sampler.problems:
             say(*problems, err=True)
-        return sampler.seen()
+        return sampler.sampled()
 
 
 def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
-    """Return the engine of that name (its data-parallel rank), or the one with most to do. Raises SourceError."""
+    """Return the engine of that data-parallel rank, or the one with most requests. Raises SourceError."""
     found = [view for view in views if engine in (None, view.key.rank)]
     if not found:
         there = ", ".join(view.key.rank for view in views)

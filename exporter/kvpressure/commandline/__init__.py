@@ -1,1 +1,1 @@
-"""PURE: what a command line, a shell script or an environment says, for no particular program."""
+"""PURE: reads command lines, shell scripts and environments, of no particular program."""

@@ -1,30 +1,30 @@
-"""How much may be done to read one pod, counted and not timed: a pod costs the same on every machine."""
+"""The work allowed for reading one pod, counted instead of timed: a pod costs the same on every machine."""
 
 from __future__ import annotations
 
 from typing import Final
 
 STEP: Final = 24
-"""What a step (a word, a quote, a variable, an entry of a list) costs, in characters: it is slower than they are."""
+"""Cost of a step (a word, a quote, a variable, an entry of a list), in characters."""
 
 WORK: Final = 1 << 18
-"""For one pod, in characters read or made: some milliseconds and a megabyte, and many times what people write."""
+"""For one pod, in characters read or made: some milliseconds and a megabyte, many times what manifests contain."""
 
 MAX_ENTRIES: Final = WORK // STEP + 1
-"""No list of as many entries can be read within it."""
+"""A list of as many entries always exceeds the budget."""
 
 NESTING: Final = 4
-"""Shells in shells; that many scripts are read into each other."""
+"""Depth of shells in shells, or of scripts that run scripts, that are read."""
 
 
 class BudgetExceededError(Exception):
-    """There is more than may be read. What was read before is true, but may be contradicted by what was not."""
+    """There is more than may be read. What was read before is true, but the rest may contradict it."""
 
 
 class Budget:
-    """What is left for one pod: made once, handed down to whatever reads a part of it, and never made anew below.
+    """What is left for one pod: one object, passed to everything that reads a part of it.
 
-    Everything is paid for before it is done, so that what one step makes of another is never more than what is left.
+    Every step is charged before it is taken, so that its result is never larger than what is left.
     """
 
     __slots__ = ("left",)
@@ -33,10 +33,7 @@ class Budget:
         self.left = work
 
     def take(self, characters: int = 0, steps: int = 1) -> None:
-        """Pay for reading or making so many characters in so many steps.
-
-        Raises BudgetExceededError, and from then on always.
-        """
+        """Charge for reading or making characters. Raises BudgetExceededError where it is exceeded, then always."""
         self.left -= characters + STEP * steps
         if self.left < 0:
             raise BudgetExceededError

@@ -1,8 +1,8 @@
-"""The options of one server's command line, found the way its parser finds them, and its numbers the way it reads them.
+"""The options and numbers of one server's command line, read the way its own parser reads them.
 
-Dashes and underscores are the same, the last of an option wins, unambiguous beginnings of a name do for it
-(`--max-num-se` for `--max-num-seqs`), `--config FILE` stands before the command line and so loses to it, and
-`--name.key value` builds JSON. Of numbers None stands for what a server would refuse, and for "choose yourself".
+Dashes and underscores are the same, the last occurrence of an option wins, unambiguous prefixes of a name stand for it
+(`--max-num-se` for `--max-num-seqs`), the command line overrides `--config FILE`, and `--name.key value` builds JSON. A
+number is None where the server would refuse it, or choose it itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any, Final
 import yaml
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.shell import unresolved
 from kvpressure.config import strict_yaml
 
-# Python's int() takes more (underscores between digits, a sign); eighteen digits are more than any limit has.
+# As Python's int(), with at most eighteen digits: more than any limit has.
 _WHOLE: Final = re.compile(r"\+?([0-9](_?[0-9]){0,17})")
 _SHORT: Final = re.compile(r"([0-9]{1,15})(\.[0-9]{1,15})?([kKmMgGtT])")
 _SHARE: Final = re.compile(r"\+?([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][-+]?[0-9]{1,3})?")
@@ -28,7 +27,7 @@ _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def whole(text: str) -> float | None:
-    """Return a positive integer without suffix, as counts are given, else None."""
+    """Return a positive integer without a suffix, else None."""
     match = _WHOLE.fullmatch(text.strip())
     value = float(int(match[1])) if match else 0.0
     return value if value >= 1 else None
@@ -37,7 +36,7 @@ def whole(text: str) -> float | None:
 def human(text: str) -> float | None:
     """Return a positive integer with an optional suffix: `32k` is 32,000 and `32K` is 32,768; `1.5k` is 1,500.
 
-    A fraction with a capital suffix is refused; words such as `auto`, and -1, are None here.
+    A fraction with a capital suffix, a word such as `auto`, and -1 are None.
     """
     match = _SHORT.fullmatch(text.strip())
     if match is None:
@@ -58,7 +57,7 @@ def fraction(text: str) -> float | None:
 
 
 def share(text: str) -> float | None:
-    """Return a ratio from 0.001 to 1, as shares of memory are given, else None: with less no server starts."""
+    """Return a share of memory, 0.001 to 1, else None: no server starts with less."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         return None
@@ -72,20 +71,21 @@ TAKES: Final[Mapping[Callable[[str], float | None], str]] = {
     fraction: "a ratio of 0 or more and less than 1",
     share: "a ratio above 0 and at most 1",
 }
-"""What each of these takes, for a sentence."""
+"""The values that each reader accepts, in words."""
 
 
 _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?", re.DOTALL)
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")
-# What they cost: a character of JSON may become an object in memory; a YAML event takes several steps to be read.
-_JSON: Final = 8
-_YAML: Final = 2
+_UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
+# Costs in a budget: a character of JSON may become an object in memory, a YAML event takes several steps to read.
+_JSON_CHARACTER: Final = 8
+_YAML_STEPS: Final = 2
 _MAX_BRACKETS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The value of an option as text ("" of a bare flag), as people would find it, and the file it stands in."""
+    """An option's value as text ("" of a bare flag), the words it is `written` as, and its file, "" without one."""
 
     text: str
     written: str
@@ -96,10 +96,10 @@ class Given:
 class Dialect:
     """How one program spells its options.
 
-    `names` are the options that are looked for, each with the shortest beginning that means it in every version;
-    `aliases` are other names of them, `short` those with one dash, which is written. `switches` finds flags that take
-    no value: a word behind them is something else. `output_caps` finds the caps on outputs among what is given, of
-    which the last is in force; it takes the texts of mounted files by path and may raise BudgetExceededError.
+    `names` are the options to read, each with the shortest prefix that means it in every version; `aliases` are their
+    other names, `short` those with one dash (dash included). `switches` matches flags without a value. `output_caps`
+    returns the limits on output tokens among the options given, the last of which is in force; its second argument are
+    the texts of mounted files by path, and it may raise BudgetExceededError.
     """
 
     names: Mapping[str, str]
@@ -108,9 +108,9 @@ class Dialect:
     output_caps: Callable[[Mapping[str, Given], Mapping[str, str], Budget], Iterable[Given]] | None = None
     short: Mapping[str, str] = field(default_factory=dict)
 
-    def full_name(self, beginning: str) -> str | None:
-        """Return the option that `beginning` abbreviates, None for an unknown one."""
-        name = beginning.replace("_", "-")
+    def full_name(self, prefix: str) -> str | None:
+        """Return the option that `prefix` abbreviates, None for an unknown one."""
+        name = prefix.replace("_", "-")
         if name in self.names or name in self.aliases:
             return self.aliases.get(name, name)
         return next(
@@ -120,11 +120,11 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the words of one start say.
+    """The options of one start.
 
-    `given` are the options of the dialect by full name; `new_tokens` the caps on outputs, of which the last is in
-    force; `hidden` says why there may be options that are unknown, in sentences without a full stop. `unsettled` are
-    the given ones that a word behind them may set anew, with that word: of an option the last one wins.
+    `given` are those of the dialect by full name; `new_tokens` the limits on output tokens, the last of which is in
+    force; `hidden` the reasons why there may be unknown options, in sentences without a full stop. `unsettled` are the
+    options that an unknown word after them may override, with that word.
     """
 
     given: Mapping[str, Given] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Options:
 
 
 def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget, dialect: Dialect) -> Options:
-    """Read the words behind a server's program. `files` are the texts of mounted files by path.
+    """Read the arguments of a server's program; `files` are the texts of mounted files by path.
 
     Raises BudgetExceededError.
     """
@@ -173,8 +173,13 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     return Options(given, caps, tuple(hidden), unsettled)
 
 
+def unresolved(text: str) -> bool:
+    """Return whether `text` contains a variable, a substitution or a template whose value is not known."""
+    return _UNRESOLVED.search(text) is not None
+
+
 def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
-    """Return whether a variable stands where an option may, and not where a value or the model does."""
+    """Return whether a variable stands where an option may, not where a value or the model does."""
     word = words[at]
     if word[:1] not in {"$", "`", "{"} or not unresolved(word):
         return False
@@ -185,10 +190,10 @@ def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
 
 
 def _option(words: Sequence[str], at: int, budget: Budget, dialect: Dialect) -> tuple[str, str, Given] | None:
-    """Return name, dotted key and value of the option that begins there, None where no known one does."""
-    begun, equals, rest = words[at].partition("=")
-    if begun in dialect.short:
-        name, key, value = dialect.short[begun], "", rest if equals else None
+    """Return name, dotted key and value of the option at that word, None where it is not a known option."""
+    option, equals, rest = words[at].partition("=")
+    if option in dialect.short:
+        name, key, value = dialect.short[option], "", rest if equals else None
     else:
         match = _OPTION.fullmatch(words[at])
         if match is None or (full := dialect.full_name(match[1])) is None:
@@ -216,7 +221,7 @@ def _hidden_file(config: Given, files: Mapping[str, str]) -> Iterator[str]:
 
 
 def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
-    """Nest `--name.a.b text` as {"a": {"b": text}}; a text that is JSON or a short number is parsed."""
+    """Nest `--name.a.b text` as {"a": {"b": text}}; JSON and numbers with a suffix are parsed."""
     *outer, last = key.split(".", 8)[:8]
     for part in outer:
         inner = into.setdefault(part, {})
@@ -227,8 +232,8 @@ def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:
 
 
 def parse_json(text: str, budget: Budget) -> Any:
-    """Return the value of a JSON text, None for anything else. Raises BudgetExceededError for deep nesting too."""
-    budget.take(_JSON * len(text))
+    """Return the value of a JSON text, None for anything else. Raises BudgetExceededError, also for deep nesting."""
+    budget.take(_JSON_CHARACTER * len(text))
     if text.count("[") + text.count("{") > _MAX_BRACKETS:
         raise BudgetExceededError
     try:
@@ -250,10 +255,10 @@ def _from_file(entries: Mapping[str, Any], path: str, budget: Budget, dialect: D
 
 
 def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
-    """Return a configuration file's entries, None for anything else."""
+    """Return the entries of a YAML mapping, {} for an empty file, None for anything else."""
     budget.take(len(text))
     try:
-        data = strict_yaml.load(text, path, charge=lambda made: budget.take(made, steps=_YAML)).data
+        data = strict_yaml.load(text, path, charge=lambda made: budget.take(made, steps=_YAML_STEPS)).data
     except strict_yaml.TooLargeError as error:
         raise BudgetExceededError from error
     except (strict_yaml.ConfigError, ValueError, RecursionError, yaml.YAMLError):

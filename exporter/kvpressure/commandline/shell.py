@@ -1,9 +1,9 @@
 """Reads the simple commands of a shell script as far as their words can be known without running it.
 
-Quotes, comments, continuations, assignments, `$VAR` and `${VAR:-default}` are understood. What cannot be known
-(`$(...)`, variables that nobody set, or that are set behind a `&&` or `||`) stays in the word as it was written, see
-`unresolved`. Control flow is not interpreted, see `Script.unreadable`. Everything is paid for out of a `Budget` before
-it is made, and BudgetExceededError is all that is raised here.
+Quotes, comments, continuations, assignments, `$VAR` and `${VAR:-default}` are interpreted. What cannot be known
+(`$(...)`, variables that are not set, or that are set after `&&` or `||`) stays in the word as it was written, see
+`options.unresolved`. Control flow is not interpreted, see `Script.unreadable`. Every step is charged to a `Budget`
+before it is taken; BudgetExceededError is all that is raised here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Words = tuple[str, ...]
 """One simple command: the program and its arguments."""
 
 MORE: Final = "="
-"""The name in an environment that says it may hold variables which are not listed; no variable can be called so."""
+"""A name that no variable can have: an environment with it may have variables that are not listed."""
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,63 +33,37 @@ _TOKEN: Final = re.compile(
 _QUOTED: Final = re.compile(
     r"(?P<plain>[^\"\\$]+)|\\(?P<escaped>[\"\\$`\n])|(?P<end>\")|(?P<variable>\$)|(?P<backslash>\\)"
 )
-_KUBERNETES: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-A-Za-z0-9_.]*)\)")
-_UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
-# In a value: blanks in it divide no words. In a default: it is more than text.
+# Blanks inside a substitution do not split words.
 _SUBSTITUTION: Final = re.compile(r"\$[({]|`")
-_MEANS_MORE: Final = re.compile(r"[\\'\"$`]")
+_NOT_LITERAL: Final = re.compile(r"[\\'\"$`]")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
 _BRACKETS: Final = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
-_CONTROL: Final = frozenset(
-    (
-        *("if", "then", "elif", "else", "fi", "while", "until", "for", "select", "do", "done", "case", "esac"),
-        *("{", "}", "!", "function", "coproc"),
-    )
+_CONTROL: Final = (
+    *("if", "then", "elif", "else", "fi", "while", "until", "for", "select", "do", "done", "case", "esac"),
+    *("{", "}", "!", "function", "coproc"),
 )
 _DECLARES: Final = frozenset(("export", "declare", "typeset", "local", "readonly"))
-# Programs of the shell that change the variables whose names they are given.
+# Built-in commands that change the variables named as their arguments.
 _CHANGES: Final = frozenset(("read", "mapfile", "readarray", "getopts", "let", "printf", "unset"))
-# Programs that scripts chain with `&&` because they are steps, and never conditions.
+# Programs whose success is expected: what follows them after `&&` runs.
 _STEPS: Final = frozenset(("cd", "echo", "printf", "set", "mkdir", "true", ":", "pip", "source", ".", "sleep"))
-# What is done with a command beside its words takes as long as reading so many more.
-_COMMAND: Final = 4
-
-
-def expand(text: str, env: Mapping[str, str], budget: Budget) -> str:
-    """Expand `$(VAR)` as Kubernetes does: `$$` is a dollar, and a variable that is not set stays as written."""
-    budget.take(len(text))
-    parts, at = [], 0
-    for match in _KUBERNETES.finditer(text):
-        value = "$" if match[0] == "$$" else env.get(match[1], match[0])
-        budget.take(len(value))
-        parts += [text[at : match.start()], value]
-        at = match.end()
-    return "".join([*parts, text[at:]]) if parts else text
-
-
-def unresolved(text: str) -> bool:
-    """Return whether `text` holds a variable, a substitution or a template whose value is not known."""
-    return _UNRESOLVED.search(text) is not None
+_COMMAND_STEPS: Final = 4
+"""What a command costs beside its words, in steps of the budget."""
 
 
 class Script:
-    """One script while it is read; `positional` is $0, $1, ..., and None where they are not known.
+    """One script while it is read; `positional` is $0, $1, ..., None where they are not known.
 
-    A variable of `env` that stands for itself, `$(NAME)`, is set, and to what is not known. `unreadable` says why no
-    word from here on is certain, "" where it is: control flow stands before it or around it.
+    A variable of `env` whose value is its own reference, `$(NAME)`, is set to an unknown value. `unreadable` is the
+    reason why no word from here on is certain (control flow before it or around it), "" where words are certain.
     """
 
     def __init__(
-        self,
-        text: str,
-        env: Mapping[str, str],
-        budget: Budget,
-        positional: Sequence[str] | None = (),
-        unreadable: str = "",
+        self, text: str, env: Mapping[str, str], budget: Budget, positional: Words | None = (), unreadable: str = ""
     ) -> None:
         budget.take(steps=len(env))
         self.unreadable = unreadable
-        self.positional: Words | None = None if positional is None else tuple(positional)
+        self.positional = positional
         self._text, self._at = text, 0
         self._budget = budget
         self._variables = dict(env)
@@ -99,12 +73,12 @@ class Script:
         """The parts of the word that is being read, None between words."""
         self._in_redirection = False
         self._conditional = False
-        """Whether the command is one that may not run, or not in this shell: behind `&&`, `||` or `|`."""
+        """Whether the command may not run, or not in this shell: it follows `&&`, `||` or `|`."""
 
     def commands(self) -> Iterator[Words]:
         """Yield the simple commands in reading order, whether or not they would run.
 
-        Raises BudgetExceededError, after the beginning of the command that the reading ended in.
+        Raises BudgetExceededError after the beginning of the command that exceeds it.
         """
         try:
             while token := _TOKEN.match(self._text, self._at):
@@ -117,20 +91,20 @@ class Script:
             yield _program(self._words)
             raise
 
-    def handed_down(self, words: Sequence[str]) -> Mapping[str, str]:
-        """Return the environment of a script that these words run. What is set here may be exported, or not."""
+    def child_environment(self, words: Words) -> Mapping[str, str]:
+        """Return the environment of a script that `words` run; whether variables set here are exported is unknown."""
         if self.unreadable:
             return {MORE: ""}
         given = [match[1] for word in words if (match := _ASSIGNMENT.fullmatch(word))]
         self._budget.take(steps=len(self._variables) + len(self._assigned) + len(words))
         return self._variables | {name: _unknown(name) for name in (*self._assigned, *given)}
 
-    def continue_behind(self, inner: Script) -> None:
-        """Read on behind a script that ran in this shell: any variable may have been set there."""
+    def continue_after(self, inner: Script) -> None:
+        """Continue after a script that ran in this shell and may have set any variable."""
         self.unreadable, self.positional, self._variables = inner.unreadable, inner.positional, {MORE: ""}
 
     def _refuse(self, what: str) -> None:
-        """From here on nothing is certain."""
+        """Note that nothing is certain from here on, because of `what`."""
         if not self.unreadable:
             line = self._text.count("\n", 0, self._at) + 1
             self.unreadable = (
@@ -140,15 +114,15 @@ class Script:
         self.positional, self._variables = None, {MORE: ""}
 
     def _take(self, token: re.Match[str]) -> None:
-        """Read one token that is no operator."""
+        """Read one token that is not an operator."""
         kind, text = token.lastgroup, token[token.lastgroup or 0]
         self._budget.take()
+        self._at = token.end()
         if kind == "redirection":
             self._redirect(text)
         elif kind == "blank":
             self._end_word()
-        self._at = token.end()
-        if kind == "comment" and self._word is None:
+        elif kind == "comment" and self._word is None:
             end = self._text.find("\n", self._at)
             self._budget.take((len(self._text) if end < 0 else end) - self._at)
             self._at = len(self._text) if end < 0 else end
@@ -156,15 +130,15 @@ class Script:
             self._quoted()
         elif kind == "variable":
             self._variable(quoted=False)
-        elif kind not in {"redirection", "blank"} and not (kind == "escaped" and text == "\n"):
+        elif not (kind == "escaped" and text == "\n"):
             self._add(text)
 
     def _redirect(self, operator: str) -> None:
-        """Where a program reads or writes is none of its words."""
+        """Leave out the file of a redirection, which is not one of the command's words."""
         if operator == "<<":
             self._refuse(operator)
         if self._word is not None and "".join(self._word).isdecimal():
-            self._word = None  # the number of a file
+            self._word = None  # a file descriptor
         self._end_word()
         self._in_redirection = True
 
@@ -200,9 +174,8 @@ class Script:
             self._expand(self._value(inner), f"${self._text[start : self._at]}", quoted=quoted)
 
     def _value(self, inner: str) -> str | None:
-        """Return the value of NAME or NAME:-DEFAULT, None where it is not known."""
-        match = _BRACED.fullmatch(inner)
-        if match is None:
+        """Return the value of NAME, NAME:-DEFAULT or NAME:=DEFAULT, None where it is not known."""
+        if (match := _BRACED.fullmatch(inner)) is None:
             return None
         name, sign, default = match.groups()
         value = self._variables.get(name)
@@ -210,13 +183,13 @@ class Script:
             return None
         if sign is None or (value is not None and (value or sign[0] != ":")):
             return value
-        value = None if _MEANS_MORE.search(default) else default
+        value = None if _NOT_LITERAL.search(default) else default
         if sign[-1] == "=":
             self._set(name, value)
         return value
 
     def _expand(self, value: str | None, written: str, *, quoted: bool) -> None:
-        """Without quotes a value falls apart into words, but not where it is assigned."""
+        """Add a variable's value, split into words unless it is quoted or assigned; `written` where it is unknown."""
         if value is None or (not quoted and _SUBSTITUTION.search(value) and _BLANKS.search(value)):
             value, quoted = written, True
         self._budget.take(len(value))
@@ -231,11 +204,8 @@ class Script:
                 self._add(part)
 
     def _all(self, written: str) -> None:
-        """`$@`: one word each; as written where it is not known what is in it."""
-        if not self.positional:
-            self._add(written)
-            return
-        for position, word in enumerate(self.positional[1:]):
+        """Add the words of `$@`, `written` where they are not known."""
+        for position, word in enumerate(self.positional[1:] if self.positional else (written,)):
             if position:
                 self._end_word()
             self._add(word)
@@ -253,8 +223,7 @@ class Script:
 
     def _add(self, text: str) -> None:
         self._budget.take(len(text))
-        if self._word is None:
-            self._word = []
+        self._word = self._word or []
         self._word.append(text)
 
     def _end_word(self) -> None:
@@ -270,7 +239,7 @@ class Script:
             self._words.append(word)
 
     def _command(self, operator: str) -> Iterator[Words]:
-        """Return the command that ends here, unless it only assigns variables."""
+        """Yield the command that ends here, unless it only assigns variables."""
         self._budget.take()
         if operator in {"(", ")", ";;"}:
             self._refuse("".join((*(self._word or ()), operator)))
@@ -278,24 +247,24 @@ class Script:
         self._at += len(operator)
         self._in_redirection = False
         if operator == "\n" and not self._words:
-            return  # the list of commands goes on, such as behind `&&`
+            return  # the list of commands continues, as after `&&`
         words, self._words = self._words, []
-        self._budget.take(steps=_COMMAND if words else 1)
+        self._budget.take(steps=_COMMAND_STEPS if words else 1)
         program = _program(words)
-        asks = self._conditional or (bool(program) and program[0] not in _STEPS | _DECLARES)
+        may_fail = self._conditional or (bool(program) and program[0] not in _STEPS | _DECLARES)
         self._conditional |= operator in {"|", "&"}
         if words and self._sets(words, program):
             yield program
-        self._conditional = operator in {"||", "|"} or (operator == "&&" and asks)
+        self._conditional = operator in {"||", "|"} or (operator == "&&" and may_fail)
 
     def _sets(self, words: Sequence[str], program: Words) -> bool:
-        """Note what a command does to the variables, and return whether it does more."""
+        """Apply what a command does to the variables; return whether it runs a program."""
         declares = words[0] in _DECLARES
         if declares or not program:
             for match in filter(None, map(_ASSIGNMENT.fullmatch, words)):
                 self._set(match[1], None if match[2] or any(word[:1] == "-" for word in words) else match[3])
             return False
-        # Before a command they are that command's alone, and not known to its own words.
+        # Assignments before a program hold for it alone, and are not expanded in its own words.
         self._assigned.update(word.partition("=")[0] for word in words[: len(words) - len(program)])
         name = program[0]
         if name in _CHANGES:
@@ -308,7 +277,7 @@ class Script:
         return True
 
     def _set(self, name: str, value: str | None) -> None:
-        """Let a variable hold this, None what is not known; under a condition it may or may not."""
+        """Set a variable, None to an unknown value; in a conditional command it may or may not be set."""
         self._budget.take()
         self._assigned.add(name)
         if not self.unreadable:
@@ -321,10 +290,10 @@ def _unknown(name: str) -> str:
 
 
 def _is_positional(before: str, word: str) -> bool:
-    """Whether a word of `set` is no option, nor the name of one as in `-o pipefail`."""
+    """Return whether an argument of `set` is neither an option nor an option's name, as in `-o pipefail`."""
     return word == "--" or (word[:1] not in {"-", "+"} and not before.endswith("o"))
 
 
 def _program(words: Sequence[str]) -> Words:
-    """Return a command without the variables that are set for it alone."""
+    """Return a command without the assignments before its program."""
     return tuple(dropwhile(_ASSIGNMENT.fullmatch, words))

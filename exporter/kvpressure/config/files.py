@@ -1,4 +1,4 @@
-"""Files that somebody named: small texts, read with a bound, and regular ones; and those that are written for a user.
+"""Files that an operator named: small texts read with a bound, regular ones; and those that are written for a user.
 
 The latter are opened as what they are, never through a symbolic link. Imports no settings, which take long.
 """
@@ -72,7 +72,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def write_own(path: Path, content: bytes) -> None:
-    """Write in place of what the file held, whole or not at all: an older one survives a full disk. Raises OSError."""
+    """Replace a file's content, wholly or not at all: an older one survives a full disk. Raises OSError."""
     mode = None
     with contextlib.suppress(FileNotFoundError):
         older = open_own(path, os.O_WRONLY)

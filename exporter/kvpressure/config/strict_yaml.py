@@ -205,7 +205,7 @@ class _Count:
         elif isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _, _ in self._open):
                 return "an alias contains itself"
-            self._add(*self._sizes.get(str(event.anchor), (1, 0)))  # composing tells of one that is not there
+            self._add(*self._sizes.get(str(event.anchor), (1, 0)))  # composing reports one that is not there
         return self._problem()
 
     def _add(self, values: int, chars: int) -> None:

@@ -21,7 +21,7 @@ class Target:
     """One page to poll: `url` is the base `scheme://host:port`, `path` follows it, `name` is the `target` label.
 
     `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file. `container` and
-    `limits` (None: nobody could read how the engine was started) are those of discovery, as is `role`, what its pod's
+    `limits` (None: how the engine was started could not be read) are those of discovery, as is `role`, what its pod's
     labels say that it does (`PREFILL`, `DECODE`, else ""). Without `kv_events`, none are read.
     """
 

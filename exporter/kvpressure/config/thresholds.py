@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import resources
@@ -40,164 +40,157 @@ ASCENDING: Final = (
 )
 """Pairs whose first must stay below the second, or they contradict each other."""
 
-_PACKAGED: Final = "thresholds.yaml"
-_ENTRY_KEYS: Final = ("value", "unit", "why", "source")
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a threshold comes from: its unit, why it is what it is, and who says so."""
+    """What the file says of a threshold: its unit, why it is what it is, and the source of that."""
 
     unit: str
     why: str
     source: str
 
 
-def _in(unit: str) -> Any:
-    return field(metadata={"unit": unit})
-
-
 @dataclass(frozen=True)
 class Thresholds:
-    """All thresholds in force; names and units as in the file, `entries` says why each is what it is."""
+    """All thresholds in force, by the names of the file, which end in their units; `entries` says why they are so."""
 
-    gpu_memory_high_warn_ratio: float = _in("ratio")
-    gpu_memory_high_critical_ratio: float = _in("ratio")
-    gpu_compute_low_max_ratio: float = _in("ratio")
-    gpu_compute_high_min_ratio: float = _in("ratio")
-    score_memory_ramp_start_ratio: float = _in("ratio")
-    score_memory_ramp_end_ratio: float = _in("ratio")
-    score_idle_ramp_start_ratio: float = _in("ratio")
-    score_idle_ramp_end_ratio: float = _in("ratio")
-    batch_collapse_max_sequences: float = _in("sequences")
-    batch_collapse_max_demand_ratio: float = _in("ratio")
-    admission_blocked_min_ratio: float = _in("ratio")
-    kv_saturated_min_ratio: float = _in("ratio")
-    preempting_min_ratio: float = _in("ratio")
-    eviction_recomputed_min_ratio: float = _in("ratio")
-    eviction_time_min_ratio: float = _in("ratio")
-    eviction_stays_seconds: float = _in("seconds")
-    eviction_turnover_min_count: float = _in("count")
-    eviction_known_min_seconds: float = _in("seconds")
-    eviction_half_life_seconds: float = _in("seconds")
-    load_shed_min_ratio: float = _in("ratio")
-    latency_inflated_min_factor: float = _in("factor")
-    plateau_demand_growth_min_ratio: float = _in("ratio")
-    plateau_token_growth_max_ratio: float = _in("ratio")
-    kv_exhaustion_horizon_seconds: float = _in("seconds")
-    kv_growth_min_r2: float = _in("ratio")
-    baseline_half_life_seconds: float = _in("seconds")
-    baseline_min_seconds: float = _in("seconds")
-    incident_gap_seconds: float = _in("seconds")
-    verdict_window_seconds: float = _in("seconds")
-    verdict_min_poll_count: float = _in("count")
-    sparse_confidence_min_ratio: float = _in("ratio")
-    score_blocked_full_factor: float = _in("factor")
-    score_blocked_weight_ratio: float = _in("ratio")
-    score_preempted_full_factor: float = _in("factor")
-    score_preempted_weight_ratio: float = _in("ratio")
-    score_evicted_full_factor: float = _in("factor")
-    score_evicted_weight_ratio: float = _in("ratio")
-    score_saturated_weight_ratio: float = _in("ratio")
-    score_cost_weight_ratio: float = _in("ratio")
-    score_cost_share_ratio: float = _in("ratio")
-    score_inflation_full_factor: float = _in("factor")
-    confidence_unknown_weight_ratio: float = _in("ratio")
-    confidence_core_weight_factor: float = _in("factor")
-    last_bucket_middle_factor: float = _in("factor")
-    cause_hold_seconds: float = _in("seconds")
-    cause_dwell_seconds: float = _in("seconds")
-    admission_unblocked_max_ratio: float = _in("ratio")
-    step_fuller_min_factor: float = _in("factor")
-    starved_min_waiting_ratio: float = _in("ratio")
-    room_ample_min_factor: float = _in("factor")
-    room_ample_max_usage_ratio: float = _in("ratio")
-    waiting_min_ratio: float = _in("ratio")
-    queue_drain_max_seconds: float = _in("seconds")
-    first_token_max_seconds: float = _in("seconds")
-    queue_shrinks_max_ratio: float = _in("ratio")
-    stuck_min_seconds: float = _in("seconds")
-    stuck_frozen_min_seconds: float = _in("seconds")
-    stuck_unanswered_min_seconds: float = _in("seconds")
-    deferred_min_ratio: float = _in("ratio")
-    deferred_min_expected_ratio: float = _in("ratio")
-    held_for_transfer_min_ratio: float = _in("ratio")
-    held_for_transfer_min_seconds: float = _in("seconds")
-    role_min_request_count: float = _in("count")
-    role_brought_min_ratio: float = _in("ratio")
-    role_prefill_max_output_tokens: float = _in("tokens")
-    adapters_known_min_seconds: float = _in("seconds")
-    stream_known_min_seconds: float = _in("seconds")
-    stream_first_token_max_seconds: float = _in("seconds")
-    prefill_full_step_min_tokens: float = _in("tokens")
-    prefill_dominant_min_ratio: float = _in("ratio")
-    prefill_busy_min_count: float = _in("count")
-    held_up_min_ratio: float = _in("ratio")
-    stream_idle_max_usage_ratio: float = _in("ratio")
-    at_cap_min_ratio: float = _in("ratio")
-    refill_max_step_count: float = _in("count")
-    put_off_min_step_count: float = _in("count")
-    prefill_rare_max_ratio: float = _in("ratio")
-    refill_spare_count: float = _in("count")
-    refill_deviation_max_factor: float = _in("factor")
-    layers_differ_cost_max_factor: float = _in("factor")
-    coming_in_min_factor: float = _in("factor")
-    coming_in_unseen_factor: float = _in("factor")
-    preempting_min_burst_count: float = _in("count")
-    preempting_min_usage_ratio: float = _in("ratio")
-    frontend_slow_min_seconds: float = _in("seconds")
-    frontend_slow_min_ratio: float = _in("ratio")
-    frontend_slow_first_token_min_ratio: float = _in("ratio")
-    memory_rising_min_ratio: float = _in("ratio")
-    restarting_min_count: float = _in("count")
-    failure_recent_max_seconds: float = _in("seconds")
-    advice_sequences_cut_min_ratio: float = _in("ratio")
-    advice_sequences_cut_max_ratio: float = _in("ratio")
-    advice_memory_target_ratio: float = _in("ratio")
-    advice_memory_target_long_context_ratio: float = _in("ratio")
-    advice_memory_target_max_ratio: float = _in("ratio")
-    advice_pool_headroom_ratio: float = _in("ratio")
-    advice_request_share_max_ratio: float = _in("ratio")
-    advice_long_context_min_tokens: float = _in("tokens")
-    advice_bursty_min_factor: float = _in("factor")
-    advice_gain_min_ratio: float = _in("ratio")
-    advice_at_best_gain_min_ratio: float = _in("ratio")
-    advice_goodput_loss_max_ratio: float = _in("ratio")
-    advice_late_min_factor: float = _in("factor")
-    advice_refused_max_ratio: float = _in("ratio")
-    advice_simulated_error_max_ratio: float = _in("ratio")
-    advice_shown_error_max_ratio: float = _in("ratio")
-    advice_settle_seconds: float = _in("seconds")
-    advice_destructive_min_confidence_ratio: float = _in("ratio")
-    advice_range_max_factor: float = _in("factor")
-    advice_falling_behind_max_ratio: float = _in("ratio")
-    advice_long_requests_max_ratio: float = _in("ratio")
-    advice_raise_max_factor: float = _in("factor")
-    routing_room_max_ratio: float = _in("ratio")
-    advice_memory_step_min_ratio: float = _in("ratio")
-    advice_step_tokens_min_tokens: float = _in("tokens")
-    scaling_target_ratio: float = _in("ratio")
-    scaling_down_hold_seconds: float = _in("seconds")
-    scaling_down_held_ratio: float = _in("ratio")
-    scaling_up_max_factor: float = _in("factor")
-    scaling_up_step_count: float = _in("count")
-    alert_symptom_min_ratio: float = _in("ratio")
-    alert_cause_min_ratio: float = _in("ratio")
-    alert_score_min_ratio: float = _in("ratio")
-    alert_exhaustion_min_usage_ratio: float = _in("ratio")
-    alert_cpu_pressure_min_ratio: float = _in("ratio")
-    alert_cpu_throttled_min_ratio: float = _in("ratio")
-    alert_gpu_stale_min_seconds: float = _in("seconds")
-    alert_silent_min_seconds: float = _in("seconds")
-    alert_replicas_min_ratio: float = _in("ratio")
-    alert_slowed_budget_ratio: float = _in("ratio")
-    alert_fast_burn_min_factor: float = _in("factor")
-    alert_slow_burn_min_factor: float = _in("factor")
-    alert_unserved_page_min_seconds: float = _in("seconds")
-    alert_unserved_ticket_min_seconds: float = _in("seconds")
-    alert_silent_page_min_seconds: float = _in("seconds")
-    alert_queue_wait_min_seconds: float = _in("seconds")
-    alert_crash_loop_min_count: float = _in("count")
+    gpu_memory_high_warn_ratio: float
+    gpu_memory_high_critical_ratio: float
+    gpu_compute_low_max_ratio: float
+    gpu_compute_high_min_ratio: float
+    score_memory_ramp_start_ratio: float
+    score_memory_ramp_end_ratio: float
+    score_idle_ramp_start_ratio: float
+    score_idle_ramp_end_ratio: float
+    batch_collapse_max_sequences: float
+    batch_collapse_max_demand_ratio: float
+    admission_blocked_min_ratio: float
+    kv_saturated_min_ratio: float
+    preempting_min_ratio: float
+    eviction_recomputed_min_ratio: float
+    eviction_time_min_ratio: float
+    eviction_stays_seconds: float
+    eviction_turnover_min_count: float
+    eviction_known_min_seconds: float
+    eviction_half_life_seconds: float
+    load_shed_min_ratio: float
+    latency_inflated_min_factor: float
+    plateau_demand_growth_min_ratio: float
+    plateau_token_growth_max_ratio: float
+    kv_exhaustion_horizon_seconds: float
+    kv_growth_min_r2: float
+    baseline_half_life_seconds: float
+    baseline_min_seconds: float
+    incident_gap_seconds: float
+    verdict_window_seconds: float
+    verdict_min_poll_count: float
+    sparse_confidence_min_ratio: float
+    score_blocked_full_factor: float
+    score_blocked_weight_ratio: float
+    score_preempted_full_factor: float
+    score_preempted_weight_ratio: float
+    score_evicted_full_factor: float
+    score_evicted_weight_ratio: float
+    score_saturated_weight_ratio: float
+    score_cost_weight_ratio: float
+    score_cost_share_ratio: float
+    score_inflation_full_factor: float
+    confidence_unknown_weight_ratio: float
+    confidence_core_weight_factor: float
+    last_bucket_middle_factor: float
+    cause_hold_seconds: float
+    cause_dwell_seconds: float
+    admission_unblocked_max_ratio: float
+    step_fuller_min_factor: float
+    starved_min_waiting_ratio: float
+    room_ample_min_factor: float
+    room_ample_max_usage_ratio: float
+    waiting_min_ratio: float
+    queue_drain_max_seconds: float
+    first_token_max_seconds: float
+    queue_shrinks_max_ratio: float
+    stuck_min_seconds: float
+    stuck_frozen_min_seconds: float
+    stuck_unanswered_min_seconds: float
+    deferred_min_ratio: float
+    deferred_min_expected_ratio: float
+    held_for_transfer_min_ratio: float
+    held_for_transfer_min_seconds: float
+    role_min_request_count: float
+    role_brought_min_ratio: float
+    role_prefill_max_output_tokens: float
+    adapters_known_min_seconds: float
+    stream_known_min_seconds: float
+    stream_first_token_max_seconds: float
+    prefill_full_step_min_tokens: float
+    prefill_dominant_min_ratio: float
+    prefill_busy_min_count: float
+    held_up_min_ratio: float
+    stream_idle_max_usage_ratio: float
+    at_cap_min_ratio: float
+    refill_max_step_count: float
+    put_off_min_step_count: float
+    prefill_rare_max_ratio: float
+    refill_spare_count: float
+    refill_deviation_max_factor: float
+    layers_differ_cost_max_factor: float
+    coming_in_min_factor: float
+    coming_in_unseen_factor: float
+    preempting_min_burst_count: float
+    preempting_min_usage_ratio: float
+    frontend_slow_min_seconds: float
+    frontend_slow_min_ratio: float
+    frontend_slow_first_token_min_ratio: float
+    memory_rising_min_ratio: float
+    restarting_min_count: float
+    failure_recent_max_seconds: float
+    advice_sequences_cut_min_ratio: float
+    advice_sequences_cut_max_ratio: float
+    advice_memory_target_ratio: float
+    advice_memory_target_long_context_ratio: float
+    advice_memory_target_max_ratio: float
+    advice_pool_headroom_ratio: float
+    advice_request_share_max_ratio: float
+    advice_long_context_min_tokens: float
+    advice_bursty_min_factor: float
+    advice_gain_min_ratio: float
+    advice_at_best_gain_min_ratio: float
+    advice_goodput_loss_max_ratio: float
+    advice_late_min_factor: float
+    advice_refused_max_ratio: float
+    advice_simulated_error_max_ratio: float
+    advice_shown_error_max_ratio: float
+    advice_settle_seconds: float
+    advice_destructive_min_confidence_ratio: float
+    advice_range_max_factor: float
+    advice_falling_behind_max_ratio: float
+    advice_long_requests_max_ratio: float
+    advice_raise_max_factor: float
+    routing_room_max_ratio: float
+    advice_memory_step_min_ratio: float
+    advice_step_tokens_min_tokens: float
+    scaling_target_ratio: float
+    scaling_down_hold_seconds: float
+    scaling_down_held_ratio: float
+    scaling_up_max_factor: float
+    scaling_up_step_count: float
+    alert_symptom_min_ratio: float
+    alert_cause_min_ratio: float
+    alert_score_min_ratio: float
+    alert_exhaustion_min_usage_ratio: float
+    alert_cpu_pressure_min_ratio: float
+    alert_cpu_throttled_min_ratio: float
+    alert_gpu_stale_min_seconds: float
+    alert_silent_min_seconds: float
+    alert_replicas_min_ratio: float
+    alert_slowed_budget_ratio: float
+    alert_fast_burn_min_factor: float
+    alert_slow_burn_min_factor: float
+    alert_unserved_page_min_seconds: float
+    alert_unserved_ticket_min_seconds: float
+    alert_silent_page_min_seconds: float
+    alert_queue_wait_min_seconds: float
+    alert_crash_loop_min_count: float
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 
     @property
@@ -212,12 +205,14 @@ class Thresholds:
         return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
-_UNIT_OF: Final[Mapping[str, str]] = {f.name: f.metadata["unit"] for f in fields(Thresholds) if "unit" in f.metadata}
+_UNIT_OF: Final = {name: name.rpartition("_")[2] for name in Thresholds.__dataclass_fields__ if name != "entries"}
+_UNIT_OF["kv_growth_min_r2"] = "ratio"
+"""A threshold's name ends in its unit; r2 is a share of variance."""
 
 
 def packaged_text() -> str:
-    """Give the text of the `thresholds.yaml` that comes with the package."""
-    return resources.files("kvpressure.config").joinpath(_PACKAGED).read_text("utf-8")
+    """Return the text of the `thresholds.yaml` that comes with the package."""
+    return resources.files("kvpressure.config").joinpath("thresholds.yaml").read_text("utf-8")
 
 
 def load_thresholds(
@@ -228,83 +223,74 @@ def load_thresholds(
     An override maps names to values: `name: 0.95` or `name: {value: 0.95, unit: ratio}`.
     Raises ConfigError with every problem of both, each with its line.
     """
-    document = strict_yaml.load(packaged_text() if base is None else base, _PACKAGED)
-    reading = _Reading(document, overriding=False)
+    reading = _Reading(strict_yaml.load(packaged_text() if base is None else base, "thresholds.yaml"))
     if override is not None:
-        over = _Reading(strict_yaml.load(override, override_name, problems=reading.problems), overriding=True)
-        reading.values |= over.values
-        reading.where |= over.where
-        reading.problems += over.problems
-    reading.check_pairs()
+        reading.read(strict_yaml.load(override, override_name, problems=reading.problems))
     if reading.problems:
         raise ConfigError(reading.problems)
     return Thresholds(**{name: reading.values[name] for name in _UNIT_OF}, entries=reading.entries)
 
 
 class _Reading:
-    """One file being read: what it gives, from which document each value came, and what is wrong."""
+    """The files read so far, the packaged one and overrides of it: values, the document of each, what is wrong."""
 
-    def __init__(self, document: Document, *, overriding: bool) -> None:
-        self.document = document
-        self.overriding = overriding
+    def __init__(self, base: Document) -> None:
+        self.base = base
         self.values: dict[str, float] = {}
         self.where: dict[str, Document] = {}
         self.entries: dict[str, Entry] = {}
         self.problems: list[Problem] = []
-        data = {} if document.data is None else document.data
+        self.read(base)
+
+    def read(self, document: Document) -> None:
+        """Take a file in, whose values override those of the file before; pairs are judged as they are then."""
+        self._document, data = document, {} if document.data is None else document.data
         if not isinstance(data, dict):
             self._problem((), "must map names of thresholds to values")
             return
         for name, given in data.items():
             self._entry(name, given)
-        for name in _UNIT_OF:
-            if not overriding and name not in data:
-                self._problem((name,), "is missing")
-
-    def check_pairs(self) -> None:
-        """Report pairs that contradict each other, at the value that was given last."""
+        for name in _UNIT_OF.keys() - data.keys() if document is self.base else ():
+            self._problem((name,), "is missing")
         for low, high in ASCENDING:
             if low in self.values and high in self.values and not self.values[low] < self.values[high]:
-                blamed = low if self.where[high] is self.document else high
+                blamed = low if self.where[high] is self.base else high  # the value that was given last
                 message = f"{low} ({self.values[low]:g}) must be below {high} ({self.values[high]:g})"
                 self.problems.append(self.where[blamed].problem((blamed,), message))
 
     def _entry(self, name: str, given: Any) -> None:
         if name not in _UNIT_OF:
-            # Looking for the one that was meant takes longer than all else: not where it would never be shown.
+            # Searching for the one that was meant takes longer than all else: not where it would never be shown.
             close = get_close_matches(name, _UNIT_OF, 1) if len(self.problems) < strict_yaml.MAX_PROBLEMS else []
             self._problem((name,), "unknown threshold" + (f"; did you mean {close[0]!r}?" if close else ""))
             return
-        entry = {"value": given} if self.overriding and not isinstance(given, dict) else given
+        overriding = self._document is not self.base
+        entry = {"value": given} if overriding and not isinstance(given, dict) else given
         if not isinstance(entry, dict):
             self._problem((name,), "must be a mapping with value, unit, why and source")
             return
-        known = _ENTRY_KEYS[:2] if self.overriding else _ENTRY_KEYS
+        known = ("value", "unit") if overriding else ("value", "unit", "why", "source")
         for key in entry.keys() - set(known):
             self._problem((name, key), f"unknown key; known are {', '.join(known)}")
-        self._value(name, entry, ("value",) if isinstance(given, dict) else ())
-        self._words(name, entry)
-
-    def _value(self, name: str, entry: Mapping[str, Any], inner: tuple[str, ...]) -> None:
-        value, (low, high) = entry.get("value"), UNITS[_UNIT_OF[name]]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            self._problem((name, *inner), f"must be a number of {_UNIT_OF[name]}, got {shown(value)}")
-        elif not low <= value <= high:
-            self._problem((name, *inner), f"must be from {low:g} to {high:g}, got {value:g}")
-        else:
-            self.values[name] = float(value)
-            self.where[name] = self.document
-
-    def _words(self, name: str, entry: Mapping[str, Any]) -> None:
-        unit = entry.get("unit", _UNIT_OF[name] if self.overriding else None)
+        self._value(name, entry.get("value"), ("value",) if isinstance(given, dict) else ())
+        unit = entry.get("unit", _UNIT_OF[name] if overriding else None)
         if unit != _UNIT_OF[name]:
             self._problem((name, "unit"), f"must be {_UNIT_OF[name]}, got {shown(unit)}")
-        if self.overriding:
+        if overriding:
             return
         for key in ("why", "source"):
             if not isinstance(entry.get(key), str) or not entry[key].strip():
                 self._problem((name, key), "must say in words")
         self.entries[name] = Entry(str(unit), str(entry.get("why")), str(entry.get("source")))
 
+    def _value(self, name: str, value: Any, inner: tuple[str, ...]) -> None:
+        low, high = UNITS[_UNIT_OF[name]]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            self._problem((name, *inner), f"must be a number of {_UNIT_OF[name]}, got {shown(value)}")
+        elif not low <= value <= high:
+            self._problem((name, *inner), f"must be from {low:g} to {high:g}, got {value:g}")
+        else:
+            self.values[name], self.where[name] = float(value), self._document
+
     def _problem(self, path: strict_yaml.Path, message: str) -> None:
-        self.problems.append(self.document.problem(path, message))
+        self.problems.append(self._document.problem(path, message))

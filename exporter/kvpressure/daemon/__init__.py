@@ -1,1 +1,1 @@
-"""What runs: pollers and node sources feed the engines' state, the exporter makes snapshots of it."""
+"""The running exporter: pollers and node sources feed the engines' state, of which it makes snapshots."""

@@ -1,7 +1,7 @@
-"""What is healthy for each engine, kept over a restart of the exporter in one small file that an operator names.
+"""The baselines of the engines, kept across a restart of the exporter in one small file that the settings name.
 
-A history it is not: a dozen numbers an engine, as they are now. What is read is checked as anything from outside: size,
-age, shape, names and ranges; a file that is none of ours is left out as a whole, with one line in the log.
+It is not a history: a dozen numbers per engine, as they are now. The file is untrusted: size, age, structure, names and
+ranges are checked, and an invalid file is ignored as a whole, with one line in the log.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kvpressure.signals.baseline import NAMES, Healthy
 FORMAT: Final = "kvpressure baselines 1"
 MAX_BYTES: Final = 8 << 20
 MAX_AGE_SECONDS: Final = 7 * 86_400.0
-"""Models, flags and traffic are others after a week."""
+"""Models, flags and traffic change within a week."""
 MAX_VALUE: Final = 1e7
 MAX_LABEL_LENGTH: Final = 1024
 WRITE_SECONDS: Final = 60.0
 LAST_WRITE_SECONDS: Final = 5.0
-"""For how long the end of the exporter waits for the disk."""
+"""How long the exporter waits for the disk when it ends."""
 
 Baselines = Mapping[EngineKey, Healthy]
 log = structlog.get_logger("kvpressure.daemon.baseline_file")
@@ -40,7 +40,7 @@ log = structlog.get_logger("kvpressure.daemon.baseline_file")
 class BaselineFile:
     """The file at `path`, None for none: read once at the start, written at most once a minute and at the end.
 
-    It is written in a thread of its own: a disk that hangs holds nobody up, and no second write is begun beside it.
+    It is written in a thread of its own, one write at a time: a disk that hangs delays nothing else.
     """
 
     def __init__(self, path: Path | None, clock: Clock, max_engines: int) -> None:
@@ -50,7 +50,7 @@ class BaselineFile:
         self._writing: asyncio.Future[None] | None = None
 
     def read(self) -> Baselines:
-        """Return what was known; nothing where there is no file, or one that is not to be believed."""
+        """Return the baselines of the file, none where it is missing or invalid."""
         if self._path is None:
             return {}
         try:
@@ -62,17 +62,17 @@ class BaselineFile:
             return {}
 
     def is_due(self) -> bool:
-        """Whether it is to be written: a minute after it last was, and not while that is still under way."""
+        """Return whether to write it: a minute after the last write, unless that is still under way."""
         idle = self._writing is None or self._writing.done()
         return self._path is not None and idle and self._clock.monotonic() - self._written >= WRITE_SECONDS
 
     def begin_write(self, baselines: Baselines) -> None:
-        """Replace the file in a thread, which nobody waits for."""
+        """Start replacing the file in a thread."""
         self._written = self._clock.monotonic()
         self._writing = in_own_thread(partial(self.write, baselines), "kvpressure-baselines")
 
     async def end(self, baselines: Baselines) -> None:
-        """Write it for the last time, after the write under way; one line in the log where the disk takes too long."""
+        """Write it for the last time, after the write under way; log where the disk takes too long."""
         if self._path is None:
             return
         try:
@@ -84,8 +84,8 @@ class BaselineFile:
             log.warning("baselines are not written: the disk hangs", path=str(self._path))
 
     def write(self, baselines: Baselines) -> None:
-        """Replace the file in one step; one line in the log where that begins to fail."""
-        if self._path is None or not baselines:  # of an exporter that has seen nobody yet, what is there stays
+        """Replace the file atomically; log the first of several failures."""
+        if self._path is None or not baselines:  # before an engine is known, the file stays as it is
             return
         try:
             text = text_of(baselines, self._clock.wall())
@@ -100,7 +100,7 @@ class BaselineFile:
 
 
 def text_of(baselines: Baselines, now: float) -> bytes:
-    """Return the file's content, of which nothing is out of what `parsed` takes."""
+    """Return the file's content, within the limits of `parsed`."""
     engines = [
         {"target": key.target, "model_name": key.model_name, "engine": key.rank, "healthy": _bounded(healthy)}
         for key, healthy in baselines.items()
@@ -110,14 +110,14 @@ def text_of(baselines: Baselines, now: float) -> bytes:
 
 
 def _bounded(healthy: Healthy) -> Healthy:
-    """Return what can be read again; how long something was seen healthy counts no further than `MAX_VALUE`."""
+    """Return the values that can be read again; the healthy time is at most `MAX_VALUE`."""
     return {
         name: (mean, min(seconds, MAX_VALUE)) for name, (mean, seconds) in healthy.items() if 0 <= mean <= MAX_VALUE
     }
 
 
 def parsed(text: bytes, now: float, max_engines: int) -> Baselines:
-    """Return what a file says. Raises ValueError for one that is too large, foreign, damaged or old."""
+    """Return the baselines in a file's text. Raises ValueError where it is too large, foreign, damaged or old."""
     if len(text) > MAX_BYTES:
         raise ValueError(f"larger than {MAX_BYTES} bytes")
     found = json.loads(text)
@@ -126,16 +126,16 @@ def parsed(text: bytes, now: float, max_engines: int) -> Baselines:
     written = _number(found.get("written"), "written", most=1e12)
     if not -WRITE_SECONDS <= now - written <= MAX_AGE_SECONDS:
         raise ValueError("written more than a week ago, or in the future")
-    return dict(_engine(one) for one in found["engines"][:max_engines])
+    return dict(_engine(item) for item in found["engines"][:max_engines])
 
 
-def _engine(one: Any) -> tuple[EngineKey, Healthy]:
-    if not isinstance(one, dict) or not isinstance(one.get("healthy"), dict):
+def _engine(item: Any) -> tuple[EngineKey, Healthy]:
+    if not isinstance(item, dict) or not isinstance(item.get("healthy"), dict):
         raise ValueError("an engine is no object")
-    target, model_name, rank = (_label(one.get(name)) for name in ("target", "model_name", "engine"))
+    target, model_name, rank = (_label(item.get(name)) for name in ("target", "model_name", "engine"))
     healthy = {}
-    for name, pair in one["healthy"].items():
-        if name not in NAMES or not isinstance(pair, list) or len(pair) != len(("mean", "seconds")):
+    for name, pair in item["healthy"].items():
+        if name not in NAMES or not isinstance(pair, list) or len(pair) != 2:
             raise ValueError("a value is not known")
         healthy[name] = (_number(pair[0], name), _number(pair[1], name))
     return EngineKey(target, model_name, rank), healthy
@@ -154,7 +154,7 @@ def _number(value: Any, name: str, most: float = MAX_VALUE) -> float:
 
 
 def _content(path: Path) -> bytes:
-    """Return as much as shows that it is too much; a pipe or a device is refused and not waited for."""
+    """Return at most one byte more than is allowed. Raises ValueError for a pipe or a device, without waiting."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")

@@ -1,4 +1,4 @@
-"""The requests of one token: never more than one under way to an engine, and none at all unless switched on."""
+"""Sends canaries: at most one at a time to an engine, and none unless they are enabled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 from kvpressure.config.settings import CanarySettings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
-from kvpressure.engines.canary import AskedEngine, CanarySource
+from kvpressure.engines.canary import CanarySource, CanaryTarget
 from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.model.view import EngineKey
 from kvpressure.net.schedule import Clock
@@ -22,61 +22,60 @@ from kvpressure.signals.canary import CanaryTimes, CanaryWanted
 
 log: Final = structlog.get_logger("kvpressure.daemon.canaries")
 
-MAX_UNDER_WAY: Final = 128
-MAX_OF_ONE_TARGET: Final = 8
-"""Each holds a connection for as long as half a minute: a page that invents engines must not take them all."""
+MAX_IN_FLIGHT: Final = 128
+MAX_PER_TARGET: Final = 8
+"""Each needs a connection for up to half a minute: a page that invents engines must not take them all."""
 
 OnSent = Callable[[EngineKey, float], None]
 OnReport = Callable[[EngineKey, CanaryReport], None]
 
 
 def canary_times(loaded: Loaded) -> CanaryTimes | None:
-    """When to send by these settings; None where no canary is sent."""
-    settings, limits = loaded.settings.engines.canary, loaded.thresholds
+    """Return when to send canaries, None where they are disabled."""
+    settings, thresholds = loaded.settings.engines.canary, loaded.thresholds
     if not settings.enabled:
         return None
     return CanaryTimes(
-        stalled_seconds=limits.stuck_frozen_min_seconds,
+        stalled_seconds=thresholds.stuck_frozen_min_seconds,
         idle_seconds=settings.idle_seconds,
         interval_seconds=settings.interval_seconds,
-        deadline_seconds=limits.stuck_unanswered_min_seconds,
+        deadline_seconds=thresholds.stuck_unanswered_min_seconds,
     )
 
 
 class Canaries:
-    """Sends the canaries that are due, `on_sent` before and `on_report` after each."""
+    """Sends the canaries that are due; calls `on_sent` before and `on_report` after each."""
 
     def __init__(self, clock: Clock, on_sent: OnSent, on_report: OnReport) -> None:
         self._clock = clock
         self._on_sent = on_sent
         self._on_report = on_report
-        self._sources: dict[EngineKey, tuple[AskedEngine, float, CanarySource]] = {}
+        self._sources: dict[EngineKey, tuple[CanaryTarget, float, CanarySource]] = {}
         self._tasks: dict[EngineKey, asyncio.Task[None]] = {}
-        self._told: dict[EngineKey, CanaryResult] = {}
+        self._logged: dict[EngineKey, CanaryResult] = {}
 
-    def ask(
-        self, wanted: Iterable[CanaryWanted], engines: Container[EngineKey], targets: Iterable[Target], loaded: Loaded
+    def send(
+        self, due: Iterable[CanaryWanted], engines: Container[EngineKey], targets: Iterable[Target], loaded: Loaded
     ) -> None:
-        """Send a request to each that has none under way, as far as the bounds allow; the others at a later call.
+        """Send a canary to each engine that is `due` and has none in flight, within the limits.
 
-        What is known of those that are not among `engines` any more, or whose target is gone or changed, is given up.
+        Engines that are not in `engines`, or whose target was removed or changed, are forgotten.
         """
         times = canary_times(loaded)
         by_name = {target.name: target for target in targets}
-        self._give_up(engines, by_name if times is not None else {})
+        self._forget(engines, by_name if times is not None else {})
         if times is None:
             return
-        for one in wanted:
-            target = by_name.get(one.key.target)
-            if target is not None and self._may_ask(one.key):
-                asked = _asked(one, target, loaded.settings.engines.canary)
-                source = self._source(one.key, asked, times.deadline_seconds)
-                self._on_sent(one.key, self._clock.wall())
-                task = asyncio.get_running_loop().create_task(
-                    self._run(one.key, source), name=f"canary {one.key.target}"
-                )
-                self._tasks[one.key] = task
-                task.add_done_callback(partial(self._ended, one.key))
+        for canary in due:
+            key = canary.key
+            target = by_name.get(key.target)
+            if target is not None and self._may_send(key):
+                engine = _canary_target(canary, target, loaded.settings.engines.canary)
+                source = self._source(key, engine, times.deadline_seconds)
+                self._on_sent(key, self._clock.wall())
+                task = asyncio.get_running_loop().create_task(self._run(key, source), name=f"canary {key.target}")
+                self._tasks[key] = task
+                task.add_done_callback(partial(self._ended, key))
 
     def _ended(self, key: EngineKey, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
@@ -87,45 +86,45 @@ class Canaries:
         await cancel(self._tasks.values())
         self._tasks.clear()
 
-    def _may_ask(self, key: EngineKey) -> bool:
-        if key in self._tasks or len(self._tasks) >= MAX_UNDER_WAY:
+    def _may_send(self, key: EngineKey) -> bool:
+        if key in self._tasks or len(self._tasks) >= MAX_IN_FLIGHT:
             return False
-        return sum(other.target == key.target for other in self._tasks) < MAX_OF_ONE_TARGET
+        return sum(other.target == key.target for other in self._tasks) < MAX_PER_TARGET
 
-    def _give_up(self, engines: Container[EngineKey], targets: Mapping[str, Target]) -> None:
-        for key, (asked, _, _) in list(self._sources.items()):
-            if key not in engines or targets.get(key.target) != asked.target:
+    def _forget(self, engines: Container[EngineKey], targets: Mapping[str, Target]) -> None:
+        for key, (engine, _, _) in list(self._sources.items()):
+            if key not in engines or targets.get(key.target) != engine.target:
                 del self._sources[key]
-                self._told.pop(key, None)
+                self._logged.pop(key, None)
                 if (task := self._tasks.get(key)) is not None:
                     task.cancel()
 
-    def _source(self, key: EngineKey, asked: AskedEngine, deadline_seconds: float) -> CanarySource:
+    def _source(self, key: EngineKey, engine: CanaryTarget, deadline_seconds: float) -> CanarySource:
         known = self._sources.get(key)
-        if known is None or known[:2] != (asked, deadline_seconds):
-            known = asked, deadline_seconds, CanarySource(asked, self._clock, deadline_seconds=deadline_seconds)
+        if known is None or known[:2] != (engine, deadline_seconds):
+            known = engine, deadline_seconds, CanarySource(engine, self._clock, deadline_seconds=deadline_seconds)
             self._sources[key] = known
         return known[2]
 
     async def _run(self, key: EngineKey, source: CanarySource) -> None:
         sent = self._clock.wall()
         try:
-            report = await source.ask()
-            self._tell(key, report)
+            report = await source.send()
+            self._log_change(key, report)
         except Exception:
-            # Whatever is wrong with asking is no reason to stop polling, nor evidence.
+            # An error of ours must not end the polling, and is not evidence.
             log.exception("a request of one token failed; please report this", target=key.target)
             text = "a request of one token could not be sent"
             report = CanaryReport(sent, self._clock.wall(), CanaryResult.ERROR, None, text)
         self._on_report(key, report)
 
-    def _tell(self, key: EngineKey, report: CanaryReport) -> None:
-        """One log line per change of how it ends; none for a first answer."""
-        before, self._told[key] = self._told.get(key, CanaryResult.ANSWERED), report.result
+    def _log_change(self, key: EngineKey, report: CanaryReport) -> None:
+        """Log a result that differs from the last one; not a first answer."""
+        before, self._logged[key] = self._logged.get(key, CanaryResult.ANSWERED), report.result
         if before is not report.result:
-            tell = log.info if report.result is CanaryResult.ANSWERED else log.warning
-            tell(
-                "engine asked for one token",
+            write = log.info if report.result is CanaryResult.ANSWERED else log.warning
+            write(
+                "canary sent",
                 target=key.target,
                 engine=key.rank,
                 result=report.result.value,
@@ -133,8 +132,8 @@ class Canaries:
             )
 
 
-def _asked(wanted: CanaryWanted, target: Target, settings: CanarySettings) -> AskedEngine:
-    # Whoever may create a pod would get the key: a target with a container was found by discovery.
+def _canary_target(canary: CanaryWanted, target: Target, settings: CanarySettings) -> CanaryTarget:
+    # A target with a container was discovered: everybody who may create a pod would get the key.
     key = None if target.container else settings.api_key_file
-    rank = wanted.key.rank if wanted.several else None
-    return AskedEngine(target, wanted.key.model_name, named(wanted.runtime).asking, rank, key)
+    rank = canary.key.rank if canary.several else None
+    return CanaryTarget(target, canary.key.model_name, named(canary.runtime).asking, rank, key)

@@ -1,4 +1,4 @@
-"""The composer: starts the sources, feeds the pipeline, swaps the snapshot once a second, reloads settings."""
+"""Starts the sources, feeds the pipeline, makes a snapshot every second, and reloads the settings."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from kvpressure import __version__, logs
-from kvpressure.advice.case import Case, Place
-from kvpressure.advice.recommendation import Change
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.target import Target
 from kvpressure.daemon.baseline_file import BaselineFile
 from kvpressure.daemon.canaries import Canaries, canary_times
+from kvpressure.daemon.health_log import HealthLog
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.otlp import OtlpPush
 from kvpressure.daemon.pollers import EngineFleet
-from kvpressure.daemon.recommended import Advised, Recommender
+from kvpressure.daemon.recommended import Advised, Recommender, make_actions
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.targets import Changes, TargetSet, changes_between
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.profile import Profile
 from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
-from kvpressure.model.samples import CanaryReport, EnginePage, GpuReport, SourceHealth
-from kvpressure.model.view import EngineKey, EngineView, Price, decode_side_of, peers_of
+from kvpressure.model.incident import Price
+from kvpressure.model.samples import EnginePage, SourceHealth
+from kvpressure.model.view import EngineView
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.urls import typed_address
@@ -38,11 +39,11 @@ from kvpressure.signals.history import Histories
 from kvpressure.sources.gpu.process import GpuFactory, registration
 
 TICK_SECONDS = 1.0
-LONGEST_TICK_SECONDS = 5.0
-"""A snapshot older than this means that the loop is stuck: not ready."""
+MAX_SNAPSHOT_AGE_SECONDS = 5.0
+"""With an older snapshot the exporter is not ready: its event loop hangs."""
 
 HUNG = ("timeout", "crashed")
-"""Reasons for which a GPU source makes the exporter not ready: its driver hangs or kills whoever asks."""
+"""Errors of a GPU source with which the exporter is not ready: the driver hangs, or crashes the child that calls it."""
 
 log = structlog.get_logger("kvpressure.daemon.exporter")
 
@@ -50,7 +51,7 @@ log = structlog.get_logger("kvpressure.daemon.exporter")
 class Daemon:
     """The running exporter, without its HTTP server.
 
-    `read_settings` is called again at every reload. `snapshot` always answers at once.
+    `read_settings` is called at every reload. `snapshot` returns at once.
     """
 
     def __init__(
@@ -66,22 +67,27 @@ class Daemon:
         self._pipeline = _pipeline(loaded)
         limits = loaded.settings.limits
         self._baseline_file = BaselineFile(loaded.settings.baseline_file, self._clock, limits.max_engines)
-        self._canaries = Canaries(self._clock, self._on_canary_sent, self._on_canary)
+        # Called late, since a reload may replace the pipeline.
+        on_sent = lambda key, t: self._pipeline.canary_sent(key, t)  # noqa: E731, PLW0108
+        on_report = lambda key, report: self._pipeline.on_canary(key, report)  # noqa: E731, PLW0108
+        on_gpus = lambda source, report: self._pipeline.on_gpus(source, report)  # noqa: E731, PLW0108
+        self._canaries = Canaries(self._clock, on_sent, on_report)
         self._histories = Histories()
         self._advised = Advised()
         self._recommender = Recommender(self.advice, self._advised.steps)
-        registered = SOURCES if gpus is None else (registration(gpus), *(one for one in SOURCES if not one.gives_gpus))
-        self._node_sources = NodeSources(loaded.settings, self._clock, self._on_gpus, registered)
+        others = (source for source in SOURCES if not source.gives_gpus)
+        registered = SOURCES if gpus is None else (registration(gpus), *others)
+        self._node_sources = NodeSources(loaded.settings, self._clock, on_gpus, registered)
         self._otlp = OtlpPush(loaded.settings.otlp, self.snapshot, self._clock)
         self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
         self._rejected_before: Counter[str] = Counter()
         self._reload_ok = True
         self._reloaded_at = self._clock.wall()
-        self._reload_wanted = asyncio.Event()
+        self._reload_requested = asyncio.Event()
         self._watch = FileWatch(loaded.settings.watched_files)
         self._gpu_health: tuple[SourceHealth, ...] = ()
-        self._told: dict[tuple[str, str], tuple[bool, str]] = {}
-        self._families_beside: Callable[[], Mapping[str, object]] = dict
+        self._health_log = HealthLog(log)
+        self._other_families: Callable[[], Mapping[str, object]] = dict
         self._snapshot = Snapshot(self._clock.wall())
 
     @property
@@ -91,7 +97,7 @@ class Daemon:
 
     @property
     def discovers(self) -> bool:
-        """Whether engines are looked for among the pods of this node."""
+        """Whether engines are discovered among the pods of this node."""
         return self._node_sources.discovers
 
     def snapshot(self) -> Snapshot:
@@ -100,54 +106,35 @@ class Daemon:
 
     def advice(self, view: EngineView) -> tuple[Action, ...]:
         """Return what to do about one engine; empty while it has no diagnosis or nothing is wrong."""
-        mine = view.key.model_name, view.namespace
-        same = {one.key.target for one in self._snapshot.engines if (one.key.model_name, one.namespace) == mine}
-        return self._advised.advice(view, self._loaded.thresholds, len(same), self._advice)
-
-    def _advice(self, view: EngineView, standing: Change) -> tuple[Action, ...]:
-        if view.diagnosis is None:
-            return ()
-        from kvpressure.advice.advise import advise_on  # noqa: PLC0415 - 1.5 MiB that a node without trouble never needs
-
+        engines, thresholds = self._snapshot.engines, self._loaded.thresholds
+        model = view.key.model_name, view.namespace
+        replicas = {other.key.target for other in engines if (other.key.model_name, other.namespace) == model}
         target = next((target for target in self._targets.targets if target.name == view.key.target), None)
-        place = Place(
-            namespace=view.namespace,
-            pod=view.pod,
-            container="" if target is None else target.container,
-            url="" if target is None else target.url,
-            target=view.shown.target,
-            model_name=view.shown.model_name,
-            runtime=view.runtime,
-        )
-        peers, thresholds = peers_of(view, self._snapshot.engines), self._loaded.thresholds
-        decode_side = decode_side_of(view, self._snapshot.engines)
-        case = Case(
-            view.diagnosis, view.derived, view.limits, place, thresholds, view.observed, peers, standing, decode_side
-        )
-        return advise_on(case, silent=view.silence is not None)
+        make = partial(make_actions, target=target, engines=engines, thresholds=thresholds)
+        return self._advised.advice(view, thresholds, len(replicas), make)
 
     def not_ready(self) -> list[str]:
-        """Why the exporter is not ready: it stopped making snapshots, or a GPU driver hangs or crashes."""
+        """Return why the exporter is not ready: it makes no snapshots, or a GPU driver hangs or crashes."""
         age = self._clock.wall() - self._snapshot.t
-        reasons = [f"no snapshot for {age:.0f} s"] if age > LONGEST_TICK_SECONDS else []
+        reasons = [f"no snapshot for {age:.0f} s"] if age > MAX_SNAPSHOT_AGE_SECONDS else []
         hung = [health for health in self._gpu_health if not health.up and health.reason in HUNG]
         return reasons + [f"{health.source}: {health.error}" for health in hung]
 
     def register_collector(self, families: Callable[[], Mapping[str, object]]) -> None:
-        """Show these families of the exporter too; called at every tick."""
-        self._families_beside = families
+        """Export these families too; `families` is called at every tick."""
+        self._other_families = families
 
     def request_reload(self) -> None:
         """Read the settings again at the next tick."""
-        self._reload_wanted.set()
+        self._reload_requested.set()
 
     def detach_gpus(self) -> None:
-        """Let go of the GPU drivers for a while."""
+        """Release the GPU drivers for a while."""
         log.info("releasing the GPU drivers", seconds=self.settings.gpu.detach_seconds)
         self._node_sources.detach()
 
     async def run(self) -> None:
-        """Read the world until cancelled; everything it started has ended when this returns."""
+        """Run all sources until cancelled; everything it started has ended when this returns."""
         self._pipeline.restore_baselines(await asyncio.to_thread(self._baseline_file.read))
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
         self._node_sources.start()
@@ -168,8 +155,8 @@ class Daemon:
     async def _tick(self) -> None:
         now = self._clock.wall()
         changed = await asyncio.to_thread(self._watch.look)
-        if changed or self._reload_wanted.is_set():
-            self._reload_wanted.clear()
+        if changed or self._reload_requested.is_set():
+            self._reload_requested.clear()
             await self._reload()
         self._targets.discovered(self._node_sources.targets)
         if self._targets.is_due(now):
@@ -179,16 +166,15 @@ class Daemon:
         self._pipeline.expire(now)
         if self._baseline_file.is_due():
             self._baseline_file.begin_write(self._pipeline.baselines())
-        wanted, engines = self._pipeline.canaries_wanted(now), self._pipeline.known
-        self._canaries.ask(wanted, engines, self._targets.targets, self._loaded)
+        due = self._pipeline.canaries_wanted(now)
+        self._canaries.send(due, self._pipeline.known, self._targets.targets, self._loaded)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
         self._pipeline.set_environment(now, environment)
         self._gpu_health = self._node_sources.gpu_health()
         self._snapshot = self._make_snapshot(now, environment)
-        self._recommender.look(time.monotonic(), self._snapshot.engines, self._loaded.thresholds)
+        self._recommender.start_next(time.monotonic(), self._snapshot.engines, self._loaded.thresholds)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
-        sources = (*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health())
-        self._tell_changes(sources)
+        self._health_log.write((*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health()))
 
     async def _reload(self) -> None:
         try:
@@ -200,18 +186,18 @@ class Daemon:
             return
         before, self._loaded = self._loaded, loaded
         self._watch = FileWatch(loaded.settings.watched_files)
-        await self._put_in_force(before)
+        await self._apply(before)
         self._reload_ok, self._reloaded_at = True, self._clock.wall()
         log.info("settings reloaded", thresholds=loaded.thresholds.hash)
         if before.settings.web != loaded.settings.web or before.settings.log != loaded.settings.log:
             log.warning("changes under web and log take effect at the next start")
 
-    async def _put_in_force(self, before: Loaded) -> None:
+    async def _apply(self, before: Loaded) -> None:
         new = self.settings
         settings, price = _pipeline_settings(new), _price(before.settings.gpu)
         if _pipeline_settings(before.settings) != replace(settings, price=price):
-            known, self._pipeline = self._pipeline.baselines(), _pipeline(self._loaded)
-            self._pipeline.restore_baselines(known)
+            baselines, self._pipeline = self._pipeline.baselines(), _pipeline(self._loaded)
+            self._pipeline.restore_baselines(baselines)
         self._pipeline.settings = settings
         self._pipeline.set_thresholds(self._loaded.thresholds)
         self._pipeline.set_canary(canary_times(self._loaded))
@@ -224,7 +210,7 @@ class Daemon:
             await self._change_targets(restart=before.settings.poll != new.poll)
 
     async def _change_targets(self, *, restart: bool) -> None:
-        """Poll the targets of the new settings; those that stay as they were go on undisturbed unless `restart`."""
+        """Poll the targets of the new settings; unchanged targets keep running unless `restart`."""
         self._rejected_before.update(self._targets.rejected)
         old = {target.name: target for target in self._targets.targets}
         self._targets = TargetSet(self.settings, discovers=self._node_sources.discovers)
@@ -243,24 +229,14 @@ class Daemon:
     def _on_page(self, target: Target, page: EnginePage) -> None:
         self._pipeline.on_page(target, page)
 
-    def _on_canary_sent(self, key: EngineKey, t: float) -> None:
-        self._pipeline.canary_sent(key, t)
-
-    def _on_canary(self, key: EngineKey, report: CanaryReport) -> None:
-        self._pipeline.on_canary(key, report)
-
-    def _on_gpus(self, source: str, report: GpuReport) -> None:
-        self._pipeline.on_gpus(source, report)
-
     def _make_snapshot(self, now: float, environment: Environment) -> Snapshot:
-        read = (*self._fleet.health(), *self._gpu_health, *self._targets.health, *self._node_sources.health())
-        sources = (*read, *self._otlp.health())
+        sources = (*self._gpu_health, *self._targets.health, *self._node_sources.health(), *self._otlp.health())
         return Snapshot(
             t=now,
             engines=self._recommender.marked(self._pipeline.engine_views(now)),
             silent=self._pipeline.silent_views(now),
             gpus=self._pipeline.gpu_views(now),
-            sources=sources,
+            sources=(*self._fleet.health(), *sources),
             exporter=self._own_families(environment),
             histories=self._histories,
             environment=environment,
@@ -274,7 +250,7 @@ class Daemon:
         rejected = Counter(self._targets.rejected) + self._rejected_before
         caps["targets"] += rejected.get("too_many_targets", 0)
         return {
-            **self._families_beside(),
+            **self._other_families(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
             "target_info": addresses(self._targets.targets) or None,
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
@@ -289,31 +265,10 @@ class Daemon:
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
         }
 
-    def _tell_changes(self, sources: Iterable[SourceHealth]) -> None:
-        """One line per change of state of the sources that do not tell themselves."""
-        sources = tuple(sources)
-        alive = {(health.source, health.target) for health in sources}
-        self._told = {key: state for key, state in self._told.items() if key in alive}
-        for health in sources:
-            key, state = (health.source, health.target), (health.up, health.reason)
-            if self._told.get(key) == state or health.reason in ("starting", "pending"):
-                continue
-            self._told[key] = state
-            tell = log.info if health.up or health.reason in _CALM else log.warning
-            tell(
-                "source up" if health.up else "source not present" if health.absent else "source down",
-                source=health.source,
-                target=health.target,
-                error=health.error,
-            )
-
-
-_CALM = ("library_not_found", "binding_not_found", "detached")
-
 
 def addresses(targets: Iterable[Target]) -> dict[str, dict[str, float]]:
-    """Return the address of each target that is not called by it: what an alert's command needs."""
-    typed = {one.name: typed_address(one.url, one.path) for one in targets if not one.pod}
+    """Return the address of each target whose name is another, for the commands of alerts; not of pods."""
+    typed = {target.name: typed_address(target.url, target.path) for target in targets if not target.pod}
     return {name: {address: 1.0} for name, address in typed.items() if address != name}
 
 

@@ -1,4 +1,4 @@
-"""The sources beside the engines' pages: started and ended together, read as one record of what surrounds engines."""
+"""The sources beside the engines' pages: started and ended together, read as one `Environment`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvpressure.sources.gpu.backend import ABSENT
 from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged
 
-_OTHERS_BUILD_ON: Final[tuple[Registration[Any], ...]] = (
+_IN_ORDER: Final[tuple[Registration[Any], ...]] = (
     gpu.SOURCE,
     kubernetes.SOURCE,
     pod_devices.SOURCE,
@@ -30,17 +30,17 @@ _OTHERS_BUILD_ON: Final[tuple[Registration[Any], ...]] = (
     host.SOURCE,
     port_owner.SOURCE,
 )
-"""In the order in which they need one another."""
+"""Sources that others read from, each after those that it reads from."""
 
 SOURCES: Final[tuple[Registration[Any], ...]] = (
-    *_OTHERS_BUILD_ON,
-    *(one for one in exported("kvpressure.sources", "SOURCE") if one not in _OTHERS_BUILD_ON),
+    *_IN_ORDER,
+    *(source for source in exported("kvpressure.sources", "SOURCE") if source not in _IN_ORDER),
 )
-"""Each is given what those before it know, and health is shown in this order; the last are found by their files."""
+"""All sources: each gets the facts of those before it, and health is shown in this order."""
 
 
 class NodeSources:
-    """One task per source; one that is switched off, or has nothing to read here, ends or sleeps."""
+    """Runs one task per source; a source that is disabled, or has nothing to read here, ends or sleeps."""
 
     def __init__(
         self, settings: Settings, clock: Clock, on_gpus: OnReport, registered: Sequence[Registration[Any]] = SOURCES
@@ -51,94 +51,94 @@ class NodeSources:
         self._registered = tuple(registered)
         self._sources: dict[str, Sequence[Source]] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
-        for one in self._registered:
-            self._sources[one.name] = self._made(one)
+        for each in self._registered:
+            self._sources[each.name] = self._make(each)
 
     def start(self) -> None:
-        """Start reading whatever is not read yet."""
+        """Start the sources that are not running."""
         loop = asyncio.get_running_loop()
         for name, sources in self._sources.items():
             if name not in self._tasks:
                 self._tasks[name] = [loop.create_task(source.run(), name=name) for source in sources]
 
     async def reload(self, settings: Settings) -> None:
-        """Begin anew the sources whose settings changed; the others go on undisturbed."""
+        """Restart the sources whose settings changed; the others keep running."""
         before, self._settings = self._settings, settings
-        changed = [one for one in self._registered if _section(one, settings) != _section(one, before)]
-        await cancel(task for one in changed for task in self._tasks.pop(one.name, ()))
-        for one in changed:
-            self._sources[one.name] = self._made(one)
+        changed = [each for each in self._registered if _section(each, settings) != _section(each, before)]
+        await cancel(task for each in changed for task in self._tasks.pop(each.name, ()))
+        for each in changed:
+            self._sources[each.name] = self._make(each)
         self.start()
 
     async def stop(self) -> None:
-        """End every source."""
+        """Stop every source."""
         await cancel(task for tasks in self._tasks.values() for task in tasks)
 
     def detach(self) -> None:
-        """Let go of the GPU drivers for a while, so that they can be unloaded or MIG be changed."""
+        """Release the GPU drivers for a while, so that they can be unloaded or MIG be changed."""
         for source in self._all():
             source.detach()
 
     @property
     def discovers(self) -> bool:
-        """Whether engines are looked for on this node."""
+        """Whether engines are discovered on this node."""
         return any(source.discovers for source in self._all())
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The engines that were found."""
+        """The discovered engines."""
         return tuple(target for source in self._all() for target in source.targets)
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What people call the sources of the health records."""
-        return {name: title for one in self._registered for name, title in one.names.items()}
+        """The titles of the sources of the health records."""
+        return {name: title for each in self._registered for name, title in each.names.items()}
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
-        """How the sources of GPU readings are doing; those this machine does not have only when none is there."""
-        found = self._health(lambda one: one.gives_gpus)
+        """Return the health of the GPU sources; of those that this machine lacks only where it lacks all."""
+        found = self._health(lambda source: source.gives_gpus)
         return tuple(health for health in found if health.reason not in ABSENT) or found
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """How every other source is doing that is switched on."""
-        return self._health(lambda one: not one.gives_gpus)
+        """Return the health of the other sources that are enabled."""
+        return self._health(lambda source: not source.gives_gpus)
 
     def unlogged_health(self) -> tuple[SourceHealth, ...]:
-        """Those of both whose changes of state nobody logs yet."""
-        found = self._health(lambda one: one.logged_by_exporter)
-        shown = {(one.source, one.target) for one in (*self.gpu_health(), *self.health())}
-        return tuple(one for one in found if (one.source, one.target) in shown)
+        """Return the health of all sources that do not log their own changes of state."""
+        found = self._health(lambda source: source.logged_by_exporter)
+        shown = {(health.source, health.target) for health in (*self.gpu_health(), *self.health())}
+        return tuple(health for health in found if (health.source, health.target) in shown)
 
     def snapshot(self, targets: Sequence[Target], gpus: Sequence[GpuSample]) -> Environment:
-        """Return what all of them know now; devices are named by the uuids of `gpus`, others are left out."""
+        """Return the facts of all sources; devices are named by the uuids of `gpus`, unknown devices are left out."""
         environment, discovers = Environment(), self.discovers
         for source in self._all():
             facts = source.facts(Known(targets, gpus, environment, discovers))
             environment = merged((environment, facts))
         # Processes before pods, whichever source came first.
-        held = dict(sorted(environment.devices.items(), key=lambda one: bool(one[0].pod)))
-        named = {target.name for target in targets if target.gpus is not None}
-        problems = (*environment.problems, *_unresolved(held, but=named))
-        return replace(environment, devices=_resolved(held, gpus), problems=problems)
+        devices = dict(sorted(environment.devices.items(), key=lambda item: bool(item[0].pod)))
+        configured = {target.name for target in targets if target.gpus is not None}
+        problems = (*environment.problems, *_unresolved(devices, but=configured))
+        return replace(environment, devices=_resolved(devices, gpus), problems=problems)
 
     def _all(self) -> Iterator[Source]:
         return (source for sources in self._sources.values() for source in sources)
 
-    def _made(self, registered: Registration[Any]) -> Sequence[Source]:
+    def _make(self, registered: Registration[Any]) -> Sequence[Source]:
         wiring = Wiring(self._clock, self._on_gpus, self._has_ended, self._sources.get(registered.name, ()))
         return registered.make(_section(registered, self._settings), wiring)
 
     def _has_ended(self, container: ContainerId) -> bool:
         return any(source.ended(container) for source in self._all())
 
-    def _health(self, wanted: Callable[[Registration[Any]], bool]) -> tuple[SourceHealth, ...]:
-        chosen = (source for one in self._registered if wanted(one) for source in self._sources[one.name])
-        return tuple(health for source in chosen for health in source.health())
+    def _health(self, matches: Callable[[Registration[Any]], bool]) -> tuple[SourceHealth, ...]:
+        names = [each.name for each in self._registered if matches(each)]
+        return tuple(health for name in names for source in self._sources[name] for health in source.health())
 
 
 def settings_model() -> type[Settings]:
-    """Return the settings with the sections that sources bring along themselves."""
-    return with_sections({one.section: one.settings for one in SOURCES if one.settings is not None})
+    """Return the settings with the sections that sources register."""
+    return with_sections({source.section: source.settings for source in SOURCES if source.settings is not None})
 
 
 def _section(registered: Registration[Any], settings: Settings) -> object:
@@ -148,12 +148,15 @@ def _section(registered: Registration[Any], settings: Settings) -> object:
 
 
 def _unresolved(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:
-    """Why devices are unknown, except of targets whose GPUs are written down anyway."""
-    for key, held in devices.items():
-        if held.why and key.container not in but:
-            yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {held.why}"
+    """Yield why devices are unknown, except of the targets in `but`, whose GPUs are configured."""
+    for key, assignment in devices.items():
+        if assignment.why and key.container not in but:
+            yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {assignment.why}"
 
 
 def _resolved(devices: Mapping[ContainerId, Assignment], gpus: Sequence[GpuSample]) -> dict[ContainerId, Assignment]:
-    found = {key: (held, resolve(held, gpus)) for key, held in devices.items()}
-    return {key: replace(held, gpus=uuids) for key, (held, uuids) in found.items() if uuids is not None}
+    return {
+        key: replace(assignment, gpus=uuids)
+        for key, assignment in devices.items()
+        if (uuids := resolve(assignment, gpus)) is not None
+    }

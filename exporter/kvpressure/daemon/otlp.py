@@ -1,4 +1,4 @@
-"""Pushes the newest snapshot over OTLP, in a thread of its own: a receiver that hangs delays nobody."""
+"""Pushes the newest snapshot over OTLP, in a thread of its own: a receiver that hangs delays nothing else."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from kvpressure.printable import brief
 SOURCE: Final = "otlp"
 PATH: Final = "/v1/metrics"
 LIBRARY_LOG: Final = "opentelemetry"
-MOST_LINES: Final = 100
+MAX_LINES: Final = 100
 NOT_INSTALLED: Final = (
     "OpenTelemetry is not installed: pip install 'kv-pressure-exporter[otlp]', or unset otlp.endpoint"
 )
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:[ \t]*([\x20-\x7e]*)")
-_SYSTEM_SAID: Final = re.compile(r"\[Errno -?\d+\] ([\w ]+)")
+_SYSTEM_ERROR: Final = re.compile(r"\[Errno -?\d+\] ([\w ]+)")
 
 Sender = Callable[[Snapshot], str]
-"""Sends one; gives what went wrong, "" where nothing did. Blocks; never raises."""
+"""Sends a snapshot; returns the error, "" without one. Blocks; never raises."""
 
 
 class OtlpPush:
-    """One push at a time, every `interval_seconds`, for as long as an endpoint is set."""
+    """Pushes a snapshot every `interval_seconds`, one at a time, where an endpoint is set."""
 
     def __init__(self, settings: OtlpSettings, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
         self._settings = settings
@@ -50,25 +50,25 @@ class OtlpPush:
         self._health: Health | None = None
 
     def start(self) -> None:
-        """Begin, where there is somewhere to push to."""
+        """Start pushing, where an endpoint is set."""
         if self._settings.endpoint is not None:
             self._task = asyncio.get_running_loop().create_task(self._run(self._settings), name="otlp")
 
     async def stop(self) -> None:
-        """End; a push under way is given up."""
+        """Stop; a push under way is cancelled."""
         if self._task is not None:
             await cancel([self._task])
         self._task = self._health = None
 
     async def reload(self, settings: OtlpSettings) -> None:
-        """Push by other settings from now on."""
+        """Put other settings in force."""
         if settings != self._settings:
             await self.stop()
             self._settings = settings
             self.start()
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """How the latest push went, once one did."""
+        """Return the outcome of the last push, () before the first."""
         return () if self._health is None else (self._health.latest,)
 
     async def _run(self, settings: OtlpSettings) -> None:
@@ -95,7 +95,7 @@ class OtlpPush:
 
 
 def sender(settings: OtlpSettings) -> Sender:
-    """Return what sends with these settings; where it cannot be made, what says why each time."""
+    """Return a sender for these settings, which returns the error where it cannot send."""
     try:
         convert = importlib.import_module("kvpressure.exposition.otlp")
         http = importlib.import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
@@ -108,7 +108,7 @@ def sender(settings: OtlpSettings) -> Sender:
     except ConfigError as error:
         problem = str(error.problems[0])
         return lambda _: problem
-    said = _said_by_the_library()
+    library_log = _library_log()
     exporter = http.OTLPMetricExporter(
         endpoint=f"{settings.endpoint}{PATH}",
         certificate_file=None if settings.ca_file is None else str(settings.ca_file),
@@ -117,28 +117,28 @@ def sender(settings: OtlpSettings) -> Sender:
         timeout=settings.timeout_seconds,
         compression=compression,
     )
-    who = convert.resource(socket.gethostname())
+    resource = convert.resource(socket.gethostname())
 
     def send(snapshot: Snapshot) -> str:
-        said.flush()
+        library_log.flush()
         try:
-            result = exporter.export(convert.metrics_data(snapshot, who))
-        except Exception as error:  # noqa: BLE001 - the library's transports raise what they like
+            result = exporter.export(convert.metrics_data(snapshot, resource))
+        except Exception as error:  # noqa: BLE001 - the library's transports raise any exception
             return brief(f"{type(error).__name__}: {error}")
-        return "" if result.name == "SUCCESS" else _reason(settings, said)
+        return "" if result.name == "SUCCESS" else _reason(settings, library_log)
 
     return send
 
 
-def _reason(settings: OtlpSettings, said: BufferingHandler) -> str:
-    """Return the library's first line, which says why; of a connection that failed, what the system said of it."""
-    why = said.buffer[0].getMessage() if said.buffer else "it was not taken"
-    failed = _SYSTEM_SAID.search(why)
+def _reason(settings: OtlpSettings, library_log: BufferingHandler) -> str:
+    """Return the first line that the library logged, of a failed connection only the system's error."""
+    why = library_log.buffer[0].getMessage() if library_log.buffer else "it was not taken"
+    failed = _SYSTEM_ERROR.search(why)
     return brief(f"{settings.endpoint}{PATH}: {failed[1] if failed else why}")
 
 
 def _headers(path: Path | None) -> dict[str, str]:
-    """Raise ConfigError where the file cannot be read."""
+    """Return the headers in the file. Raises ConfigError where it cannot be read."""
     if path is None:
         return {}
     found = {}
@@ -146,23 +146,23 @@ def _headers(path: Path | None) -> dict[str, str]:
         match = _HEADER.fullmatch(line.strip())
         if match is not None:
             found[match[1]] = match[2]
-        elif line.strip():  # never shown: it may be a token
+        elif line.strip():  # not part of the error: it may be a token
             raise ConfigError([Problem(str(path), number, "", "is no `Name: value` of ASCII")])
     return found
 
 
 def _session() -> Any:
-    """One that follows no redirect: headers of the file, such as keys, would go wherever it points."""
+    """Return a session that follows no redirect, which would get the file's headers, such as keys."""
     session = importlib.import_module("requests").Session()
     session.max_redirects = 0
     return session
 
 
-def _said_by_the_library() -> BufferingHandler:
-    """Return what keeps the library's log of a push, which says why one failed; nothing goes to standard error."""
-    logger, handler = logging.getLogger(LIBRARY_LOG), BufferingHandler(MOST_LINES)
+def _library_log() -> BufferingHandler:
+    """Return a handler that keeps what the library logs, which has the reasons of failures, off standard error."""
+    logger, handler = logging.getLogger(LIBRARY_LOG), BufferingHandler(MAX_LINES)
     handler.setLevel(logging.WARNING)
-    for old in [one for one in logger.handlers if isinstance(one, BufferingHandler)]:
+    for old in [each for each in logger.handlers if isinstance(each, BufferingHandler)]:
         logger.removeHandler(old)
     logger.addHandler(handler)
     logger.propagate = False

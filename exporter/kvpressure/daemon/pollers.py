@@ -1,4 +1,4 @@
-"""The tasks that poll engines: one per target, started and ended as settings change."""
+"""The tasks that poll engines: one per target, started and ended as targets change."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kvpressure.runtimes.table import Table
 
 
 def tables_of(target: Target) -> tuple[Table, ...]:
-    """Return the tables to read a target's pages by: its runtime's where that is set, else any, as the page shows."""
+    """Return the tables for a target's pages: of its runtime where that is set, else all."""
     return tuple(runtime.table for runtime in RUNTIMES if runtime.name == target.runtime) or TABLES
 
 
 def poll_names(tables: Sequence[Table]) -> PollNames:
-    """Return what to ask for: the names of all `tables` until a page has said whose it is, and then only its own."""
+    """Return the names to request: those of all `tables` until a page has shown its runtime."""
     own = {table.runtime: PollNames(table.poll_names(), table.all_names()) for table in tables}
     return PollNames(_union(one.poll for one in own.values()), _union(one.full for one in own.values()), own)
 
@@ -47,7 +47,7 @@ class EngineFleet:
         self._before: dict[str, SourceHealth] = {}
 
     async def apply(self, changes: Changes) -> None:
-        """End the tasks of targets that went or changed, start those of new or changed ones."""
+        """End the tasks of removed and changed targets, start those of new and changed ones."""
         await self._end([target.name for target in (*changes.removed, *changes.changed)])
         for target in (*changes.changed, *changes.added):
             tables = tables_of(target)
@@ -69,11 +69,11 @@ class EngineFleet:
             self._before[name] = source.health()
 
     def inherit(self, fleet: EngineFleet) -> None:
-        """Go on counting where a stopped fleet ended, and report its targets' health until they were polled anew."""
+        """Continue the counts of a stopped fleet, and report its health of each target until that is polled again."""
         self._gone, self._before = fleet._gone, fleet._before
 
     def health(self) -> list[SourceHealth]:
-        """How every target is doing; one that was only just restarted is as it was before."""
+        """Return the health of every target; of one that was just restarted, its health before."""
         found = {name: source.health() for name, (source, _) in self._running.items()}
         self._before = {
             name: health for name, health in self._before.items() if found.get(name, health).reason == "pending"
@@ -81,7 +81,7 @@ class EngineFleet:
         return [self._before.get(name, health) for name, health in found.items()]
 
     def totals(self) -> Counter[str]:
-        """Return what polling has cost over all targets, present and past: `bytes_received`, and polls `missed`."""
+        """Return `bytes_received` and polls `missed` over all targets, present and past."""
         totals = self._gone.copy()
         for source, _ in self._running.values():
             totals.update(_cost(source))

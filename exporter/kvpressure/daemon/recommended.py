@@ -1,6 +1,6 @@
-"""What is recommended for each engine: one first step an incident, predicted no more often than is worth the CPU.
+"""What is recommended for each engine: one first step per incident, predicted within a bound of CPU.
 
-It is followed for engines in trouble while nobody looks, so that it is a series which alerts read.
+Engines in trouble are advised on also while nobody requests a page, so that the first step is a series for alerts.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from typing import Final
 
 import structlog
 
+from kvpressure.advice.case import Case, Place
 from kvpressure.advice.recommendation import LOOK, NOTHING, Change, Recommendation, Setup
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action
-from kvpressure.model.view import CALM, EngineKey, EngineView
+from kvpressure.model.view import CALM, EngineKey, EngineView, decode_side_of, peers_of
 from kvpressure.net.threads import in_own_thread
 
 KEPT_SECONDS: Final = 15.0
 MAX_KEPT: Final = 8
-"""Engines predicted in so many seconds: a second or two of CPU, in the thread that draws. Others get the playbook."""
+"""Engines predicted within `KEPT_SECONDS`, one or two seconds of CPU in the thread that draws pages. Others get the
+playbook."""
 FORGOTTEN_SECONDS: Final = 600.0
-"""After so long without a look, what was recommended is another incident's."""
+"""A recommendation that was not followed for so long belongs to another incident."""
 RESTS_FACTOR: Final = 50.0
-"""Rest after each look, in seconds a second of CPU that it took: all of them take a fiftieth of a core."""
+"""Pause after each engine, per CPU second that it took: all of them take a fiftieth of a core."""
 FIRST_SECONDS: Final = 10.0
-"""Of a verdict, before its first look: an alert fires once, often before the verdict has settled."""
+"""Age of a verdict before its engine is first advised on: an alert fires once, often before the verdict is settled."""
 AGAIN_SECONDS: Final = 60.0
-"""An engine whose verdict stays is looked at again after so long: whether its step still holds."""
+"""Time after which an engine with the same verdict is advised on again."""
 
 Actions = tuple[Action, ...]
 Make = Callable[[EngineView, Change], Actions]
@@ -38,8 +41,32 @@ Make = Callable[[EngineView, Change], Actions]
 log = structlog.get_logger("kvpressure.daemon.recommended")
 
 
+def make_actions(
+    view: EngineView, standing: Change, *, target: Target | None, engines: Iterable[EngineView], thresholds: Thresholds
+) -> Actions:
+    """Return the advice on one of `engines`; `standing` is the change that was recommended before."""
+    if view.diagnosis is None:
+        return ()
+    from kvpressure.advice.advise import advise_on  # noqa: PLC0415 - 1.5 MiB that a node without trouble never needs
+
+    place = Place(
+        namespace=view.namespace,
+        pod=view.pod,
+        container="" if target is None else target.container,
+        url="" if target is None else target.url,
+        target=view.shown.target,
+        model_name=view.shown.model_name,
+        runtime=view.runtime,
+    )
+    peers, decode_side = peers_of(view, engines), decode_side_of(view, engines)
+    case = Case(
+        view.diagnosis, view.derived, view.limits, place, thresholds, view.observed, peers, standing, decode_side
+    )
+    return advise_on(case, silent=view.silence is not None)
+
+
 class Advised:
-    """What was advised on each engine, as of the time of its view. For any thread, one at a time."""
+    """The newest advice on each engine. For any thread, one at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,15 +75,15 @@ class Advised:
         self._recommended: dict[EngineKey, tuple[float, Recommendation]] = {}
 
     def advice(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
-        """Return what `make` gives for the view, the recommended step first; what it gave lately, where that holds.
+        """Return the actions of `make`, the recommended step first; those made lately, while the verdict is the same.
 
-        `replicas` is how many there are of the engine's model.
+        `replicas` is the number of replicas of the engine's model.
         """
         if view.diagnosis is None or view.silence is not None:
             return make(view, NOTHING)
         with self._lock:
             actions = self._advice(view, thresholds, replicas, make)
-            steps = {key: one for key, one in self._steps.items() if abs(view.t - one[0]) < FORGOTTEN_SECONDS}
+            steps = {key: step for key, step in self._steps.items() if abs(view.t - step[0]) < FORGOTTEN_SECONDS}
             steps.pop(view.key, None)
             if actions and _is_first_step(actions[0], calm=view.diagnosis.cause in CALM):
                 steps[view.key] = view.t, actions[0].key
@@ -64,7 +91,7 @@ class Advised:
         return actions
 
     def steps(self) -> dict[EngineKey, str]:
-        """Return the key of the first step for each engine, where there is one, as of its newest advice."""
+        """Return the key of the first step of each engine that has one, by its newest advice."""
         return {key: step for key, (_, step) in self._steps.items()}
 
     def _advice(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
@@ -80,7 +107,7 @@ class Advised:
         return actions
 
     def _follow(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
-        lately = {key: one for key, one in self._recommended.items() if abs(view.t - one[0]) < FORGOTTEN_SECONDS}
+        lately = {key: made for key, made in self._recommended.items() if abs(view.t - made[0]) < FORGOTTEN_SECONDS}
         _, recommendation = lately.get(view.key) or (view.t, Recommendation())
         self._recommended = {**lately, view.key: (view.t, recommendation)}
         setup = Setup.of(view.limits, replicas, restarts=0 if view.incident is None else view.incident.restarts)
@@ -90,12 +117,12 @@ class Advised:
 
 
 def _is_first_step(action: Action, *, calm: bool) -> bool:
-    """Return whether this is worth saying in an alert: it stands, or it is what would be done about trouble now."""
+    """Return whether an alert should name this action: it stands, or it is a remedy for the present trouble."""
     return action.since is not None or (not calm and bool(action.when) and action.key != LOOK)
 
 
 def _beside(view: EngineView, thresholds: Thresholds, action: Action) -> Action:
-    """Return an action that was predicted lately, beside what is shown now."""
+    """Return an action that was predicted lately, its prediction compared with the present values."""
     if action.expected is None:
         return action
     from kvpressure.advice.forecast import as_shown  # noqa: PLC0415 - it was predicted, so this is loaded already
@@ -104,41 +131,41 @@ def _beside(view: EngineView, thresholds: Thresholds, action: Action) -> Action:
 
 
 def _state(view: EngineView) -> tuple[object, ...]:
-    """Return what other advice would be given for."""
+    """Return the state of an engine that its advice depends on."""
     diagnosis = view.diagnosis
-    symptoms = () if diagnosis is None else tuple(one.state for one in diagnosis.symptoms.values())
+    symptoms = () if diagnosis is None else tuple(evidence.state for evidence in diagnosis.symptoms.values())
     verdict = None if diagnosis is None else (diagnosis.cause, diagnosis.detail, diagnosis.stage)
     return verdict, symptoms, view.limits, view.silence is None
 
 
 class Recommender:
-    """Looks at one engine at a time, in a thread: first at those without a look, then at the one looked at longest ago.
+    """Advises on one engine at a time, in a thread: first on new ones, then on the one that has waited longest.
 
-    `follow` advises on a view, as the page does; `steps` gives the first step, by engine.
+    `follow` advises on a view, as the page does; `steps` returns the first step by engine.
     """
 
     def __init__(self, follow: Callable[[EngineView], object], steps: Callable[[], Mapping[EngineKey, str]]) -> None:
         self._follow, self._steps = follow, steps
-        self._looked: dict[EngineKey, tuple[float, tuple[object, ...]]] = {}
+        self._followed: dict[EngineKey, tuple[float, tuple[object, ...]]] = {}
         self._since: dict[EngineKey, tuple[float, object]] = {}
         self._pending: asyncio.Future[float] | None = None
         self._rests_until = 0.0
 
-    def look(self, now: float, engines: Iterable[EngineView], thresholds: Thresholds) -> None:
-        """Start a look at the engine that is due, where one is and none is under way.
+    def start_next(self, now: float, engines: Iterable[EngineView], thresholds: Thresholds) -> None:
+        """Start advising on the engine that is due, where one is and none is under way.
 
-        `now` is a monotonic time of this machine, as CPU is, also where the daemon's clock goes faster.
+        `now` is this machine's monotonic time, as CPU time is, also where the daemon has a virtual clock.
         """
         views, steps = {view.key: view for view in engines}, self._steps()
-        self._since = {key: self._seen(now, view) for key, view in views.items()}
+        self._since = {key: self._cause_since(now, view) for key, view in views.items()}
         if self._pending is not None or now < self._rests_until:
             return
-        self._looked = {key: one for key, one in self._looked.items() if key in views}
+        self._followed = {key: last for key, last in self._followed.items() if key in views}
         due = [view for view in views.values() if self._is_due(now, view, thresholds, stands=view.key in steps)]
         if not due:
             return
-        view = min(due, key=lambda one: self._looked.get(one.key, (0.0,))[0])
-        self._looked[view.key] = now, _verdict(view)
+        view = min(due, key=lambda view: self._followed.get(view.key, (0.0,))[0])
+        self._followed[view.key] = now, _verdict(view)
 
         def timed() -> float:
             self._follow(view)
@@ -148,7 +175,7 @@ class Recommender:
         self._pending.add_done_callback(lambda done: self._done(now, done))
 
     def marked(self, engines: Iterable[EngineView]) -> tuple[EngineView, ...]:
-        """Return the views, each with the first step for its engine; none where nothing is wrong any more."""
+        """Return the views, each with its engine's first step unless nothing is wrong with it any more."""
         steps = self._steps()
         return tuple(
             replace(view, step=steps[view.key])
@@ -167,12 +194,12 @@ class Recommender:
                 return False
         elif now - since < min(FIRST_SECONDS, settle):
             return False
-        last = self._looked.get(view.key)
+        last = self._followed.get(view.key)
         if last is None or last[1] != _verdict(view) or now - last[0] >= AGAIN_SECONDS:
             return True
-        return last[0] < since + settle <= now  # what was said before it settled is looked at again
+        return last[0] < since + settle <= now  # advice from before the verdict settled is made again
 
-    def _seen(self, now: float, view: EngineView) -> tuple[float, object]:
+    def _cause_since(self, now: float, view: EngineView) -> tuple[float, object]:
         """Return since when an engine has had its cause, and the cause."""
         cause = None if view.diagnosis is None else view.diagnosis.cause
         before = self._since.get(view.key)

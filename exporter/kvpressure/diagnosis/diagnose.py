@@ -1,4 +1,4 @@
-"""From inputs to a diagnosis, with the memory that keeps verdicts from flapping."""
+"""From inputs to a diagnosis, with a hysteresis that keeps verdicts from flapping."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from kvpressure.diagnosis.facts import Facts, Inputs
 from kvpressure.diagnosis.judge import Judged, judge
 from kvpressure.diagnosis.missing import missing_evidence
 from kvpressure.diagnosis.rules import Rule
-from kvpressure.diagnosis.score import confidence
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.verdict import Cause, Diagnosis, Missing
@@ -17,18 +16,18 @@ from kvpressure.model.verdict import Cause, Diagnosis, Missing
 class Diagnostician:
     """Diagnoses one engine, poll after poll.
 
-    A new cause is told once it held `cause_hold_seconds` without a break, and no sooner than `cause_dwell_seconds`
-    after the last change; at once where a rule's condition is itself made of what lasted, and stays. From `unknown` the
-    first cause is told at once, and `unknown` itself is: neither contradicts a verdict, so the first verdict may also
-    be corrected without waiting that long.
+    A new cause is named once it was true for `cause_hold_seconds` without a break, and no sooner than
+    `cause_dwell_seconds` after the last change; at once where a rule's condition itself needs time, and lasts.
+    `unknown` is named at once, and so is the first cause after it: neither contradicts a verdict, so the first verdict
+    may also be corrected without waiting that long.
 
-    A new detail of the same cause is told once it held as long as a new cause must, and from "" at once. While the
-    evidence speaks for another cause than the one that is told, the detail stays what it was.
+    A new detail of the same cause is named once it was true for as long, and after "" at once. While the evidence
+    speaks for another cause than the named one, the detail stays what it was.
     """
 
     def __init__(self) -> None:
         self._named: Rule | None = None
-        """The rule whose cause and detail the verdict names; it may not be the one that holds now."""
+        """The rule whose cause and detail the verdict names; it may not be the one that is true now."""
         self._grounds = ""
         self._missing: tuple[Missing, ...] = ()
         self._since = self._pending_since = self._stays_until = 0.0
@@ -49,7 +48,7 @@ class Diagnostician:
             t=t,
             since=self._since,
             cause=rule.cause,
-            confidence=confidence(rule, facts),
+            confidence=scoring.confidence(rule, facts),
             score=scoring.score(inputs),
             stage=scoring.stage(inputs, rule, symptoms),
             symptoms=symptoms,
@@ -67,7 +66,7 @@ class Diagnostician:
         return self.stands_since
 
     def _follow(self, t: float, judged: Judged, facts: Facts) -> Rule:
-        """Return the rule that the verdict names, now that another may hold."""
+        """Return the rule that the verdict names, now that another may be true."""
         named, found = self._named, judged.rule
         if found.cause is not self._pending:
             self._pending, self._pending_since = found.cause, t
@@ -82,7 +81,7 @@ class Diagnostician:
         return found
 
     def _changes(self, t: float, named: Rule, found: Rule, thresholds: Thresholds) -> bool:
-        """Whether another rule is named now, and since when its cause holds and how long it stays if so."""
+        """Whether another rule is named now; if so, since when its cause is named and how long it stays is set."""
         if found.cause is named.cause:
             if found.detail == named.detail or not named.detail:
                 return True
@@ -92,8 +91,8 @@ class Diagnostician:
         if NOT_KNOWN in (named.cause, found.cause):
             self._since = self._stays_until = t
             return True
-        held = t - self._pending_since >= thresholds.cause_hold_seconds and t >= self._stays_until
-        if not (held or found.has_lasted):
+        lasted = t - self._pending_since >= thresholds.cause_hold_seconds and t >= self._stays_until
+        if not (lasted or found.has_lasted):
             return False
         self._since, self._stays_until = t, t + thresholds.cause_dwell_seconds
         return True

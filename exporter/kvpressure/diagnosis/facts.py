@@ -1,4 +1,4 @@
-"""What is judged: the numbers of one moment, and, for rules, the symptoms in them and the cause that holds so far."""
+"""What is judged: the numbers of one moment, and, for rules, the symptoms in them and the cause named before."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Inputs:
     """Everything one verdict depends on.
 
     `batch_baseline`, `step_tokens_baseline` and `kv_usage_baseline` are the engine's own healthy values,
-    `memory_rise_ratio` the share of device memory gained over the window, `starts` how often the server was seen to
-    start in the last ten minutes; None where not known.
-    `external_evidence` is what other sources bring (pods, logs, host), by symptom. `declared` are the limits it was
-    started with, by name. `signals` are what its page tells of, `optional_signals` what pages of its runtime may tell.
+    `memory_rise_ratio` the share of device memory gained over the window, `starts` how often the server started in the
+    last ten minutes; None where not known.
+    `external_evidence` is what other sources report (pods, logs, host), by symptom. `declared` are the limits it was
+    started with, by name. `signals` are those of its page, `optional_signals` those that pages of its runtime may have.
     """
 
     derived: Derived
@@ -43,7 +43,7 @@ class Inputs:
 
     @property
     def canary_enabled(self) -> bool:
-        """Whether engines are asked for a token (`engines.canary`)."""
+        """Whether engines get requests of one token (`engines.canary`)."""
         return CANARY_UNANSWERED in self.external_evidence
 
     def value(self, *path: str) -> float | None:
@@ -64,8 +64,8 @@ class Inputs:
 class Facts:
     """Everything that rules read at time `t`.
 
-    `cause_before` is the cause that the verdict before named, `standing_since` since when the engine has got nowhere,
-    None where it gets somewhere. `answers` keeps what predicates have answered about it already.
+    `cause_before` is the cause that the verdict before named, `standing_since` since when the engine makes no progress,
+    None where it does. `states` caches those of predicates.
     """
 
     inputs: Inputs
@@ -73,7 +73,7 @@ class Facts:
     cause_before: Cause
     t: float = 0.0
     standing_since: float | None = None
-    answers: dict[Predicate, bool | None] = field(default_factory=dict)
+    states: dict[Predicate, bool | None] = field(default_factory=dict)
     window: VerdictWindow = field(init=False)
     thresholds: Thresholds = field(init=False)
 
@@ -82,16 +82,16 @@ class Facts:
 
     @property
     def most_sequences(self) -> float | None:
-        """How many may run at once: as declared, else as the page tells; None where neither does."""
+        """How many requests may run at once: as declared, else by the page; None where not known."""
         return self.inputs.declared.get("max_num_seqs", self.window.fit.seats)
 
     def symptom(self, name: str) -> bool | None:
-        """Whether a symptom holds; None where it cannot be judged, or nobody looks for it."""
+        """Return whether a symptom is there; None where it cannot be judged, or is not looked for."""
         found = self.symptoms.get(name)
         return None if found is None else found.state
 
     def text(self, name: str) -> str:
-        """Return what was seen of a symptom, as a sentence."""
+        """Return the text of a symptom as a sentence."""
         return sentence(self.symptoms[name].text)
 
 

@@ -1,4 +1,4 @@
-"""The verdict of one moment: the first rule that holds, and the rules before it that could not be judged."""
+"""The verdict of one moment: the first true rule, and the rules before it that could not be judged."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TABLE: Final[tuple[Rule, ...]] = tuple(BY_ID[name] for name in PRECEDENCE)
 
 
 class Judged(NamedTuple):
-    """The rule that holds, and those before it of which nobody knows whether they do."""
+    """The first true rule, and the rules before it that are unknown."""
 
     rule: Rule
     unjudged: tuple[Rule, ...]
 
 
 def judge(facts: Facts) -> Judged:
-    """Return the first rule of the table that holds, asked in its order and no further."""
+    """Return the first true rule of the table, with the unknown ones before it; later ones are not evaluated."""
     unjudged: list[Rule] = []
     for rule in TABLE:
         answer = rule.when.state(facts)
@@ -33,4 +33,4 @@ def judge(facts: Facts) -> Judged:
             return Judged(rule, tuple(unjudged))
         if answer is None:
             unjudged.append(rule)
-    raise AssertionError("the last rule of the table always holds")
+    raise AssertionError("the last rule of the table is always true")

@@ -58,7 +58,7 @@ SOURCES: Final[tuple[EvidenceSource, ...]] = (
     ),
     *exported("kvpressure.diagnosis.rules", "EVIDENCE"),
 )
-"""Evidence that comes from elsewhere than the engine's page; the last, that files in `rules` bring along themselves."""
+"""Evidence of other sources than the engine's page; the last are those that files in `rules` declare."""
 
 _OF_SYMPTOM: Final[Mapping[str, str]] = {
     "gpu_compute_low": "gpu",
@@ -66,7 +66,7 @@ _OF_SYMPTOM: Final[Mapping[str, str]] = {
     "cpu_pressed": "cpu",
     CANARY_UNANSWERED: "canary",
 }
-"""Where expected symptoms come from: without them a verdict is less sure."""
+"""The sources of expected symptoms: without them a verdict is less certain."""
 
 _MOOT: Final[Mapping[str, Callable[[Inputs], bool]]] = {
     "fetching": lambda inputs: inputs.window.deferral.connector is False,
@@ -74,16 +74,15 @@ _MOOT: Final[Mapping[str, Callable[[Inputs], bool]]] = {
     "waiting_deferred": lambda inputs: inputs.window.queue.waiting == 0.0,
     "timed_evictions": lambda inputs: inputs.window.eviction.by_events,
 }
-"""Signals that would tell nothing although they are missing: no connector brings KV, nobody waits."""
+"""Signals that are missing and would add nothing: no connector brings KV, no request waits."""
 
 
 def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
-    """Return what would make a verdict surer, and is not there; of the page first.
+    """Return the missing evidence that would make a verdict more certain; that of the page first.
 
-    What the rule rests on, whatever would decide a rule that goes before it and could not be judged, and the symptoms
-    that it expects. A calm verdict asks for no other source than the page, but for KV events where nothing else tells
-    prompts that were evicted from new ones; one of the KV cache is settled by the page, so that symptoms from elsewhere
-    only raise its confidence.
+    It is what the rule rests on, what would decide the unknown rules before it, and the symptoms that it expects. A
+    calm verdict needs no other source than the page, but for KV events where nothing else distinguishes evicted prompts
+    from new ones; one of the KV cache is settled by the page, so that other symptoms only raise its confidence.
     """
     rule = judged.rule
     lacking = rule.when.evidence.union(*(before.when.lacks(facts) for before in judged.unjudged))

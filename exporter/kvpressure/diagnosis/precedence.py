@@ -1,4 +1,4 @@
-"""The order of the rules: the first that holds is the verdict."""
+"""The order of the rules: the first true one is the verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRECEDENCE: Final = (
     # Nothing can be judged.
     "unknown.too_few_polls",
     "unknown.no_activity",
-    # It gets nowhere. Whoever gives a token all the same is not stuck: its page is late.
+    # No progress. An engine that gives a token all the same is not stuck: its page is late.
     "host.front_end_late",
     "host.cpu_late",
     "unknown.statistics_late",
@@ -28,14 +28,14 @@ PRECEDENCE: Final = (
     "idle.no_demand",
     "idle.streams",
     "unknown.no_queue",
-    # Those whose KV is on its way have their place in the cache already: they are not what the cache stops.
+    # Requests whose KV is on its way have their place in the cache already: the cache does not stop them.
     "deferred.transfer",
     "deferred.remote_kv",
     "deferred.offload",
     "deferred.external_kv",
     # KV stops demand from running.
     "kv.nothing_runs",
-    # What a gateway keeps free is kept free by it, and not by a watermark.
+    # What a gateway keeps free is no watermark of the engine's.
     "gateway.kv_usage",
     "kv.watermark",
     "kv.preemption",
@@ -45,7 +45,7 @@ PRECEDENCE: Final = (
     "kv.stays_longest",
     "kv.stays_preempted",
     "kv.stays",
-    # The engine says that it put them off.
+    # The engine says that it defers requests.
     "deferred.lora_slots",
     "deferred.several_kinds",
     "deferred.grammar",
@@ -53,7 +53,7 @@ PRECEDENCE: Final = (
     "unknown.layers_differ",
     "unknown.reservations",
     "unknown.cold_start",
-    # Steps full of prompts that are computed again are the cache's doing, not the load's.
+    # Steps full of prompts that are computed again are caused by the cache, not by the load.
     "kv.eviction",
     "compute.queued_prefill",
     "gateway.own_limit",
@@ -68,7 +68,7 @@ PRECEDENCE: Final = (
     "compute.mixed",
     "host.front_end",
     "host.cpu",
-    # A queue that nothing above explains, on a page that does not tell what it waits for.
+    # A queue that nothing above explains, on a page that does not say what it waits for.
     "deferred.must_be_lora_slots",
     "deferred.must_be_remote_kv",
     "deferred.must_be_offload",

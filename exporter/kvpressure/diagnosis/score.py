@@ -15,7 +15,7 @@ from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
 def score(inputs: Inputs) -> float | None:
-    """KV pressure, 0..1: what KV itself shows, raised by what it costs. None when the engine tells nothing of it.
+    """KV pressure, 0..1: what KV itself shows, raised by what it costs. None when none of it is known.
 
     Each of admission blocking, preemption, eviction and saturation alone can make it high; batch collapse, inflation
     and idle compute only raise it, for they have other causes too. Monotone in every piece of evidence.
@@ -139,11 +139,11 @@ def _eviction_shows(facts: Facts) -> float:
 
 
 def _weighed(name: str, facts: Facts) -> tuple[bool | None, float]:
-    """Whether a symptom holds, and how much that counts."""
+    """Return whether a symptom is there, and how much that counts."""
     core = facts.thresholds.confidence_core_weight_factor
     if name == KV_SHOWS:
         return any(facts.symptom(symptom) for symptom in _KV), core
     if name == CANARY_UNANSWERED:
-        # Nothing shows more directly that an engine answers nobody; that nobody asked it says nothing.
+        # Nothing shows more directly that an engine does not answer; that no request was sent says nothing.
         return (True, core) if facts.symptom(name) else (None, 0.0)
     return facts.symptom(name), 1.0

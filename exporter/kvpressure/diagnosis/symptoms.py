@@ -1,4 +1,4 @@
-"""What can be measured of an engine's trouble, a function per symptom. Adding one is a function and a row of `_ALL`."""
+"""The symptoms of an engine's trouble, a function for each. Adding one is a function and a row of `_ALL`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def judge_all(inputs: Inputs) -> Symptoms:
     """Return every symptom by name, in a fixed order.
 
     `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
-    requests are sent (decisions 0270, 0280), `evicting` only where the engine was seen with a slower turnover of its
-    cache (decision 0411), those of `judge_symptom` in files of `rules` only where it returns any.
+    requests are sent (decisions 0270, 0280), `evicting` only where hits at a slower turnover of its cache are known
+    (decision 0411), those of `judge_symptom` in files of `rules` only where it returns any.
     """
     found = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:
@@ -37,7 +37,7 @@ def judge_all(inputs: Inputs) -> Symptoms:
 
 @cache
 def _optional() -> tuple[Callable[[Inputs], Evidence | None], ...]:
-    """Return how symptoms are judged that an optional source alone shows, each beside the rules that read it."""
+    """Return the functions for symptoms that only an optional source shows, each beside the rules that read it."""
     return exported("kvpressure.diagnosis.rules", "judge_symptom")
 
 
@@ -95,7 +95,7 @@ def _memory_rising(inputs: Inputs) -> Evidence:
 
 
 def _batch_collapse(inputs: Inputs) -> Evidence:
-    """Judge whether the engine decodes far fewer sequences per step than want to be.
+    """Judge whether the engine decodes far fewer sequences per step than there is demand for.
 
     Demand exceeds the batch, and batch p95 is 1 or 2, or under half of demand and under the engine's healthy p95.
     """
@@ -131,7 +131,7 @@ def _admission_blocked(inputs: Inputs) -> Evidence:
 
 
 def _kv_saturated(inputs: Inputs) -> Evidence:
-    """Judge mean use with requests waiting in most polls; a full cache that nobody waits for is well used."""
+    """Judge mean use with requests waiting in most polls; a full cache without a queue is well used."""
     threshold = inputs.thresholds.kv_saturated_min_ratio
     usage, waiting = inputs.window.kv_usage_ratio, inputs.window.queue.waiting_ratio
     if usage is None or waiting is None:
@@ -166,7 +166,7 @@ def _evicting(inputs: Inputs) -> Evidence:
 def _latency_inflated(inputs: Inputs) -> Evidence:
     """Judge the larger inflation of end-to-end and inter-token p95; what longer answers explain is none.
 
-    That those who finished were not late says nothing while a queue is not served: who waits in it has not finished.
+    Finished requests that were not late say nothing while a queue is not served: those in it have not finished.
     """
     value, kind = inputs.inflation()
     growth = inputs.window.answers.growth_factor
@@ -208,7 +208,7 @@ def _frontend_slow(inputs: Inputs) -> Evidence:
 
 
 def _load_shed(inputs: Inputs) -> Evidence:
-    """Judge the share of requests refused; whoever sent them may have tried again, here or elsewhere."""
+    """Judge the share of requests refused; clients may have tried again, here or elsewhere."""
     rate = inputs.value("requests_refused_per_second")
     each = "" if rate is None else f" ({rate:.1f} a second)"
     text = f"requests that the engine refused, of those sent{each}"
@@ -216,7 +216,7 @@ def _load_shed(inputs: Inputs) -> Evidence:
 
 
 def _restarting(inputs: Inputs) -> Evidence:
-    """Judge the server starts seen in ten minutes, or what the pod's state says."""
+    """Judge the server starts in ten minutes, or what the pod's state says."""
     threshold = inputs.thresholds.restarting_min_count
     if (pod := inputs.external_evidence.get("restarting")) is not None:
         return Evidence("restarting", pod.state, pod.text, None, threshold, "count")

@@ -27,15 +27,15 @@ from kvpressure.signals.octaves import Octaves
 
 __all__ = ["Pipeline", "PipelineSettings"]
 
-STUCK_TOLD_WITHIN_SECONDS: Final = 5.0
-"""Polls are a second apart; whatever is not told by then is not what it was waited for."""
+STUCK_NAMED_WITHIN_SECONDS: Final = 5.0
+"""Polls are a second apart; an engine that is not named stuck by then is not."""
 
 RESTORED_SECONDS: Final = 86_400.0
-"""How long what was restored waits for its engine: one that is away for a day comes back as another."""
+"""How long restored baselines wait for their engine: one that is away for a day comes back as another."""
 
 
 class Pipeline:
-    """State of every engine and GPU seen lately."""
+    """State of every engine and GPU that was read lately."""
 
     def __init__(self, settings: PipelineSettings, thresholds: Thresholds) -> None:
         self.settings = settings
@@ -56,12 +56,12 @@ class Pipeline:
         self._canary_times: CanaryTimes | None = None
 
     def set_environment(self, now: float, environment: Environment) -> None:
-        """Judge with what pods, logs and host tell from now on."""
+        """Judge with what pods, logs and host report from now on."""
         self._environment = self._with_reports(now, environment) if environment.reports else environment
         self._container_restarts.update(now, environment.containers)
 
     def _with_reports(self, now: float, environment: Environment) -> Environment:
-        """Let what is reported of several engines be shared by those of them that answer."""
+        """Return the environment with reports of several engines shared by those of them that answer."""
         stale_seconds = self.settings.engine_stale_seconds
         answer = {target for target, t in self._last_page.items() if abs(now - t) <= stale_seconds}
         reports = tuple(
@@ -79,7 +79,7 @@ class Pipeline:
         return {**self._restored, **{key: healthy for key, healthy in found.items() if healthy}}
 
     def restore_baselines(self, baselines: Mapping[EngineKey, Healthy]) -> None:
-        """Start from these once their engines are seen; of an engine that is known already nothing changes."""
+        """Start from these once their engines are read; of an engine that is known already nothing changes."""
         self._restored, self._restored_t = dict(baselines), None
 
     @property
@@ -95,7 +95,7 @@ class Pipeline:
                 engine.canary = CanaryWatch()
 
     def canaries_wanted(self, now: float) -> Sequence[CanaryWanted]:
-        """Return the engines to ask for one token now; none that does not answer for its page."""
+        """Return the engines that are due for a request of one token; none whose page is not answered."""
         if (times := self._canary_times) is None:
             return ()
         ranks = Counter((key.target, key.model_name) for key in self._engines)
@@ -106,17 +106,17 @@ class Pipeline:
         ]
 
     def canary_sent(self, key: EngineKey, t: float) -> None:
-        """Note that an engine is being asked for one token since `t`."""
+        """Note that a request of one token is under way since `t`."""
         if (engine := self._engines.get(key)) is not None:
             engine.canary.sent(t)
 
     def on_canary(self, key: EngineKey, report: CanaryReport) -> None:
-        """Take in what came of that; the next poll is judged with it."""
+        """Take in the result of that request; the next poll is judged with it."""
         if (engine := self._engines.get(key)) is not None and self._canary_times is not None:
             engine.canary.take(report)
 
     def on_page(self, target: Target, page: EnginePage) -> list[EngineView]:
-        """Take one page in; gives the new view of every engine on it."""
+        """Take one page in; return the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
         self._last_page[target.name] = page.t
         environment = EngineEnvironment(
@@ -145,7 +145,7 @@ class Pipeline:
             self._gpu_views[sample.uuid] = GpuView(window.last, derive_gpu(window))
 
     def declared(self, target: Target) -> Sequence[DeclaredLimit] | None:
-        """Return the limits an engine was started with, from discovery or its process; None when nobody read them."""
+        """Return the limits an engine was started with, from discovery or its process; None when they were not read."""
         return self._environment.limits.get(container_of(target)) if target.limits is None else target.limits
 
     def expire(self, now: float) -> None:
@@ -176,9 +176,9 @@ class Pipeline:
         return tuple(view for view in views if not self._is_stale(view, now))
 
     def not_yet_stuck(self, now: float) -> bool:
-        """Whether an engine that answers has got nowhere so far, and for too short a time to be told from a pause."""
+        """Whether an engine that answers makes no progress, for too short a time to distinguish it from a pause."""
         thresholds = self.thresholds
-        longest = thresholds.stuck_frozen_min_seconds + thresholds.cause_hold_seconds + STUCK_TOLD_WITHIN_SECONDS
+        longest = thresholds.stuck_frozen_min_seconds + thresholds.cause_hold_seconds + STUCK_NAMED_WITHIN_SECONDS
         return any(
             view.diagnosis is not None
             and not CATALOGUE[view.diagnosis.cause].stands_still

@@ -1,4 +1,4 @@
-"""What is remembered of one engine from poll to poll, and how one poll more becomes a view. PURE."""
+"""What is remembered of one engine from poll to poll, and how one more poll becomes a view. PURE."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment, role_of_code
+from kvpressure.model.incident import Price
 from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Stage
-from kvpressure.model.view import LOSING, EngineKey, EngineView, Price
+from kvpressure.model.view import LOSING, EngineKey, EngineView
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context
@@ -30,7 +31,7 @@ from kvpressure.signals.gpu import whole_gpus
 from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.optional import with_reports
 from kvpressure.signals.past import EngineHistory, Features
-from kvpressure.signals.windows import stepped_back
+from kvpressure.signals.points import stepped_back
 from kvpressure.simulation.unconstrained import KNEE_EVERY_SECONDS, UnconstrainedThroughput
 
 _PREDICTABLE: Final = those(lambda row: row.predictable)
@@ -41,9 +42,9 @@ class PipelineSettings:
     """Lengths of the windows and the caps.
 
     A GPU's reading older than `staleness_seconds` is not shown, nor is an engine's older than `engine_stale_seconds`,
-    which leaves room for a page that takes a poll's whole deadline. With `always_observed`, views tell what predictions
-    start from of engines too for which there is nothing to change. What is lost is not counted over a time between two
-    polls that is longer than `longest_interval_seconds`: nobody knows what it was like.
+    which leaves room for a page that takes a poll's whole deadline. With `always_observed`, views have the start of
+    predictions also for engines for which there is nothing to change. What is lost is not counted over a time between
+    two polls that is longer than `longest_interval_seconds`: it is not known what happened in it.
     """
 
     window_seconds: float = 60.0
@@ -61,10 +62,9 @@ class PipelineSettings:
 class EngineEnvironment:
     """What is known around the engines of one page when it is judged.
 
-    `common` is what surrounds all engines. `declared` are the limits they were started with, None when nobody could
-    read them; `gpus` serve them and no other.
-    `restarted` says that another process answers than before, `starts` and `container_restarts` how often lately
-    (None: not known).
+    `common` is what surrounds all engines. `declared` are the limits they were started with, None when these could not
+    be read; `gpus` serve them and no other. `restarted`: another process answers than before; `starts` and
+    `container_restarts` are how often that happened lately (None: not known).
     """
 
     target: Target
@@ -96,7 +96,7 @@ class EngineState:
 
     @property
     def stands_since(self) -> float | None:
-        """Since when it has got nowhere, None where it does."""
+        """Since when it makes no progress, None where it does."""
         return self._diagnostician.stands_since
 
     def step(
@@ -107,7 +107,7 @@ class EngineState:
         settings: PipelineSettings,
         thresholds: Thresholds,
     ) -> EngineView | None:
-        """Take one poll in; the view after it, None for a poll that is not newer than the last.
+        """Take one poll in; return the view after it, None for a poll that is not newer than the last.
 
         It is judged by `thresholds`, whatever polls before were judged by; what is known of healthy states stays.
         """
@@ -180,7 +180,7 @@ class EngineState:
             return features, {}
         canary, newest = self.canary, features.verdict_window
         canary.follow(self.past.newest, newest.progress)
-        if canary.only_asked(features.t, newest.seconds):
+        if canary.only_canary(features.t, newest.seconds):
             demand = None if newest.queue.demand is None else 0.0
             newest = replace(newest, busy=False, queue=replace(newest.queue, demand=demand))
         features = replace(features, verdict_window=newest, derived=features.derived | canary.families())

@@ -1,1 +1,1 @@
-"""Engines' pages, from the list of targets to samples: the requests, the reading, and recordings of it."""
+"""Engines' pages, from targets to samples: requests, parsing, and recordings of pages."""

@@ -1,4 +1,4 @@
-"""Asks one engine for one token through its own API, within every bound that its metrics page is read in."""
+"""Requests one token of an engine through its own API, with the limits of requests for its metrics page."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ from kvpressure.net.schedule import Clock
 from kvpressure.printable import brief
 from kvpressure.runtimes.runtime import Asking
 
-LARGEST_ANSWER_BYTES: Final = 64 * 1024
-"""A completion of one token takes half a kilobyte, a list of models some more."""
+MAX_ANSWER_BYTES: Final = 64 * 1024
+"""A completion of one token is half a kilobyte long, a list of models somewhat longer."""
 
 LIST_SECONDS: Final = 10.0
-"""For the list of models, which says nothing of the engine: the API process makes it alone."""
+"""For the list of models, which is no evidence of the engine: the API process answers it alone."""
 
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
 MODELS: Final = "/v1/models"
 _PROMPT: Final = "a"
 _ANSWER: Final = {COMPLETIONS: "choices", EMBEDDINGS: "data"}
-_TURNED_AWAY: Final = (429, 503)
+_REJECTED: Final = (429, 503)
 _UNAUTHORIZED: Final = (401, 403)
 
 
 class _NotPossibleError(Exception):
-    """The server takes no request of one token; the message says why."""
+    """The server does not accept requests of one token; the message says why."""
 
 
 @record
-class AskedEngine:
-    """The engine of a canary: `model_name` as its page has it, "" to take the first that the server lists.
+class CanaryTarget:
+    """The engine of a canary: `model_name` as on its page, "" for the first that the server lists.
 
-    `rank` is set where one of several ranks behind the server is meant. `api_key_file` replaces the target's own
-    credentials.
+    `rank` is set where several ranks serve behind the target. `api_key_file` replaces the target's own credentials.
     """
 
     target: Target
@@ -51,9 +50,9 @@ class AskedEngine:
 
 
 class CanarySource:
-    """One engine. What was learned of its API, the path and the model's name, is kept from one request to the next."""
+    """Sends canaries to one engine. The path and the model's name are kept from one request to the next."""
 
-    def __init__(self, engine: AskedEngine, clock: Clock, *, deadline_seconds: float) -> None:
+    def __init__(self, engine: CanaryTarget, clock: Clock, *, deadline_seconds: float) -> None:
         self._engine = engine
         self._clock = clock
         self._deadline_seconds = deadline_seconds
@@ -61,42 +60,42 @@ class CanarySource:
         self._listed = False
         self._path = COMPLETIONS
 
-    async def ask(self) -> CanaryReport:
-        """Send one request, and with it at most three that find out how; raises nothing but cancellation."""
+    async def send(self) -> CanaryReport:
+        """Send one canary, with at most three requests for path and model; raises nothing but cancellation."""
         self._sent, self._began = self._clock.wall(), self._clock.monotonic()
         rank, named_in = self._engine.rank, self._engine.asking.rank_header
         if rank is not None and not (named_in and rank.isascii() and rank.isdecimal()):
-            return self._not_possible("several ranks serve behind this address, and none can be asked by itself")
+            return self._not_possible("several ranks serve behind this address, and none can be reached alone")
         target, key = self._engine.target, self._engine.api_key_file
         own = Authorization(target.bearer_token_file, target.basic_auth)
         authorization = Authorization(key, None, setting="engines.canary.api_key_file") if key else own
-        client = HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=LARGEST_ANSWER_BYTES)
+        client = HttpClient(self._clock, tls=target.tls, authorization=authorization, cap_bytes=MAX_ANSWER_BYTES)
         try:
-            return await self._ask(client)
+            return await self._send(client)
         except _NotPossibleError as error:
             return self._not_possible(str(error))
         except UnansweredError:
-            said = f"a request of one token got no answer in {self._deadline_seconds:g} s"
-            return self._report(CanaryResult.TIMEOUT, said, unanswered=True)
+            text = f"a request of one token got no answer in {self._deadline_seconds:g} s"
+            return self._report(CanaryResult.TIMEOUT, text, unanswered=True)
         except HttpStatusError as error:
             return self._not_possible(error.sentence)
         except SourceError as error:
             result = CanaryResult.TIMEOUT if error.reason == "timeout" else CanaryResult.ERROR
-            long = f"the answer is longer than {LARGEST_ANSWER_BYTES // 1024} KiB"
-            why = long if error.reason == "too_large" else error.sentence
+            too_large = f"the answer is longer than {MAX_ANSWER_BYTES // 1024} KiB"
+            why = too_large if error.reason == "too_large" else error.sentence
             return self._report(result, f"a request of one token failed: {why}")
         finally:
             await client.aclose()
 
-    async def _ask(self, client: HttpClient) -> CanaryReport:
+    async def _send(self, client: HttpClient) -> CanaryReport:
         if not self._model:
             await self._look_up_model(client)
         reply = await self._post(client, self._path)
         if reply.status == 404 and await self._look_up_model(client):
             reply = await self._post(client, self._path)
-        if _not_taken(reply) and self._path == COMPLETIONS:
+        if _is_unsupported(reply) and self._path == COMPLETIONS:
             other = await self._post(client, EMBEDDINGS)
-            if not _not_taken(other):
+            if not _is_unsupported(other):
                 self._path, reply = EMBEDDINGS, other
         return self._judge(reply)
 
@@ -104,19 +103,19 @@ class CanarySource:
         status, path = reply.status, self._path
         if status == 200:
             return self._answered(reply, path)
-        if status in _TURNED_AWAY and not self._is_dead(reply):
-            said = (
+        if status in _REJECTED and not self._is_dead(reply):
+            text = (
                 f"the server turned a request of one token away ({status}): it lives, which says nothing of its engine"
             )
-            return self._report(CanaryResult.REFUSED, said)
+            return self._report(CanaryResult.REFUSED, text)
         if status >= 500:
-            said = f"a request of one token was answered with {status}"
+            text = f"a request of one token was answered with {status}"
             if self._is_dead(reply):
-                return self._report(CanaryResult.ERROR, f"{said}: the engine process is dead", unanswered=True)
-            return self._report(CanaryResult.ERROR, f"{said}, which does not say whether the engine works")
+                return self._report(CanaryResult.ERROR, f"{text}: the engine process is dead", unanswered=True)
+            return self._report(CanaryResult.ERROR, f"{text}, which does not say whether the engine works")
         if status in _UNAUTHORIZED:
             raise _NotPossibleError(
-                f"{path} asks for an API key ({status}): name its file in engines.canary.api_key_file"
+                f"{path} requires an API key ({status}): name its file in engines.canary.api_key_file"
             )
         raise _NotPossibleError(f"{path} answered with {status}")
 
@@ -129,14 +128,14 @@ class CanarySource:
         return self._report(CanaryResult.ANSWERED, f"a request of one token was answered in {took}", unanswered=False)
 
     async def _look_up_model(self, client: HttpClient) -> bool:
-        """Take the first model that the server lists; False where that is no news. Asked once."""
+        """Use the first model that the server lists; False where that is not another one. Requested once."""
         if self._listed:
             return False
         self._listed = True
         try:
             answer = await client.get(self._url(MODELS), LIST_SECONDS)
         except SourceError:
-            return False  # what the list is asked for decides
+            return False  # the canary itself decides
         found = _parsed(answer.body)
         models = found.get("data") if isinstance(found, dict) else None
         first = models[0] if isinstance(models, list) and models else None
@@ -147,18 +146,18 @@ class CanarySource:
         return True
 
     async def _post(self, client: HttpClient, path: str) -> Reply:
-        asked: dict[str, object] = {"model": self._model}
+        body: dict[str, object] = {"model": self._model}
         if path == COMPLETIONS:
-            asked |= {"prompt": _PROMPT, "max_tokens": 1, "temperature": 0, "stream": False}
+            body |= {"prompt": _PROMPT, "max_tokens": 1, "temperature": 0, "stream": False}
         else:
-            asked |= {"input": _PROMPT}
+            body |= {"input": _PROMPT}
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._engine.rank is not None:
             headers[self._engine.asking.rank_header] = self._engine.rank
-        return await client.post(self._url(path), json.dumps(asked).encode(), self._deadline_seconds, headers)
+        return await client.post(self._url(path), json.dumps(body).encode(), self._deadline_seconds, headers)
 
     def _url(self, path: str) -> URL:
-        """Beside the metrics page: a server below a prefix has both there."""
+        """Return the address of `path`, below the prefix of the metrics page."""
         target, page = self._engine.target, self._engine.asking.page
         prefix = target.path.removesuffix(page) if target.path.endswith(page) else ""
         return URL(target.url + prefix + path)
@@ -174,9 +173,9 @@ class CanarySource:
         return CanaryReport(self._sent, self._clock.wall(), result, unanswered, brief(text, 300))
 
 
-def _not_taken(reply: Reply) -> bool:
-    """Whether the server understood the request and does not serve such."""
-    return 400 <= reply.status < 500 and reply.status not in (*_UNAUTHORIZED, *_TURNED_AWAY)
+def _is_unsupported(reply: Reply) -> bool:
+    """Return whether the server does not serve such requests."""
+    return 400 <= reply.status < 500 and reply.status not in (*_UNAUTHORIZED, *_REJECTED)
 
 
 def _parsed(body: bytes) -> Any:

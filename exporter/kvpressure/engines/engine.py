@@ -1,13 +1,13 @@
 """Polls the metrics page of one engine.
 
-Asks for the few series each poll needs (`name[]`) where the server honours it, for the whole page where it does not;
-histograms and the cache configuration come along every few polls. One task, one connection and never more than one
-request per target: a slow answer delays only itself, and an engine in trouble is not asked twice at a time.
+Requests the few series that each poll needs (`name[]`) where the server honours it, else the whole page; histograms and
+the cache configuration every few polls. One task, one connection and one request at a time per target: a slow response
+delays no other target, and an engine in trouble has at most one request to answer.
 
-Long pages of all targets are read by one thread: those it knows at once, those it has to learn one after the other.
-A page whose layout is remembered takes milliseconds and no step. One that has to be learned takes up to seconds and,
-meanwhile, twenty times its size in memory: so the first never wait for the second, and only one of those is under way.
-One thread, because it holds the interpreter: several would only take more of it from the event loop.
+Long pages of all targets are parsed by one thread: those with a known layout at once, the others one after the other. A
+page with a known layout takes milliseconds and one step. One with a new layout takes up to seconds and, meanwhile,
+twenty times its size in memory: the former never wait for the latter, and one of the latter is under way at a time.
+More threads would only take more of the interpreter from the event loop.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _Job = tuple[Steps[Any], Callable[[Any, BaseException | None], None]]
 
 
 class LongPages:
-    """A daemon thread that starts with the first page; nothing waits for it when the process ends."""
+    """A daemon thread that parses long pages, started with the first one."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self, steps: Steps[T]) -> asyncio.Future[T]:
-        """Begin; the future has the result, or what was raised. Work whose future was cancelled goes on to its end."""
+        """Return the future of the steps' result; they also run to their end when it is cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((steps, partial(_settle, loop, future)))
@@ -73,16 +73,16 @@ class LongPages:
 
 
 def _step(job: _Job) -> bool:
-    """Go on with a page; true when that was its end."""
+    """Take one step of a page; return whether it was the last."""
     steps, settle = job
     try:
         next(steps)
     except StopIteration as done:
         settle(done.value, None)
-    except Exception as error:  # noqa: BLE001 whatever it is, it belongs to the one who waits
+    except Exception as error:  # noqa: BLE001 - raised where the future is awaited
         settle(None, error)
     else:
-        time.sleep(0)  # the event loop first
+        time.sleep(0)  # let the event loop run
         return False
     return True
 
@@ -98,24 +98,24 @@ def _settle(
         else:
             future.set_exception(error)
 
-    with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+    with suppress(RuntimeError):  # the loop is closed, and the future no longer awaited
         loop.call_soon_threadsafe(settle)
 
 
 PARSE_SECONDS: Final = 30.0
-"""Beside its requests a poll may wait that long for its page to be read: long pages are read one after the other."""
+"""How long a poll may wait for its page to be parsed, beside its requests: long pages are parsed one by one."""
 
 INLINE_BYTES: Final = 256 * 1024
-"""Four ranks' full pages; reading this much takes a few milliseconds at worst."""
+"""Four ranks' full pages; parsing this much takes a few milliseconds at most."""
 
 _long_pages: Final = LongPages()
 
 
 @record
 class PollNames:
-    """The sample names to ask for: at each poll, and (histograms and cache configuration too) every few polls.
+    """The sample names to request: `poll` at each poll, `full` (with histograms and cache configuration) every few.
 
-    Once a page has said which runtime it is of, those of `own` are requested instead, where that has the runtime.
+    Once a page has shown its runtime, the names of that runtime in `own` are requested, where it has any.
     """
 
     poll: tuple[str, ...]
@@ -125,9 +125,9 @@ class PollNames:
 
 @record
 class EngineSourceStats:
-    """What one target's polling has cost since it began; `bytes_received` counts bodies, failed ones too.
+    """Counts of one target's polling; `bytes_received` includes the bodies of failed responses.
 
-    `late` and `missed` are those of `net.guard.PollCounts`; `filter_mode` says whether the server honours `name[]`.
+    `late` and `missed` are those of `net.guard.PollCounts`; `filter_mode` is whether the server honours `name[]`.
     """
 
     polls: int
@@ -139,10 +139,10 @@ class EngineSourceStats:
 
 
 class EngineSource:
-    """One target: `run` it in a task of its own, `aclose` it when the task has ended.
+    """Polls one target: `run` it in a task of its own, `aclose` it when the task has ended.
 
-    A request's deadline has nothing to do with the interval: ticks that pass while an answer is awaited are skipped and
-    counted. A poll makes a second request only after the first one was answered.
+    A request's deadline does not depend on the interval: ticks that pass meanwhile are skipped and counted. A poll
+    sends a second request only after the response to the first.
     """
 
     def __init__(
@@ -175,28 +175,28 @@ class EngineSource:
         self._full_every_seconds = settings.histogram_interval_seconds
         self._slack_seconds = settings.interval_seconds / 2
         self._next_full = -math.inf
-        """When histograms are requested too: with the first poll, and with the one nearest to each interval."""
+        """When histograms are requested too: with the first poll, and the nearest to each interval."""
         self._urls: PageUrls | None = None
         self._last: EnginePage | None = None
         self._runtime = ""
 
     async def poll(self) -> EnginePage | None:
-        """One poll, None when it failed (`health` then says why); raises nothing but cancellation."""
+        """Return the page of one poll, None when it failed (`health` says why); raises nothing but cancellation."""
         return await self._guard.attempt(self._read)
 
     async def run(self, on_page: Callable[[EnginePage], None]) -> None:
-        """Poll at each tick until cancelled and hand every page over."""
+        """Poll at each tick until cancelled; call `on_page` with every page."""
         try:
             await self._guard.run(self._read, on_page)
         finally:
             await self.aclose()
 
     def health(self) -> SourceHealth:
-        """How the last poll went."""
+        """Return the outcome of the last poll."""
         return self._guard.health()
 
     def stats(self) -> EngineSourceStats:
-        """Return the counts since the source was made."""
+        """Return the counts since the source was created."""
         counts, client = self._guard.counts, self._client
         return EngineSourceStats(
             counts.polls, counts.late, counts.missed, client.requests, client.bytes_received, self._filter.mode
@@ -243,7 +243,7 @@ class EngineSource:
         return page
 
     async def _try(self, url: URL) -> EnginePage | None:
-        """Return the filtered page, None when the plain one must be requested; raise where that will not help."""
+        """Return the filtered page, None to request the plain one; raises where that does not help."""
         try:
             page = await self._fetch(url)
         except SourceError as error:
@@ -260,14 +260,14 @@ class EngineSource:
         except PageError as error:
             raise SourceError(error.reason, f"{where}: {brief(error)}") from error
         if not answer.body.endswith(b"\n"):
-            # The text format ends each line, so a number at the very end may have lost digits.
+            # Every line of the text format ends with a newline, so a number at the end may be cut.
             raise SourceError("truncated", f"{where} answered a page whose last line is cut short")
         return page
 
     async def _parse(self, answer: Answer) -> EnginePage:
-        """Read a page: at once when it is short, in a thread when it is long, so that it delays no other target.
+        """Parse a page: a short one at once, a long one in a thread, so that it delays no other target.
 
-        The reader remembers between pages, so a page is not read while the one before still is.
+        The reader keeps a state between pages, so it parses one at a time.
         """
         if self._reading is not None and not self._reading.done():
             raise SourceError("too_large", f"{self.target.name}: the page before is still being read")

@@ -1,4 +1,4 @@
-"""Reads and follows target files in Prometheus's file_sd format; `docs/configuration.md` lists the labels."""
+"""Reads and follows target files in Prometheus' file_sd format; `docs/configuration.md` lists the labels."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _RUNTIMES: Final = typing.get_args(Runtime)
 
 
 def read_targets(path: Path) -> tuple[Target, ...]:
-    """Read the file at `path`. Raises ConfigError with all its problems: a file counts as a whole or not at all."""
-    if path.exists() and not path.is_file():  # reading a pipe that a glob happened to match would wait for ever
+    """Read the file at `path`. Raises ConfigError with all its problems; a file is valid as a whole or not at all."""
+    if path.exists() and not path.is_file():  # reading a pipe that matches a glob would block
         raise ConfigError([Problem(str(path), None, "", "is not a regular file")])
     return parse_targets(read_text(path), str(path))
 
@@ -81,7 +81,7 @@ class _Reading:
             if not isinstance(address, str) or "/" in address:
                 raise ValueError(f"must be host:port, got {address!r}")
             url, _ = split_url(f"{common['scheme']}://{address}")
-            # Written by programs as often as by people: what nobody typed is not taken for meant.
+            # Target files are often generated, so a link-local address is not taken as intended.
             if reason := refusal(urlsplit(url).hostname or "", link_local=False):
                 raise ValueError(f"must not be {reason}, got {address!r}")
         except ValueError as error:
@@ -93,24 +93,24 @@ class _Reading:
         self.targets.append(Target(url=url, name=common["name"] or whole, **fields))
 
     def _labels(self, labels: Any, where: strict_yaml.Path, targets: int) -> dict[str, Any] | None:
-        """Give what the labels mean by Target field, and `scheme`; None when one of them is wrong."""
+        """Return the values of the labels by Target field, and `scheme`; None when one of them is invalid."""
         if not isinstance(labels, dict):
             self._problem(where, "must be a mapping of label names to values")
             return None
         before = len(self.problems)
-        meant: dict[str, Any] = {"scheme": "http", "path": "/metrics", "name": "", "namespace": "", "pod": ""}
+        fields: dict[str, Any] = {"scheme": "http", "path": "/metrics", "name": "", "namespace": "", "pod": ""}
         for key, value in labels.items():
             if isinstance(value, (dict, list)) or value is None:
                 self._problem((*where, key), "must be a single value")
-            elif key in _MEANING:
-                field, read = _MEANING[key]
+            elif key in _LABELS:
+                name, read = _LABELS[key]
                 try:
-                    meant[field] = read(str(value))
+                    fields[name] = read(str(value))
                 except ValueError as error:
                     self._problem((*where, key), str(error))
-        if meant["name"] and targets > 1:
+        if fields["name"] and targets > 1:
             self._problem((*where, "kvpressure_name"), f"would name {targets} targets the same: give each its group")
-        return meant if len(self.problems) == before else None
+        return fields if len(self.problems) == before else None
 
     def _problem(self, where: strict_yaml.Path, message: str) -> None:
         self.problems.append(self.document.problem(where, message))
@@ -133,7 +133,7 @@ def _kv_events(text: str) -> KvEventsSettings:
     return KvEventsSettings(port=int(text))
 
 
-_MEANING: Final[Mapping[str, tuple[str, typing.Callable[[str], Any]]]] = {
+_LABELS: Final[Mapping[str, tuple[str, typing.Callable[[str], Any]]]] = {
     "__scheme__": ("scheme", _choice("http", "https")),
     "__metrics_path__": ("path", http_path),
     "kvpressure_name": ("name", target_name),
@@ -147,14 +147,14 @@ _MEANING: Final[Mapping[str, tuple[str, typing.Callable[[str], Any]]]] = {
 
 
 SOURCE: Final = "file_sd"
-_PROBLEMS_SHOWN: Final = 5
-# A change is read at the second look that sees it; the second comes soon, whatever the refresh interval.
+_MAX_PROBLEMS: Final = 5
 _CONFIRM_SECONDS: Final = 1.0
+"""A change is read once a second check has confirmed it, which follows so soon whatever the refresh interval."""
 
 
 @dataclass
 class _File:
-    """One file_sd file: its last good targets and how reading it goes."""
+    """One file_sd file: its last valid targets and its health."""
 
     path: str
     targets: tuple[Target, ...] = ()
@@ -163,18 +163,18 @@ class _File:
     last_success: float | None = None
 
     def read(self, now: float) -> None:
-        """Take the file's targets; a broken file keeps those it had, one that is gone has none."""
+        """Read the file's targets; an invalid file keeps its last valid ones, a missing file has none."""
         try:
             self.targets = read_targets(Path(self.path))
         except ConfigError as error:
             gone = stamp(Path(self.path)) is None
             self.targets = () if gone else self.targets
-            self._report(now, "; ".join(map(str, error.problems[:_PROBLEMS_SHOWN])), "missing" if gone else "invalid")
+            self._report(now, "; ".join(map(str, error.problems[:_MAX_PROBLEMS])), "missing" if gone else "invalid")
         else:
             self._report(now)
 
     def unchanged(self, now: float) -> None:
-        """Note that a look found what was read before."""
+        """Record that the file has not changed."""
         if self.health is not None:
             self.last_success = now if self.health.up else self.last_success
             self.health = replace(self.health, t=now, last_success=self.last_success)
@@ -197,7 +197,7 @@ class _File:
 
 
 class FileGroup:
-    """The files of one entry. `due` is when to look next, in unix seconds."""
+    """The files of one entry of the settings. `due` is when to check them next, in unix seconds."""
 
     def __init__(self, settings: FileSdSettings) -> None:
         self.settings = settings
@@ -216,11 +216,11 @@ class FileGroup:
         return tuple(file.health for file in self._files.values() if file.health)
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look: also when the clock was set back and `due` lies further off than any wait."""
+        """Return whether to check now; also when the clock was set back, so that `due` is too far in the future."""
         return self.due <= now or self.due > now + self.settings.refresh_seconds
 
     def look(self, now: float) -> bool:
-        """Take in the changes of the files; true when the targets may have changed. Reads files; never raises."""
+        """Read files that changed; return whether targets may have changed. Never raises."""
         matching = set(_matches(self.settings.files))
         new = sorted(matching - self._files.keys())
         for path in new:
@@ -243,7 +243,7 @@ class FileGroup:
 def _matches(patterns: Iterable[Path]) -> Iterable[Path]:
     for pattern in patterns:
         if any(sign in pattern.name for sign in "*?["):
-            with suppress(OSError):  # a directory that cannot be listed has no matches; its files go when unseen twice
+            with suppress(OSError):  # a directory that cannot be listed has no matches
                 yield from pattern.parent.glob(pattern.name)
         else:
             yield pattern

@@ -1,7 +1,7 @@
-"""Whether one server honours `name[]`, remembered between polls. Decides only; `engine.py` does the asking.
+"""Whether one server honours `name[]`, kept between polls. It only decides; `engine.py` sends the requests.
 
 Servers built on prometheus_client's own app answer `{path}/?name[]=…` with those samples. Others answer 404, 405, 400
-or a redirect; multi-process servers an empty 200; some the whole page, which is then as good as the plain path's.
+or a redirect; multi-process servers an empty 200; some the whole page, which serves as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FilterSetting = Literal["auto", "always", "never"]
 
 REPROBE_SECONDS: Final = 600.0
 
-# Failures that the plain path would share: asking it too would only double the load on a server in trouble.
+# Errors that the plain address would have too: requesting it would only double the load on a server in trouble.
 _SHARED_REASONS: Final = frozenset({"refused", "unreachable", "dns", "tls", "credentials", "too_large", "bad_url"})
 
 
@@ -34,7 +34,7 @@ class Mode(StrEnum):
 
 @record
 class PageUrls:
-    """The three addresses of one page, ready to send."""
+    """The three addresses of one page."""
 
     plain: URL
     poll: URL
@@ -42,7 +42,7 @@ class PageUrls:
 
 
 def page_urls(url: str, path: str, poll_names: tuple[str, ...], all_names: tuple[str, ...]) -> PageUrls:
-    """Return the addresses for a server's base URL and its page's path; raise `SourceError("bad_url")`.
+    """Return the addresses for a server's base URL and its page's path. Raises `SourceError("bad_url")`.
 
     A user or password in the URL is dropped: credentials come from files only.
     """
@@ -50,22 +50,21 @@ def page_urls(url: str, path: str, poll_names: tuple[str, ...], all_names: tuple
         plain = URL(url.rstrip("/") + "/" + path.lstrip("/")).with_user(None).with_fragment(None)
         if plain.scheme not in {"http", "https"} or not plain.raw_host:
             raise ValueError("no http address")
-        return PageUrls(plain, _asking_for(plain, poll_names), _asking_for(plain, all_names))
+        return PageUrls(plain, _filtered(plain, poll_names), _filtered(plain, all_names))
     except (ValueError, UnicodeError) as error:
         raise SourceError("bad_url", "the target's url is not an http(s) address; check url and path") from error
 
 
-def _asking_for(plain: URL, names: tuple[str, ...]) -> URL:
+def _filtered(plain: URL, names: tuple[str, ...]) -> URL:
     query = "&".join(f"name[]={quote(name, safe=':')}" for name in names)
     before = f"{plain.raw_query_string}&" if plain.raw_query_string else ""
     return URL(f"{plain.origin()}{plain.raw_path.rstrip('/')}/?{before}{query}".replace("[]", "%5B%5D"), encoded=True)
 
 
 class NameFilter:
-    """The memory of one target. Times are monotonic seconds.
+    """Whether one target honours `name[]`. Times are monotonic seconds.
 
-    A server that nothing is known of is requested its plain page first, which is the one that is sure to be there; the
-    filtered address is tried with the poll after that.
+    The first poll of a server requests its plain page, which surely exists; the poll after it the filtered address.
     """
 
     def __init__(self, setting: FilterSetting) -> None:
@@ -88,7 +87,7 @@ class NameFilter:
         return self.mode is Mode.HONOURED or now >= self._next_probe
 
     def falls_back(self, error: SourceError) -> bool:
-        """Whether the plain address is worth asking after this failure of the filtered one."""
+        """Whether to request the plain address after this error of the filtered one."""
         if self.insists or error.reason in _SHARED_REASONS:
             return False
         if self.mode is not Mode.HONOURED:
@@ -97,27 +96,27 @@ class NameFilter:
         return moved or error.reason == "not_metrics"
 
     def plain_answered(self) -> None:
-        """Note that the plain address gave a page."""
+        """Record that the plain address answered with a page."""
         self._plain_works = True
 
     def ignored(self, now: float) -> None:
-        """Note that the filtered address gave no page with engines, and the plain one did."""
+        """Record that the plain address had engines and the filtered one had none."""
         self.mode = Mode.IGNORED
         self._next_probe = now + REPROBE_SECONDS
 
     def was_down(self) -> None:
-        """Forget after a failed poll: the server may be another one now, which may not have the filtered address."""
+        """Reset after a failed poll: the server may be another one now, without the filtered address."""
         self.may_have_changed()
         self._plain_works = False
 
     def may_have_changed(self) -> None:
-        """Allow a probe of what the server was known not to honour: it may be another one now."""
+        """Allow another probe of a server that did not honour `name[]`: it may be another one now."""
         if self._setting == "auto" and self.mode is Mode.IGNORED:
             self.mode = Mode.UNKNOWN
 
 
 def restarted(before: EnginePage | None, page: EnginePage) -> bool:
-    """Whether another server process than before answered: its start moved, a counter fell, or engines appeared."""
+    """Return whether the server process is another one: its start changed, a counter fell, or engines appeared."""
     if before is None:
         return False
     if before.started is not None and page.started is not None:

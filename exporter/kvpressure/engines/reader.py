@@ -1,4 +1,4 @@
-"""Pages of one target to `EnginePage`s: what the engine source uses."""
+"""Parses the pages of one target to `EnginePage`s."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Final
 
-from kvpressure.engines.planner import Plan, make_plan, recognised
+from kvpressure.engines.plan import Plan
+from kvpressure.engines.planner import make_plan, recognised
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line, require_end
 from kvpressure.promtext.scanner import Memory, PageScanner
@@ -18,24 +19,24 @@ from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.table import LabelSignals, Table
 
 MAX_SERIES: Final = 256
-"""Parsed at most, the last ones on the page: enough to tell more adapters than there are slots."""
+"""Parsed at most, the last on the page: enough to find more adapters than slots."""
 
 SUMMED_FACTOR: Final = 1.5
-"""Several API processes add up the times of what each wrote: such a sum is twice as large or more, while unix times of
-one server's life differ by far less."""
+"""Several API processes add up the unix times that each wrote: a sum is at least twice the time of one, while times of
+one server differ by far less."""
 
 
 def label_signals(page: bytes, table: Table) -> Steps[dict[str, float]]:
-    """Return the signals that stand in labels: of series that stay on the page, those of the one written last.
+    """Return the signals that are values of labels, from the series written last.
 
-    Such series pile up: a server with many adapters has thousands, one for every set of them that ever ran together,
-    and a new one with every change. So they are no part of a page's layout, which would be learned again each time:
-    only the newest series and some others are parsed. What cannot be read is left out.
+    Such series accumulate: a server with many adapters has thousands, one for every set that ever ran together. So they
+    are not part of a page's layout, which would change with each: only the newest and some others are parsed. What
+    cannot be parsed is left out.
     """
     found: dict[str, float] = {}
     for row in table.label_signals:
         plain = row.name.removeprefix(table.prefix)
-        # Most pages have no such series, and going over one costs a tenth of reading it; from its end, half of that.
+        # Most pages have no such series: searching one costs a tenth of parsing it, from its end half of that.
         for spelling in table.spellings if page.rfind(f"{plain}{{".encode()) >= 0 else ():
             name = (spelling + plain).encode()
             lines = yield from _lines(page, name + b"{")
@@ -78,7 +79,7 @@ def _head(line: bytes) -> bytes:
 
 
 def _time(line: bytes) -> float:
-    """Return the value of a series; 0 where it is no time."""
+    """Return the value of a series, 0 where it is not a time."""
     try:
         time = float(line[line.rfind(b"}") + 1 :].split()[0])
     except (ValueError, IndexError):
@@ -88,7 +89,7 @@ def _time(line: bytes) -> float:
 
 @lru_cache(maxsize=4 * MAX_SERIES)
 def _labels(name: bytes, head: bytes) -> Mapping[str, str] | None:
-    """Labels of a series; None where they cannot be parsed."""
+    """Return the labels of a series, None where they cannot be parsed."""
     try:
         series = parse_line(head + b" 1", frozenset({name})).series
     except PageError:
@@ -98,52 +99,51 @@ def _labels(name: bytes, head: bytes) -> Mapping[str, str] | None:
 
 __all__ = ["PageError", "PageReader"]
 
-# How a page of metrics starts: with a comment, or with a sample. HTML, JSON and plain error texts do not.
+# A page of metrics starts with a comment or a sample; HTML, JSON and plain error texts do not.
 _METRICS = re.compile(rb"\s*+(?:#\s|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{|[ \t]++[-+.0-9]))")
-
 
 _OURS = b"\n# TYPE kvpressure_"
 
 
 @cache
-def _wanted(tables: tuple[Table, ...]) -> frozenset[bytes]:
-    """Return the names of all `tables`, and those that say whose a page is, one set for all readers."""
+def _names(tables: tuple[Table, ...]) -> frozenset[bytes]:
+    """Return the names of all `tables`, and those that identify other pages, one set for all readers."""
     return OTHER_NAMES.union(WORKER_NAMES, *(table.wanted() for table in tables))
 
 
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
-    """Return the plan of the table that knows most of the names. Raises PageError where they are a gateway's."""
-    if whose := known_gateway(series):
+    """Return the plan of the table that has most of the names. Raises PageError where they are a gateway's."""
+    if gateway := known_gateway(series):
         raise PageError(
-            "gateway", f"these are the metrics of {whose}, not of an engine: name the engines behind it as targets"
+            "gateway", f"these are the metrics of {gateway}, not of an engine: name the engines behind it as targets"
         )
     return make_plan(max(tables, key=lambda table: recognised(table, series)), series)
 
 
 class PageReader:
-    """Reads successive pages of one target, full or filtered by name, and remembers their layout.
+    """Parses successive pages of one target, full or filtered by name, and keeps their layouts.
 
-    It has no clock and does no I/O. Targets must not share one, but those of one process share a `memory`.
+    It has no clock and does no I/O. Each target has its own; all targets of a process share a `memory`.
     """
 
     def __init__(self, tables: Sequence[Table] = TABLES, memory: Memory | None = None) -> None:
         self._tables = tuple(tables)
         self._scanner: PageScanner[Plan | None] = PageScanner(
-            _wanted(self._tables), partial(_plan, self._tables), memory
+            _names(self._tables), partial(_plan, self._tables), memory
         )
 
     def read(self, page: bytes, t: float) -> EnginePage:
-        """Return the engines on `page`, which was fetched at `t` (unix seconds).
+        """Return the engines on `page`, which was received at `t` (unix seconds).
 
-        Signals whose metrics the page does not carry are absent. A page that knows a runtime's names but says
-        nothing of an engine yet has no engines. Raises PageError with reason "not_metrics" (none of a runtime's
-        names, as multi-process servers answer `name[]`), "truncated" (no newline at the end: a cut number is a
-        smaller number), "gateway" (it stands in front of engines), "malformed" or "too_large".
+        Signals without metrics on the page are absent. A page with a runtime's names and no engine's series has no
+        engines. Raises PageError with reason "not_metrics" (no name of a runtime, as multi-process servers answer
+        `name[]`), "truncated" (no newline at the end: a cut number is a smaller number), "gateway" (of a server in
+        front of engines), "malformed" or "too_large".
         """
         return in_one_go(self.steps(page, t))
 
     def steps(self, page: bytes, t: float) -> Steps[EnginePage]:
-        """Do the same step by step, for pages that would hold up others; one page at a time."""
+        """Do the same step by step, for long pages; one page at a time."""
         if _METRICS.match(page):
             require_end(page)
         plan, values = yield from self._scanner.steps(page)

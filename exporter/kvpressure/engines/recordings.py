@@ -1,4 +1,4 @@
-"""Recorded pages: one JSON object a line with `t`, `page` and maybe `label` and `gpus`; plain, gzip or xz."""
+"""Recorded pages: a JSON object per line with `t`, `page` and optionally `label` and `gpus`; plain, gzip or xz."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.plausible import Sieve
 
 MAX_DECODER_BYTES: Final = 128 << 20
-"""Twice what files of `xz -9` need."""
+"""Twice the need of files of `xz -9`."""
 
 _CHUNK_BYTES: Final = 64 << 10
 
 
 class XzReader(io.RawIOBase):
-    """The decompressed bytes of a file, as many as are asked for. Raises OSError, EOFError and lzma.LZMAError."""
+    """The decompressed bytes of a file, read as needed. Raises OSError, EOFError and lzma.LZMAError."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class XzReader(io.RawIOBase):
         self._decoder = _decoder()
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`; 0 at the end of the file."""
+        """Read into `buffer`; return the number of bytes, 0 at the end of the file."""
         data = b""
         while not data:
             if self._decoder.eof:
@@ -58,7 +58,7 @@ class XzReader(io.RawIOBase):
         super().close()
 
     def _next_stream(self) -> bytes:
-        """Return the beginning of what follows a finished stream and its padding, b"" for nothing."""
+        """Return the beginning of the stream after this one and its padding, b"" where there is none."""
         rest = self._decoder.unused_data
         while not (found := rest.lstrip(b"\0")):
             rest = self._file.read(_CHUNK_BYTES)
@@ -96,15 +96,15 @@ class TraceLine:
 
 
 def stem(path: Path) -> str:
-    """Return the file's name without folder and format: what a replayed target is called."""
+    """Return the file's name without directory and format, the name of a replayed target."""
     name = path.name
     return next((name.removesuffix(suffix) for suffix in reversed(SUFFIXES) if name.endswith(suffix)), name)
 
 
 def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
-    """Yield the lines of a recording; a bad line comes as the error that says why, and reading goes on.
+    """Yield the lines of a recording, an error for each that cannot be read.
 
-    Raises TraceError when the file itself cannot be read. A recording that was cut off ends with an error.
+    Raises TraceError when the file itself cannot be read. A truncated recording ends with an error.
     """
     try:
         require_regular(path)
@@ -153,7 +153,7 @@ def _parse(path: Path, number: int, line: str) -> TraceLine | TraceError:
 
 
 def _gpus(t: float, items: Any) -> GpuReport:
-    """Return the GPUs of a line; an entry that is none, and readings that cannot be true, are left out and counted."""
+    """Return the GPUs of a line; impossible readings are left out and counted."""
     sieve = Sieve()
     samples = [_gpu(t, position, item, sieve) for position, item in enumerate(items) if isinstance(item, dict)]
     found = tuple(sample for sample in samples if sample is not None)
@@ -186,7 +186,7 @@ def _number(value: Any) -> float | None:
 
 
 def open_trace(path: Path, mode: str) -> IO[str]:
-    """Open by suffix: gzip, xz or plain text. Raises OSError."""
+    """Open a recording by its suffix: gzip, xz or plain text. Raises OSError."""
     if path.suffix == ".xz" and "r" in mode:
         return io.TextIOWrapper(io.BufferedReader(XzReader(path)), encoding="utf-8", newline="\n")
     opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
@@ -194,9 +194,9 @@ def open_trace(path: Path, mode: str) -> IO[str]:
 
 
 class TraceWriter:
-    """Writes a recording line by line. The file is made with the first line: a recording of nothing replaces none.
+    """Writes a recording line by line; `written` counts them. The file is created with the first line.
 
-    Lines of plain and gzip files are on disk as they come, those of xz when the recording ends. `written` counts them.
+    Lines of plain and gzip files are written at once, those of xz when the recording ends.
     """
 
     def __init__(self, path: Path) -> None:
@@ -242,16 +242,16 @@ def _gpu_record(sample: GpuSample) -> dict[str, object]:
 
 _HEAD_BYTES: Final = 64 * 1024
 _PACKED: Final = {".gz": (b"\x1f\x8b", "gzip"), ".xz": (b"\xfd7zXZ\x00", "xz")}
-_BYTES_OF_NO_TEXT: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
+_BINARY: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
 
 
 def not_a_recording(path: Path, why: str) -> str:
-    """Return what a file is that was given as a recording and is none; `why` where nothing better can be said."""
+    """Return the error for a file that is not a recording: what it seems to be, else `why`."""
     return f"{path} is no recording, as `kvpressure record` writes it: {_seems(path) or why}"
 
 
 def _seems(path: Path) -> str:
-    """Return what it is instead, "" where its beginning does not show it."""
+    """Return what the file seems to be, "" where its beginning does not show it."""
     try:
         require_regular(path)
         with path.open("rb") as file:
@@ -271,17 +271,17 @@ def _seems(path: Path) -> str:
 
 
 def _text(head: bytes) -> str:
-    begun = head.lstrip()
-    if not begun:
+    text = head.lstrip()
+    if not text:
         return "it is empty"
-    if _BYTES_OF_NO_TEXT.intersection(head):
+    if _BINARY.intersection(head):
         return "it is no text"
-    if begun.startswith(b"[") and b'"vendor"' in begun:
+    if text.startswith(b"[") and b'"vendor"' in text:
         return (
             "it is what `record --gpus` alone writes of this machine's GPU libraries, for a bug report, and holds no "
             "page of an engine; record the engine with its URL, and --gpus beside it"
         )
-    if begun.startswith((b"# HELP", b"# TYPE")):
+    if text.startswith((b"# HELP", b"# TYPE")):
         return (
             "it is one metrics page; a recording has many, with their times: `kvpressure record URL -o FILE.jsonl.xz`"
         )

@@ -1,4 +1,4 @@
-"""Which engine pages to poll: fixed targets, file_sd and discovery, merged, capped and with unique names."""
+"""The targets to poll: of the settings, file_sd and discovery, merged, limited in number, with unique names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SINGLE_MACHINE: Final = Target("localhost:8000", "http://localhost:8000", gpus=
 
 @record
 class Changes:
-    """What a refresh changed; `changed` holds targets whose page or way to reach it differs under the same name."""
+    """The changes of a refresh; `changed` are targets of the same name whose address or access differs."""
 
     added: tuple[Target, ...] = ()
     removed: tuple[Target, ...] = ()
@@ -30,9 +30,9 @@ class Changes:
 
 
 class TargetSet:
-    """The targets in force. `refresh` looks at the files that are due; everything else is read from it.
+    """The targets in force, updated by `refresh`.
 
-    With `discovers`, engines are found on this node: then nothing is assumed to serve on this machine.
+    With `discovers`, engines are discovered on this node, and none is assumed on this machine.
     """
 
     def __init__(self, settings: Settings, *, discovers: bool = False) -> None:
@@ -46,7 +46,7 @@ class TargetSet:
         self._started = False
 
     def discovered(self, targets: tuple[Target, ...]) -> None:
-        """Set the targets that discovery found; the next `refresh` puts them in force."""
+        """Set the discovered targets; the next `refresh` puts them in force."""
         if targets != self._discovered:
             self._discovered, self._started = targets, False
 
@@ -66,9 +66,8 @@ class TargetSet:
         return tuple(health for group in self._groups for health in group.health)
 
     def refresh(self, now: float) -> Changes:
-        """Look at the files that are due at `now` (unix seconds) and give what changed. Reads files; never raises."""
-        due = [group for group in self._groups if group.is_due(now)]
-        touched = [group.look(now) for group in due]
+        """Check the files that are due at `now` (unix seconds) and return what changed. Reads files; never raises."""
+        touched = [group.look(now) for group in self._groups if group.is_due(now)]
         if self._started and not any(touched):
             return Changes()
         self._started = True
@@ -76,7 +75,7 @@ class TargetSet:
         return changes_between(old, self._targets)
 
     def is_due(self, now: float) -> bool:
-        """Whether `refresh` has something to do at `now` (unix seconds); never again without file_sd."""
+        """Whether to call `refresh` at `now` (unix seconds)."""
         return not self._started or any(group.is_due(now) for group in self._groups)
 
     def _merge(self) -> dict[str, Target]:
@@ -106,7 +105,7 @@ class TargetSet:
 
 
 def changes_between(old: Mapping[str, Target], new: Mapping[str, Target]) -> Changes:
-    """Return what leads from one set of targets, by name, to another."""
+    """Return the changes from one set of targets, by name, to another."""
     return Changes(
         added=tuple(target for name, target in new.items() if name not in old),
         removed=tuple(target for name, target in old.items() if name not in new),
@@ -133,7 +132,7 @@ def _fixed_targets(settings: Settings, *, assume: bool) -> Iterable[Target]:
 
 
 def _with_access(target: Target, own: ClientSettings, default: ClientSettings) -> Target:
-    # Authentication is taken whole from one place: a target's token never travels beside the general password.
+    # Authentication comes from one place: a target's token is never combined with the general password.
     auth = own if own.bearer_token_file or own.basic_auth else default
     tls = own.tls or default.tls
     return replace(target, tls=tls, bearer_token_file=auth.bearer_token_file, basic_auth=auth.basic_auth)

@@ -1,4 +1,4 @@
-"""PURE: what the exporter knows at one moment, immutable, ready to be written; and what writes it, a file each."""
+"""PURE: the exporter's immutable snapshot, and its documents, a file each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from kvpressure.signals.history import Histories
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one page shows. `exporter` holds the exporter's own families, keyed like derived values.
+    """Everything that a page shows. `exporter` are the exporter's own families, keyed like derived values.
 
-    `histories` are the past up to this snapshot, shared by all of them: they are only ever added to. `engines` are
-    those that answer, `silent` those that did and are still to be polled. `source_names` is
-    what people call the sources.
+    `histories` are shared by all snapshots, and only added to. `engines` are those that answer, `silent` those that
+    answered before and are still polled. `source_names` are the titles of sources.
     """
 
     t: float
@@ -34,11 +33,11 @@ class Snapshot:
 
     @property
     def known(self) -> tuple[EngineView, ...]:
-        """Every engine with a known state, those that are silent last."""
+        """Every engine with a known state, silent engines last."""
         return self.engines + self.silent
 
     @property
     def unread(self) -> tuple[SourceHealth, ...]:
         """The health of engine targets of which no engine is known."""
-        seen = {view.key.target for view in self.known}
-        return tuple(one for one in self.sources if one.source == ENGINE_SOURCE and one.target not in seen)
+        known = {view.key.target for view in self.known}
+        return tuple(one for one in self.sources if one.source == ENGINE_SOURCE and one.target not in known)

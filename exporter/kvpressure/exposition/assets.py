@@ -1,4 +1,4 @@
-"""The pages' templates, styles and scripts, and how a Content-Security-Policy names what a page may use."""
+"""The pages' templates, styles and scripts, and their hashes for a Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    # Imported with the first page a person asks for: most exporters are only ever scraped.
+    # Imported with the first page for people: most exporters are only scraped.
     import jinja2  # noqa: PLC0415
 
     return jinja2.Environment(
@@ -27,7 +27,7 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: object) -> str:
-    """Return a page; everything from outside is escaped."""
+    """Return a page; values are escaped."""
     return _environment().get_template(f"{template}.html.j2").render(**values)
 
 

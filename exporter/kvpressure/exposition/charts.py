@@ -16,14 +16,14 @@ from kvpressure.signals.history import POINTS, STEP_SECONDS, History, Span
 HEIGHT, TOP, BOTTOM = 480, 10, 470
 """Height of a chart in its own units, and the places of its lines' highest and lowest points.
 
-Its width is one per point; the page stretches it to whatever room there is.
+Its width is one per point; the page stretches it.
 """
 
 SHORT_POINTS = 60
-"""Points of a chart whose engine has been seen for less than five minutes: a line in a corner says little."""
+"""Points of a chart whose engine has been known for less than five minutes."""
 
 _TROUBLE = {cause.value: CATALOGUE[cause].fill for cause in TROUBLE}
-_FILLS = {cause.value: look.fill for cause, look in CATALOGUE.items()}
+_FILLS = {cause.value: row.fill for cause, row in CATALOGUE.items()}
 
 
 def fitted(past: History) -> History:
@@ -53,7 +53,7 @@ class Line:
 def chart(ident: str, description: str, lines: Sequence[Line], top: float, past: History, mark: float | None) -> Markup:
     """Return an SVG of `lines` from 0 to `top`: a dashed line at `mark`, times of trouble in their cause's colour.
 
-    `ident` is unique on the page and `description` is what a screen reader says.
+    `ident` is unique on the page, `description` is for screen readers.
     """
     marked = Markup("")
     if mark is not None and 0 < mark <= top:
@@ -99,7 +99,7 @@ def runs(values: Sequence[float]) -> Iterable[list[tuple[int, float]]]:
 
 
 def _path(line: Line, top: float) -> Markup:
-    # A lone point is drawn as a dash of its own width: a line of no length shows nothing.
+    # A single point is drawn as a dash of its own width, since a line without length is invisible.
     drawn = (f"M{_corners(run, top)}" + "h1" * (len(run) == 1) for run in runs(line.values))
     return Markup('<path class="{}" d="{}"/>').format(line.style, "".join(drawn))
 

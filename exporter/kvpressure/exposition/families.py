@@ -1,7 +1,7 @@
-"""Every metric family, collected from where it is declared; those that are no engine's signals are declared here.
+"""Every metric family, collected from where it is declared; those that are not signals of engines are declared here.
 
-`text` reads the table, in its order. The standard families of the process itself are prometheus_client's own
-(`text.OwnProcess`). `docs/metrics.md` is generated from it, and rules and dashboards are tested against it.
+`text` exports the table in its order. The standard families of the process are prometheus_client's (`text.OwnProcess`).
+`docs/metrics.md` is generated from the table, and rules and dashboards are tested against it.
 """
 
 from __future__ import annotations
@@ -172,11 +172,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *CONTAINERS,
     *EXPORTER,
 )
-"""In the order in which they are shown."""
+"""In the order in which they are exported."""
 
 
 def engine_values(view: EngineView) -> Derived:
-    """Return an engine's values as they are exported; of one that does not answer, since when and its last state."""
+    """Return an engine's values as they are exported; of a silent engine, for how long, and its last state."""
     diagnosis, silence = view.diagnosis, view.silence
     if silence is not None:
         cause = None if diagnosis is None else {diagnosis.cause.value: 1.0}
@@ -203,7 +203,7 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
 
 
 def source_values(health: SourceHealth) -> Mapping[str, object]:
-    """Return values of the source families; what is not known is None."""
+    """Return the values of the source families, None where they are not known."""
     usual, longest = health.usual_seconds, health.longest_seconds
     return {
         "source_up": float(health.up),
@@ -214,23 +214,23 @@ def source_values(health: SourceHealth) -> Mapping[str, object]:
     }
 
 
-def container_values(around: Environment) -> Mapping[ContainerId, Mapping[str, object]]:
-    """Return values of the container families by container; what is not known has no key.
+def container_values(environment: Environment) -> Mapping[ContainerId, Mapping[str, object]]:
+    """Return the values of the container families by container; what is not known has no key.
 
-    Counters are the API server's own (restarts) or begin at 0 when the exporter first sees their container.
+    Counters are the API server's own (restarts) or begin at 0 when the exporter finds their container.
     """
-    throttled = around.host.throttled_ratio if around.host is not None else {}
+    throttled = environment.host.throttled_ratio if environment.host is not None else {}
     found: dict[ContainerId, Mapping[str, object]] = {}
-    for key in sorted({*around.containers, *around.logs, *around.events, *throttled}):
+    for key in sorted({*environment.containers, *environment.logs, *environment.events, *throttled}):
         values: dict[str, object] = {}
         found[key] = values
-        if (state := around.containers.get(key)) is not None:
+        if (state := environment.containers.get(key)) is not None:
             values["container_restarts_total"] = float(state.restarts)
             if (ended := state.termination) is not None:
                 values["container_last_termination_info"] = {ended.reason: {str(ended.exit_code): 1.0}}
-        if (log := around.logs.get(key)) is not None:
+        if (log := environment.logs.get(key)) is not None:
             values["log_events_total"] = {kind: float(count) for kind, count in log.counts.items()}
-        if (events := around.events.get(key)) is not None:
+        if (events := environment.events.get(key)) is not None:
             values["kubernetes_events_total"] = {reason: float(count) for reason, count in events.counts.items()}
         if key in throttled:
             values["cpu_throttled_ratio"] = throttled[key]

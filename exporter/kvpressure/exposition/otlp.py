@@ -1,7 +1,7 @@
 """PURE: snapshot to OpenTelemetry's metrics, with the names and labels of the page.
 
-Importing this module imports the OpenTelemetry SDK, which comes with the extra `otlp`. Its instruments are not used:
-they keep an entry for every set of attributes that was ever seen, and pods come and go.
+Importing this module imports the OpenTelemetry SDK of the extra `otlp`. Its instruments are not used: they keep an
+entry for every set of attributes for ever, and pods come and go.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from kvpressure.exposition.text import SnapshotCollector
 
 SCOPE: Final = InstrumentationScope("kvpressure", __version__)
 UNKNOWN_START: Final = 0
-"""In nanoseconds: counters are those of engines, which do not tell since when they count."""
+"""In nanoseconds: counters are those of engines, whose start is not known."""
 
 
 def metrics_data(snapshot: Snapshot, resource: Resource) -> MetricsData:
-    """Return everything on the page but the process's own families; quantiles of summaries are gauges."""
-    families = SnapshotCollector(snapshot).collect()
+    """Return all families but the process's own; quantiles of summaries are gauges."""
     t = int(snapshot.t * 1e9)
-    metrics = [_metric(family, t) for family in families]
+    metrics = [_metric(family, t) for family in SnapshotCollector(snapshot).collect()]
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(SCOPE, metrics, "")], "")])
 
 
@@ -49,7 +48,7 @@ def resource(instance: str) -> Resource:
 
 
 def _metric(family: Family, t: int) -> Metric:
-    """Return the metric without a unit: a receiver would add it to a name that has it already."""
+    """Return the metric without a unit: a receiver would append it to the name, which has it already."""
     if family.type == "histogram":
         data: Gauge | Sum | Histogram = Histogram(
             list(_histograms(family.samples, t)), AggregationTemporality.CUMULATIVE
@@ -63,7 +62,7 @@ def _metric(family: Family, t: int) -> Metric:
 
 
 def _histograms(samples: Iterable[Sample], t: int) -> Iterator[HistogramDataPoint]:
-    """Yield one point of each series; its samples come together, the buckets first, then sum and count."""
+    """Yield a point per series, whose samples are adjacent: buckets first, then sum and count."""
     bounds: list[float] = []
     counts: list[int] = []
     total = 0.0
@@ -82,7 +81,7 @@ def _histograms(samples: Iterable[Sample], t: int) -> Iterator[HistogramDataPoin
                 count=int(sample.value),
                 sum=total,
                 bucket_counts=each,
-                explicit_bounds=bounds[:-1],  # the last is +Inf, which is understood
+                explicit_bounds=bounds[:-1],  # the last is +Inf, which is implied
                 min=None,  # type: ignore[arg-type]  # not known; the protocol leaves it out
                 max=None,  # type: ignore[arg-type]
             )

@@ -1,4 +1,4 @@
-"""PURE: what the page shows of one engine and of one GPU, as plain rows for the templates."""
+"""PURE: an engine and a GPU on the page, as rows for the templates."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from kvpressure.signals.history import History
 
 SHOWN_CHANGES = 8
 DAY_AFTER_SECONDS = 43_200.0
-"""A time further back than this is told with its date."""
+"""An older time is shown with its date."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A chart of the page: its lines as (row of a history, caption), their unit, the symptom whose limit it marks.
+    """A chart of the page: its lines as (row of a history, caption), their unit, and the symptom whose limit is marked.
 
     A ratio or score is drawn from 0 to 1, anything else from 0 to the highest point.
     """
@@ -67,13 +67,13 @@ def engine_panel(
     actions: Sequence[Action],
     runbook: str,
     *,
-    wanted: bool,
+    selected: bool,
     error: str = "",
 ) -> dict[str, object]:
-    """Return what the page shows of one engine: open when in trouble or `wanted`, without charts when `past` is None.
+    """Return an engine's panel: open when in trouble or `selected`, without charts when `past` is None.
 
-    `runbook` is the address of the one that fits, "" without; `error` says why a silent engine cannot be read. What
-    is shown of a silent one was known when it last answered.
+    `runbook` is the address of its runbook, "" without one; `error` is why a silent engine cannot be read. The values
+    of a silent engine are those of its last answer.
     """
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
@@ -94,7 +94,7 @@ def engine_panel(
         "silent": duration(silence.seconds) if silence else "",
         "error": error,
         "uncharted": past is None,
-        "open": wanted or not calm,
+        "open": selected or not calm,
         "since": clock(since, day=now - since > DAY_AFTER_SECONDS) if since > 0 else "",
         "incident": incident_text(view.incident, now),
         "facts": _facts(view, now if silence is None else view.t, calm=calm),
@@ -108,7 +108,7 @@ def engine_panel(
 
 
 def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
-    """Return what the page shows of one GPU: memory against utilization, and their history."""
+    """Return a GPU's card: memory and utilization, and their history."""
     sample = view.sample
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
     memory = used / total if used is not None and total else None
@@ -125,14 +125,14 @@ def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
 
 
 def ident(key: EngineKey | tuple[str, ...]) -> str:
-    """Return an HTML id that stays with the engine or GPU, whatever characters its names hold."""
+    """Return a constant HTML id of the engine or GPU, whatever characters its names contain."""
     names = key if isinstance(key, tuple) else (key.target, key.model_name, key.rank)
     whole = "\0".join(names).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
 
 
 def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
-    """Return the numbers of an engine's first line: the verdict's own first in trouble, last where there is none."""
+    """Return the numbers of an engine's first line: those of the verdict first in trouble, last otherwise."""
     derived = view.derived
     state = [
         shown(at(derived, "requests_running"), "requests", "running"),
@@ -154,18 +154,18 @@ def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
 
 
 def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
-    """Return the symptoms' rows: those that are true first, the rest behind one line that counts them."""
+    """Return the symptoms' rows: true ones first, the rest below a line that counts them."""
     rows: list[dict[str, object]] = [
         {
-            "symptom": one.symptom,
-            "verdict": _VERDICTS[one.state],
-            "value": None if one.value is None else shown(one.value, one.unit),
-            "threshold": None if one.threshold is None else shown(one.threshold, one.unit),
-            "text": one.text,
+            "symptom": evidence.symptom,
+            "verdict": _VERDICTS[evidence.state],
+            "value": None if evidence.value is None else shown(evidence.value, evidence.unit),
+            "threshold": None if evidence.threshold is None else shown(evidence.threshold, evidence.unit),
+            "text": evidence.text,
         }
-        for one in (diagnosis.symptoms.values() if diagnosis else ())
+        for evidence in (diagnosis.symptoms.values() if diagnosis else ())
     ]
-    true, false, unknown = ([row for row in rows if row["verdict"] == wanted] for wanted in _VERDICTS.values())
+    true, false, unknown = ([row for row in rows if row["verdict"] == verdict] for verdict in _VERDICTS.values())
     counts = [f"{len(found)} {word}" for found, word in ((false, "false"), (unknown, NOT_KNOWN)) if found]
     return {"true": true, "rest": [*false, *unknown], "rest_label": "Other symptoms: " + ", ".join(counts)}
 
@@ -178,18 +178,18 @@ def _past(key: str, past: History | None, diagnosis: Diagnosis | None) -> dict[s
         {"cause": span.cause, "label": CATALOGUE[Cause(span.cause)].label, "since": clock(span.since)}
         for span in past.causes
     ]
-    told = "; ".join(f"{change['label']} from {change['since']}" for change in changes)
+    text = "; ".join(f"{change['label']} from {change['since']}" for change in changes)
     charts = [_plot(f"{key}-c{number}", plot, past, diagnosis) for number, plot in enumerate(PLOTS)]
     return {
         "charts": [each for each in charts if each],
-        "strip": strip(f"{key}-causes", f"Causes over the last {minutes(past)} minutes: {told or NOT_KNOWN}", past),
+        "strip": strip(f"{key}-causes", f"Causes over the last {minutes(past)} minutes: {text or NOT_KNOWN}", past),
         "changes": changes[-SHOWN_CHANGES:],
         "minutes": minutes(past),
     }
 
 
 def _plot(key: str, plot: Plot, past: History, diagnosis: Diagnosis | None) -> dict[str, object] | None:
-    """Return one chart with its captions; None while no point of it is known."""
+    """Return a chart with its captions, None while no point of it is known."""
     lines = [Line(label, past.values[row], style) for (row, label), style in zip(plot.lines, "ab", strict=False)]
     known = [value for line in lines for value in line.known]
     if not known:
@@ -220,8 +220,8 @@ def _gpu_chart(view: GpuView, past: History) -> Markup | str:
     lines = [Line("memory", past.values["memory"], "a"), Line("utilization", past.values["busy"], "b")]
     if not any(line.known for line in lines):
         return ""
-    told = ", ".join(f"{line.label} now {_latest(line, 'ratio')}" for line in lines)
-    return chart(ident(view.labels), f"Over the last {minutes(past)} minutes: {told}", lines, 1.0, past, None)
+    text = ", ".join(f"{line.label} now {_latest(line, 'ratio')}" for line in lines)
+    return chart(ident(view.labels), f"Over the last {minutes(past)} minutes: {text}", lines, 1.0, past, None)
 
 
 _VERDICTS: Mapping[bool | None, str] = {True: "true", False: "false", None: NOT_KNOWN}

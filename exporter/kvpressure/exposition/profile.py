@@ -1,6 +1,6 @@
-"""Which series are exported: all of them, or of a fleet of thousands of engines the few that are kept for months.
+"""Which series are exported: all, or, for a fleet of thousands of engines, the few that are stored for months.
 
-Rules and boards of the bundle that read others stay empty beside a fleet's exporters; docs/scaling.md says which.
+Rules and dashboards of the bundle that query other series have no data with the fleet profile; see docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from kvpressure.model.family import Family, Scope
 
 
 class Profile(Enum):
-    """As `exposition.profile` names it."""
+    """The values of the setting `exposition.profile`."""
 
     FULL = "full"
     FLEET = "fleet"
 
 
 ALERTED_SYMPTOMS: Final = ("admission_blocked", "restarting")
-"""Those that alerts of the default bundle ask for."""
+"""The symptoms that alerts of the default bundle query."""
 
 GENERATED: Final = "generation"
 """The kind of tokens that users wait for."""
 
 NEGLIGIBLE_RATIO: Final = 0.1
-"""Constraints asked for less than this, of the one that binds, are left out of an engine's demand. A deployment whose
-engines are bound by different ones adds each up: it then asks for at most a tenth too few with two such constraints, a
-fifth with three, which is within the reserve that `scaling_target_ratio` keeps."""
+"""Constraints with less than this share of the binding one's demand are left out. For a deployment whose engines have
+different binding constraints, the sum of each is at most a tenth too low with two of them, a fifth with three: within
+the reserve of `scaling_target_ratio`."""
 
 _FLEET: Final = frozenset(
     {
-        # What is the matter, and how sure that is.
+        # The verdict, and its confidence.
         "engine_up",
         "bottleneck",
         "bottleneck_info",
@@ -41,18 +41,18 @@ _FLEET: Final = frozenset(
         "score",
         "symptom",
         "recommended_action",
-        # How much room is left, and for how long.
+        # What capacity is left, and for how long.
         "saturation_ratio",
         "demand_replicas",
         "kv_cache_usage_ratio",
         "kv_free_tokens",
         "kv_exhaustion_seconds",
         "queue_unserved_seconds",
-        # What is asked for, what comes out, and what trouble took.
+        # Load, output, and the loss of trouble.
         "requests_waiting",
         "tokens_per_second",
         "lost_tokens_total",
-        # Of an engine that does not answer, instead of all the above but the first.
+        # Of a silent engine, instead of all the above but the first.
         "engine_silent_seconds",
         "engine_last_bottleneck",
         "engine_last_demand_requests",
@@ -65,7 +65,7 @@ _FLEET: Final = frozenset(
     }
 )
 
-_WANTED: Final[Mapping[Profile, tuple[Family, ...]]] = {
+_EXPORTED: Final[Mapping[Profile, tuple[Family, ...]]] = {
     Profile.FULL: FAMILIES,
     Profile.FLEET: tuple(one for one in FAMILIES if one.key in _FLEET or one.scope is Scope.EXPORTER),
 }
@@ -73,15 +73,14 @@ _WANTED: Final[Mapping[Profile, tuple[Family, ...]]] = {
 
 def families(profile: Profile) -> tuple[Family, ...]:
     """Return the families that the profile exports, in the order of the table."""
-    return _WANTED[profile]
+    return _EXPORTED[profile]
 
 
 def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object]:
-    """Return an engine's values as they are exported; `values` themselves where all are.
+    """Return the values of an engine that the profile exports.
 
-    Of a fleet, a series that would be 0 because its cause or symptom is not there, or because everyone is served, is
-    left out: most would be. Of tokens only those generated are exported, of demand the constraint that binds and those
-    that are not negligible beside it.
+    The fleet profile leaves out series that are 0 because their cause or symptom does not hold or nothing is unserved,
+    as most are. Of tokens it exports those generated, of demand the binding constraint and those not negligible to it.
     """
     if profile is Profile.FULL:
         return values
@@ -94,5 +93,5 @@ def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object
         less["tokens_per_second"] = {kind: rate for kind, rate in tokens.items() if kind == GENERATED}
     if isinstance(demand := values.get("demand_replicas"), Mapping) and demand:
         least = NEGLIGIBLE_RATIO * max(demand.values())
-        less["demand_replicas"] = {constraint: asked for constraint, asked in demand.items() if asked >= least}
+        less["demand_replicas"] = {constraint: needed for constraint, needed in demand.items() if needed >= least}
     return {**values, **less}

@@ -1,6 +1,6 @@
-"""The runbooks, one per alert: Markdown in the package, HTML for people, filled in for the engine that is asked about.
+"""The runbooks, one per alert: Markdown in the package, HTML for people, with the engine's names filled in.
 
-The Markdown is ours, the values are not: they reach only code blocks, each quoted as its language wants it.
+The Markdown is ours, the names are untrusted: they are filled into code blocks only, quoted for the block's language.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ PLACEHOLDERS: Mapping[str, str] = {
     "$ENGINE": "engine",
     "$INSTANCE": "instance",
 }
-"""What commands leave open, and the parameter of the address that fills it in: the alert's label of that name, `model`
-being `model_name`."""
+"""Placeholders of commands, and their URL parameters: the alert's label of that name, `model` for `model_name`."""
 
 MAX_VALUE_CHARACTERS = 512
-"""Longer values are no label of ours."""
+"""Longer than any value of our labels."""
 
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
-"""What Prometheus writes into `instance`; with `a.node:10405@elsewhere`, say, a command would go elsewhere."""
+"""A value of Prometheus' label `instance`; with `a.node:10405@elsewhere` a command would go elsewhere."""
 
 _SLOT = re.compile("|".join(f"{re.escape(name)}\\b" for name in PLACEHOLDERS))
 _MATCHER = re.compile(rf'\w+="({_SLOT.pattern})",?\s*')
@@ -55,14 +54,14 @@ def names() -> tuple[str, ...]:
 
 
 def source(name: str) -> str:
-    """Return the Markdown source of a runbook (or `INDEX`). Raises KeyError when there is none of that name."""
+    """Return the Markdown source of a runbook, or of `INDEX`. Raises KeyError."""
     if name != INDEX and name not in names():
         raise KeyError(name)
     return (resources.files("kvpressure") / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def for_people(name: str) -> str:
-    """Return the source with a table of what every runtime calls the flags in it. Raises KeyError."""
+    """Return the source with a table of every runtime's names for the flags in it. Raises KeyError."""
     text = source(name)
     return text + _flags_of_runtimes(text)
 
@@ -84,10 +83,10 @@ def _flags_of_runtimes(text: str) -> str:
 
 
 def fill(code: str, language: str, values: Mapping[str, str]) -> str:
-    """Return a code block with its placeholders filled in, `values` by parameter; unknown ones stay as they are.
+    """Return a code block with its placeholders filled in; `values` are by parameter, unknown placeholders stay.
 
-    In `bash` a value is one word, whatever it holds. In `promql` it stands in a string, and a matcher without a value
-    is left out: a query that matches nothing would look like good news, and an engine need not have a namespace.
+    In `bash` a value becomes one word. In `promql` it becomes part of a string, and a matcher without a value is left
+    out: an engine need not have a namespace, and a query without a result would look like good news.
 
     >>> fill("kubectl -n $NAMESPACE get pod/$POD", "bash", {"namespace": "a b", "pod": ""})
     "kubectl -n 'a b' get pod/$POD"
@@ -104,7 +103,7 @@ def fill(code: str, language: str, values: Mapping[str, str]) -> str:
 
 
 def content_security_policy() -> str:
-    """Return the Content-Security-Policy: the page's own style, and requesting it again with other values."""
+    """Return the Content-Security-Policy: the page's own style, and its form."""
     style = assets.digest(_css())
     return f"default-src 'none'; style-src {style}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -115,7 +114,7 @@ def _css() -> str:
 
 @functools.cache
 def _markdown() -> MarkdownIt:
-    from markdown_it import MarkdownIt  # noqa: PLC0415 - with the first runbook that is asked for
+    from markdown_it import MarkdownIt  # noqa: PLC0415 - with the first runbook requested
 
     return MarkdownIt("commonmark", {"html": False}).enable("table")
 
@@ -123,27 +122,27 @@ def _markdown() -> MarkdownIt:
 def page_html(name: str, query: Mapping[str, str], missing: str = "") -> str:
     """Return a runbook, or the list of all (`INDEX`), filled in from the query parameters. Raises KeyError.
 
-    It says that there is no runbook of the name `missing`.
+    With `missing` it says that there is no runbook of that name.
     """
     markdown, values, text = _markdown(), _values(query), for_people(name)
     tokens = markdown.parse(text)
-    asked = urlencode(values)
+    parameters = f"?{urlencode(values)}" if values else ""
     for token in tokens:
-        _finish(token, values, f"?{asked}" if asked else "")
+        _finish(token, values, parameters)
     _name_headings(tokens)
     return assets.render(
         "runbook",
         title="Runbooks" if name == INDEX else name,
         body=markdown.renderer.render(tokens, markdown.options, {}),
         fields=[(parameter, values.get(parameter, "")) for slot, parameter in PLACEHOLDERS.items() if slot in text],
-        query=f"?{asked}" if asked else "",
+        query=parameters,
         missing=missing,
         css=_css(),
     )
 
 
 def _values(query: Mapping[str, str]) -> dict[str, str]:
-    """Return the known parameters, without control characters of terminals; an `instance` only as an address."""
+    """Return the known parameters without control characters; `instance` only where it is an address."""
     values = {
         parameter: clean(query[parameter])
         for parameter in PLACEHOLDERS.values()
@@ -155,7 +154,7 @@ def _values(query: Mapping[str, str]) -> dict[str, str]:
 
 
 def _finish(token: Token, values: Mapping[str, str], query: str) -> None:
-    """Fill in a code block; point links to other runbooks at their pages."""
+    """Fill in a code block, or make links to runbooks links to their pages."""
     if token.type == "fence":
         token.content = fill(token.content, token.info.strip(), values)
     for child in token.children or ():
@@ -166,7 +165,7 @@ def _finish(token: Token, values: Mapping[str, str], query: str) -> None:
 
 
 def _name_headings(tokens: list[Token]) -> None:
-    """Set the ids that links to headings use, the way that Git hosts make them."""
+    """Set the ids of headings as Git hosts do, for links to them."""
     for heading, title in itertools.pairwise(tokens):
         if heading.type == "heading_open":
             heading.attrSet("id", re.sub(r"[^\w -]", "", title.content.lower()).replace(" ", "-"))

@@ -21,17 +21,17 @@ from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
 
 CHARTED_ENGINES = 12
-"""How many engines get their charts unasked: drawing one takes milliseconds, and a node may have dozens."""
+"""Engines with charts on the page: drawing one takes milliseconds, and a node may have dozens."""
 
 _NAMES: Final = {
     ENGINE_SOURCE: "Engine metrics page",
     "file_sd": "Target files (file_sd)",
     "otlp": "Push of metrics (OTLP)",
 }
-"""What people call those sources that no registration names; series and JSON keep the short names."""
+"""Titles of the sources without a registration; series and JSON have the short names."""
 
 Advise = Callable[[EngineView], Sequence[Action]]
-"""Gives what to do about an engine, in order; () when there is nothing to be done."""
+"""Returns what to do about an engine, in order; () where nothing is to be done."""
 
 
 def no_advice(_: EngineView) -> Sequence[Action]:
@@ -40,10 +40,10 @@ def no_advice(_: EngineView) -> Sequence[Action]:
 
 
 def targets_json(snapshot: Snapshot) -> dict[str, object]:
-    """Return every source with its health, newest error and age in seconds; `null` where it never succeeded.
+    """Return every source with its health, last error and age in seconds, `null` where it never succeeded.
 
-    `problems` are sentences about pods and devices that no source as a whole is to blame for, `hints` about what is
-    switched off, and what would bring it.
+    `problems` are sentences about pods and devices that are not errors of a whole source, `hints` about what is
+    disabled, and how to enable it.
     """
     return {
         "t": snapshot.t,
@@ -69,10 +69,10 @@ def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
 
 
 def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, object]:
-    """Return what the page says, for programs: engines, worst first, with values and actions; GPUs. See docs/api.md.
+    """Return the page for programs: engines, worst first, with values and actions; GPUs. See docs/api.md.
 
-    Histograms are only on /metrics. Of an engine that does not answer it is what was known when it last did. Targets
-    that never answered come last.
+    Histograms are on /metrics only. A silent engine has the values of its last answer. Targets that never answered come
+    last.
     """
     errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE}
     engines = [
@@ -92,12 +92,12 @@ def status_html(
     metrics_path: str,
     advise: Advise = no_advice,
     runbooks: Mapping[Cause, str] | None = None,
-    wanted: str = "",
+    selected: str = "",
 ) -> str:
-    """Return the page: engines, worst first, then GPUs and sources. Everything from outside is escaped.
+    """Return the page: engines, worst first, then GPUs and sources. Foreign text is escaped.
 
-    `runbooks` names the runbook (the alert it belongs to) that fits a cause; causes without one get no link. Charts
-    are drawn for the `CHARTED_ENGINES` worst engines and for the one whose id is `wanted`, which is shown open.
+    `runbooks` are the runbooks (names of their alerts) by cause. Charts are drawn for the `CHARTED_ENGINES` worst
+    engines and for the one whose id is `selected`, which is shown open.
     """
     past, known = snapshot.histories, runbooks or {}
     errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE and not one.up}
@@ -105,10 +105,10 @@ def status_html(
         engine_panel(
             view,
             snapshot.t,
-            past.engine(view.key) if past and (place < CHARTED_ENGINES or ident(view.key) == wanted) else None,
+            past.engine(view.key) if past and (place < CHARTED_ENGINES or ident(view.key) == selected) else None,
             advise(view),
             _runbook(known[cause_of(view)], view) if cause_of(view) in known else "",
-            wanted=ident(view.key) == wanted,
+            selected=ident(view.key) == selected,
             error=errors.get(view.key.target, ""),
         )
         for place, view in enumerate(worst_first(snapshot.known))
@@ -144,12 +144,12 @@ def content_security_policy() -> str:
 @functools.cache
 def _css() -> str:
     return assets.source("page.css") + "".join(
-        f".cause-{cause.value} {{ --fill: {look.fill}; --ink-on: {look.ink}; }}\n" for cause, look in CATALOGUE.items()
+        f".cause-{cause.value} {{ --fill: {row.fill}; --ink-on: {row.ink}; }}\n" for cause, row in CATALOGUE.items()
     )
 
 
 def _headline(snapshot: Snapshot) -> str:
-    """Return the headline: what is wrong, counted over every engine to be polled, or that nothing is."""
+    """Return the headline: the troubles, counted over all engines, or that there are none."""
     total = len(snapshot.known) + len(snapshot.unread)
     if not total:
         return "no engine is configured or found"
@@ -159,9 +159,9 @@ def _headline(snapshot: Snapshot) -> str:
     if not troubles and not snapshot.known:
         return f"{total} engine{'s' * (total != 1)}: not read yet"
     found = troubles or Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines)
-    told = ", ".join(f"{number} {label}" if len(found) > 1 else label for label, number in found.items())
+    counts = ", ".join(f"{number} {label}" if len(found) > 1 else label for label, number in found.items())
     of = f"{sum(troubles.values())} of {total}" if troubles else str(total)
-    return f"{of} engine{'s' * (total != 1)}: {told}"
+    return f"{of} engine{'s' * (total != 1)}: {counts}"
 
 
 def _icon(snapshot: Snapshot) -> str:
@@ -209,7 +209,7 @@ def _source_json(health: SourceHealth, now: float) -> dict[str, object]:
 
 
 def _source_row(health: SourceHealth, snapshot: Snapshot) -> dict[str, object]:
-    """Return a source's row: how long reads take, and the longest where that is much more."""
+    """Return a source's row, with how long reads take, and the longest where that is much longer."""
     usual, longest = health.usual_seconds, health.longest_seconds
     takes = "" if usual is None else seconds(usual)
     if usual is not None and longest is not None and longest >= max(1.0, 2 * usual):

@@ -1,7 +1,7 @@
 """Snapshot to a metrics page, in the Prometheus text format or OpenMetrics 1.0, written by prometheus_client.
 
-Both formats carry the same samples; only the headers of counters and the end differ. A scraper's Accept and
-Accept-Encoding headers say which it gets.
+Both formats have the same samples; only the headers of counters and the end differ. A scraper's Accept and
+Accept-Encoding headers choose the format.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from kvpressure.printable import distinct
 TEXT = CONTENT_TYPE_PLAIN_0_0_4
 _OPENMETRICS: Final = "application/openmetrics-text"
 _VERSIONS: Final = {_OPENMETRICS: ("", "1.0.0"), "text/plain": ("", "0.0.4", "1.0.0")}
-"""What can be asked for, "" where no version is named."""
+"""The versions that can be requested, "" where none is."""
 
 AS_THEY_ARE = "none"
-"""Not a name of one of the library's escaping schemes: it then writes the names of metrics and labels as they are.
+"""None of the library's escaping schemes: it then writes names of metrics and labels as they are.
 
-All of ours are valid in the old character set, so every scheme that may be negotiated gives the same page (a test
-compares them). But under a scheme the library examines every name of every sample: a third of its work, and of
-OpenMetrics half. It escapes the values of labels in any case.
+All of ours are valid in the old character set, so every scheme gives the same page (a test compares them). But with a
+scheme the library checks every name of every sample: a third of its work, half of it for OpenMetrics. It escapes
+values of labels in any case.
 """
 
 
 def render(snapshot: Snapshot, *, openmetrics: bool, own: Iterable[Collector] = ()) -> bytes:
-    """Return the page: the snapshot, then what `own` collectors export of this process. Called from any thread."""
+    """Return the page: the snapshot, then the families of the `own` collectors. Called from any thread."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in (SnapshotCollector(snapshot), *own):
         registry.register(collector)
@@ -51,21 +51,21 @@ def render(snapshot: Snapshot, *, openmetrics: bool, own: Iterable[Collector] = 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a page is written, and the Content-Type that says so."""
+    """The format of a page, and its Content-Type."""
 
     openmetrics: bool
     content_type: str
 
 
 def negotiate(accept: str) -> Format:
-    """Return the format that the header prefers, OpenMetrics among equals; plain text where it names no known one.
+    """Return the format that the header prefers, OpenMetrics among equals; plain text where it has no known format.
 
-    The library's `choose_encoder` gives the Content-Type of the best part. It gets that one alone and in our words: by
-    itself it passes over weights, fails at versions that are no numbers, and repeats any number as the page's version.
+    The library's `choose_encoder` returns the Content-Type of the preferred part, which it gets alone and normalized:
+    by itself it ignores weights, fails at versions that are not numbers, and accepts any number as a version.
     """
-    liked = [found for part in accept.split(",") if (found := _requested(part)) is not None]
-    _, media, wanted = max(liked, key=lambda one: (one[0], one[1] == _OPENMETRICS), default=(1.0, "", ""))
-    return Format(media == _OPENMETRICS, choose_encoder(wanted)[1])
+    accepted = [found for part in accept.split(",") if (found := _requested(part)) is not None]
+    _, media, best = max(accepted, key=lambda part: (part[0], part[1] == _OPENMETRICS), default=(1.0, "", ""))
+    return Format(media == _OPENMETRICS, choose_encoder(best)[1])
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
@@ -75,7 +75,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _requested(part: str) -> tuple[float, str, str] | None:
-    """Return weight, media type and `choose_encoder`'s argument of an Accept header's part; None if not available."""
+    """Return weight, media type and `choose_encoder`'s argument of a part of an Accept header, None if unsupported."""
     media, weight, named = _split(part)
     version = named.get("version", "")
     if not weight > 0 or version not in _VERSIONS.get(media, ()):
@@ -85,7 +85,7 @@ def _requested(part: str) -> tuple[float, str, str] | None:
 
 
 def _split(part: str) -> tuple[str, float, dict[str, str]]:
-    """Return the name, the weight and the parameters of one part of a header."""
+    """Return name, weight and parameters of a part of a header."""
     name, *parameters = part.split(";")
     pairs = (parameter.partition("=") for parameter in parameters)
     named = {key.strip().lower(): value.strip() for key, _, value in pairs}
@@ -97,14 +97,14 @@ def _split(part: str) -> tuple[str, float, dict[str, str]]:
 
 
 Labels = dict[str, str]
-"""Never changed once made: most samples of an engine share one."""
+"""Never changed: most samples of an engine share one."""
 
 Described = tuple[Labels, Mapping[str, object]]
-"""What a family's rows are read from: the labels of one engine, GPU, source or container, and its values by key."""
+"""The labels of one engine, GPU, source or container, and its values by the key of their family."""
 
 
 class SnapshotCollector:
-    """Gives each family that has series, in the order of the table; a family without any is left out."""
+    """Collects the families that have series, in the order of the table."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -148,13 +148,12 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
 
 
 _shown = functools.lru_cache(maxsize=16384)(distinct)
-"""A label's value as a terminal may show it: most are the same on every page."""
+"""A label's value without control characters; cached, since most are the same on every page."""
 
 
 def _labels(scope: Scope, values: Iterable[str]) -> Labels:
-    return dict(
-        sorted(zip(scope.labels, map(_shown, values), strict=True))
-    )  # as the library will sort those of each sample
+    # Sorted, as the library sorts those of each sample.
+    return dict(sorted(zip(scope.labels, map(_shown, values), strict=True)))
 
 
 def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -> Iterator[Sample]:
@@ -179,12 +178,12 @@ def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
 
 
 class OwnProcess:
-    """The library's collectors of process, garbage collector and platform. What cannot be read is left out."""
+    """The library's collectors of process, garbage collector and platform; one that fails is left out."""
 
     def collect(self) -> Iterator[Metric]:
-        """Their families, as of now."""
+        """Yield their families."""
         for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
             try:
                 yield from list(collector.collect())
-            except (OSError, ValueError, LookupError, NameError):  # a /proc that is not quite Linux': no page is lost
+            except (OSError, ValueError, LookupError, NameError):  # with a /proc that differs from Linux'
                 continue

@@ -1,4 +1,4 @@
-"""PURE: verdicts, what a time of trouble has cost, numbers, units and times in words for people."""
+"""PURE: verdicts, incidents, numbers, units and times in words for people."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.incident import Incident
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
-from kvpressure.model.view import Incident
 
 STAGES: dict[Stage, str] = {
     Stage.NONE: "",
@@ -24,14 +24,14 @@ STAGES: dict[Stage, str] = {
 TIMES: Final = {NOW: "Now, without a restart", AFTER: "After the incident", "": "To know"}
 """When to take an action, in words."""
 _RESTARTS: Final = frozenset({"apply", "restart"})
-"""Actions that end the server: those are taken now where it is stuck."""
+"""Actions that restart the server, taken now where it is stuck."""
 NOT_KNOWN = "not known"
 SHOWN_SECONDS: Final = 86_400.0
-"""An incident that ended this long ago is not told any more."""
+"""An incident that ended longer ago is not shown."""
 
 
 def by_time(actions: Iterable[Action]) -> list[tuple[str, list[Action]]]:
-    """Return the actions in their order, under when to take them."""
+    """Return the actions in their order, grouped by when to take them."""
     groups = [(when, list(group)) for when, group in groupby(actions, key=lambda one: one.when)]
     return [(_heading(when, group), group) for when, group in groups]
 
@@ -41,7 +41,7 @@ def _heading(when: str, group: Iterable[Action]) -> str:
 
 
 def standing_text(first: Action | None) -> str:
-    """Return since when the first step stands, and why another one stood before; "" before it is settled."""
+    """Return since when the first step has stood, and why it replaced another; "" before it is settled."""
     if first is None or first.since is None:
         return ""
     revised = f"; another one stood before, and {first.revised}" if first.revised else ""
@@ -50,13 +50,13 @@ def standing_text(first: Action | None) -> str:
 
 def meaning(diagnosis: Diagnosis) -> str:
     """Return the verdict as a sentence: the detail of its cause where there is one, else the cause."""
-    told = DETAILS[diagnosis.cause].get(diagnosis.detail)
-    return f"{told[:1].upper()}{told[1:]}." if told else CATALOGUE[diagnosis.cause].meaning
+    text = DETAILS[diagnosis.cause].get(diagnosis.detail)
+    return f"{text[:1].upper()}{text[1:]}." if text else CATALOGUE[diagnosis.cause].meaning
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A number as people read it, and `raw` as a machine does: the same value that the JSON twin carries."""
+    """A number in words, and `raw` for programs: the value in the JSON document."""
 
     text: str
     raw: str = ""
@@ -149,7 +149,7 @@ def clock(t: float, *, day: bool = False) -> str:
 
 
 def incident_text(incident: Incident | None, now: float) -> str:
-    """Return the current or the last incident as text; "" without one, and for one of another day."""
+    """Return the current or the last incident as text; "" without one, or where it ended a day ago."""
     if incident is None or (incident.ended is not None and now - incident.ended > SHOWN_SECONDS):
         return ""
     if incident.ended is None:
@@ -203,19 +203,21 @@ def _lost(incident: Incident) -> str:
         return ", lost tokens not known (nothing tells yet what it would do without)"
     if tokens < 1:
         return ", no tokens lost"
-    money, price = incident.money, incident.price
-    paid = "" if money is None or price is None else f": {money:,.2f} {price.currency}"
+    paid = _paid(incident, incident.money)
     return f", about {rough(tokens)} tokens lost ({seconds(time)} of healthy output){paid}"
 
 
 def _again(incident: Incident) -> str:
-    """Say what was computed again; "" where nothing was."""
+    """Return what was computed again, "" where nothing was."""
     tokens, time = incident.recomputed_tokens, incident.recomputed_seconds
     if tokens is None or time is None:
         return ""
-    money, price = incident.recomputed_money, incident.price
-    paid = "" if money is None or price is None else f": {money:,.2f} {price.currency}"
+    paid = _paid(incident, incident.recomputed_money)
     return f", about {rough(tokens)} prompt tokens computed again ({seconds(time)} of its time){paid}"
+
+
+def _paid(incident: Incident, money: float | None) -> str:
+    return "" if money is None or incident.price is None else f": {money:,.2f} {incident.price.currency}"
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
@@ -250,7 +252,7 @@ _QUERY: Final = re.compile(r'(absent\()?kvpressure_(\w+)(?:\{(?:[^"}]|"(?:[^"\\]
 
 
 def query_in_words(check: str) -> str:
-    """Return a query in the words of `triage --full` and `triage --json`; a sentence as it is.
+    """Return a query in the words of `triage --full` and `triage --json`, any other sentence as it is.
 
     >>> query_in_words('kvpressure_preempted_request_ratio{namespace="prod"} < 0.01  # now 0.2')
     '- preempted_request_ratio < 0.01  (now 0.2)'

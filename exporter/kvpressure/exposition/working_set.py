@@ -1,4 +1,4 @@
-"""PURE: what the page shows of the working set of an engine that computes evicted contexts again."""
+"""PURE: the page's rows on the working set of an engine that computes evicted contexts again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kvpressure.model.values import at
 from kvpressure.model.view import EngineView
 
 LEAST_RATIO: Final = 0.01
-"""Of the computed prompt tokens, that were computed before: of less nothing is shown."""
+"""Share of prompt tokens computed again, below which nothing is shown."""
 
 
 def working_set(view: EngineView) -> dict[str, str]:
-    """Return its rows by their caption, what is not known left out; none where nothing is known computed again."""
+    """Return the known rows by their caption, none where (nearly) nothing is computed again."""
     again, computed = (at(view.derived, f"{what}_prompt_tokens_per_second") for what in ("recomputed", "computed"))
     if again is None or not computed or again < LEAST_RATIO * computed:
         return {}

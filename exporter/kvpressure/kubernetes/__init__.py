@@ -1,7 +1,4 @@
-"""Everything that is said to a Kubernetes API server: one client, at a prompt or on a node.
-
-Here is what goes wrong, and what a request does in the words of its permissions.
-"""
+"""All access to Kubernetes API servers, with one client; here its errors, and requests in the words of RBAC."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from kvpressure.model.record import SourceError
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a request does, as RBAC names it: for sentences when it is refused. Without a namespace, in all of them."""
+    """A request in the words of RBAC, for error messages. Without a namespace it is for all of them."""
 
     verb: str
     resource: str
@@ -25,10 +22,10 @@ class Action:
 
 
 class KubeError(SourceError):
-    """Something about the cluster that people have to know: one sentence saying what happened, where, what to do.
+    """An error of a cluster: a sentence that says what happened, where, and what to do.
 
-    `reason` is the word by which it is counted. `status` is the API server's HTTP status where it answered with one,
-    0 otherwise, and `message` what it said then; `cause` the end of the sentence without what it is about.
+    `reason` is the word by which it is counted. `status` is the API server's HTTP status, 0 without a response, and
+    `message` its text; `cause` is the end of the sentence, without its subject.
     """
 
     def __init__(
@@ -39,4 +36,4 @@ class KubeError(SourceError):
 
 
 class GoneError(KubeError):
-    """The resource version is too old (410): everything has to be listed anew."""
+    """The resource version is too old (410): the resource has to be listed again."""

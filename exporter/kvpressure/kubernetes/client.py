@@ -1,13 +1,11 @@
-"""Requests to the API server: objects, lists, watches, texts and websockets; every failure is a `KubeError`."""
+"""Requests to the API server: objects, lists, watches, texts and websockets; errors are `KubeError`s."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 import ssl
-import urllib.request
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -20,14 +18,15 @@ from kvpressure.kubernetes.credentials import Credentials
 from kvpressure.kubernetes.kubeconfig import Config
 from kvpressure.kubernetes.names import Names
 from kvpressure.kubernetes.objects import Object, at
+from kvpressure.net.outgoing import environment_proxy, is_supported, reason_and_sentence
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
     from kvpressure.kubernetes.websocket import WebSocket
 
 DEADLINE_SECONDS: Final = 15.0
-LARGEST_JSON_BYTES: Final = 64 << 20
-LARGEST_STATUS_BYTES: Final = 64 << 10
+MAX_JSON_BYTES: Final = 64 << 20
+MAX_STATUS_BYTES: Final = 64 << 10
 MAX_PAGES: Final = 200
 """Of one list."""
 
@@ -45,14 +44,14 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""A watch may be silent for minutes; so that a peer that vanished is noticed within one."""
+"""A watch may be silent for minutes; with these a lost peer is noticed within one."""
 
 
 class KubeClient:
     """One API server, at `where`, with one user's credentials. Use it as an async context manager.
 
-    Redirects are refused, answers are bounded, and addresses of clouds' metadata services are never requested. Only
-    what a person waits for has a deadline here. Proxies of the environment are for people, `daemon` says it is none.
+    Redirects are refused, responses are bounded, and addresses of clouds' metadata services are never requested. Only
+    requests that a person waits for have a deadline here. A `daemon` does not use the environment's proxies.
     """
 
     def __init__(self, config: Config, *, daemon: bool = False) -> None:
@@ -84,7 +83,7 @@ class KubeClient:
 
     async def json(self, path: str, action: Action, query: Query | None = None) -> Object:
         """Return one object or list. Raises KubeError, with the status that the API server answered."""
-        body = await self._body(path, action, query or {}, LARGEST_JSON_BYTES)
+        body = await self._body(path, action, query or {}, MAX_JSON_BYTES)
         try:
             found = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -113,7 +112,7 @@ class KubeClient:
     async def answer(self, path: str, action: Action, query: Query) -> AsyncGenerator[httpx2.Response, None]:
         """Yield the API server's response while its body is read, without a deadline.
 
-        Raises KubeError for any status but 200, after asking once more where new credentials may help, and `FAILURES`.
+        Raises KubeError for any status but 200, after a second request where new credentials may help, and `FAILURES`.
         """
         for renewed in (False, True):
             http = await self._opened()
@@ -121,7 +120,7 @@ class KubeClient:
                 if response.status_code == 200:
                     yield response
                     return
-                body = await capped(response, LARGEST_STATUS_BYTES)
+                body = await capped(response, MAX_STATUS_BYTES)
                 message = body[:300].decode(errors="replace").strip()
                 with suppress(ValueError, RecursionError):  # of a `Status` object its message
                     status = json.loads(body)
@@ -132,7 +131,7 @@ class KubeClient:
 
     async def websocket(self, path: str, action: Action, query: Query, protocol: str) -> WebSocket:
         """Return an open websocket that speaks `protocol`. Raises KubeError."""
-        from kvpressure.kubernetes.websocket import NotUpgradedError, WebSocket  # noqa: PLC0415 - few need it
+        from kvpressure.kubernetes.websocket import NotUpgradedError, WebSocket  # noqa: PLC0415 - only for port-forwards
 
         try:
             http, request = await self._opened(), await self._request(path, query)
@@ -149,8 +148,8 @@ class KubeClient:
             raise KubeError(sentence, reason="garbage")
         if status == 401 and self._credentials.renewable:
             self._credentials.renew()
-        # The upgrade's answer comes without its body; the same request without an upgrade has the reason.
-        await self._body(path, action, query, LARGEST_STATUS_BYTES)
+        # The response to an upgrade has no body; the same request without an upgrade returns the reason.
+        await self._body(path, action, query, MAX_STATUS_BYTES)
         raise self._refusal(status, "", action)
 
     async def _body(self, path: str, action: Action, query: Query, cap_bytes: int, *, cut: bool = False) -> bytes:
@@ -178,7 +177,7 @@ class KubeClient:
         }
 
     async def _opened(self) -> httpx2.AsyncClient:
-        """Return the client for the current credentials; one with older ones stays open for what it carries."""
+        """Return the client for the current credentials; one with older ones stays open for its requests."""
         context = await self._credentials.tls()
         if self._http is None or context is not self._made_with:
             transport = Names(
@@ -191,24 +190,24 @@ class KubeClient:
                 ),
                 proxied=bool(self._proxy),
             )
-            nothing_kept = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-            made = httpx2.AsyncClient(transport=transport, timeout=_NO_TIMEOUTS, cookies=nothing_kept, trust_env=False)
+            no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+            made = httpx2.AsyncClient(transport=transport, timeout=_NO_TIMEOUTS, cookies=no_cookies, trust_env=False)
             self._http, self._made_with = await self._stack.enter_async_context(made), context
         return self._http
 
     def _refusal(self, status: int, message: str, action: Action) -> KubeError:
-        said = f" (it says: {brief(message, 300)})" if message else ""
+        detail = f" (it says: {brief(message, 300)})" if message else ""
         server, reason = self._shown, {401: "unauthorized", 403: "forbidden"}.get(status, "http_status")
         if 300 <= status < 400:
             sentence = f"{server} answered with a redirect, which is not followed; is a proxy cut in?"
         elif status == 401:
-            sentence = f"{server} does not know the credentials of {self._who}{said}; log in again"
+            sentence = f"{server} does not know the credentials of {self._who}{detail}; log in again"
         elif status == 403:
-            sentence = f"you may not {action}{said}; ask the administrator of the cluster for a Role that allows it"
+            sentence = f"you may not {action}{detail}; ask the administrator of the cluster for a Role that allows it"
         elif status == 404:
-            sentence = f"{server} has nothing to {action}{said}"
+            sentence = f"{server} has nothing to {action}{detail}"
         else:
-            sentence = f"{server} answered {status} to {action}{said}"
+            sentence = f"{server} answered {status} to {action}{detail}"
         kind = GoneError if status == 410 else KubeError
         return kind(sentence, status, reason=reason, message=message)
 
@@ -217,7 +216,7 @@ class KubeClient:
 
     def unreachable(self, error: BaseException) -> KubeError:
         """Return the KubeError for a request that raised one of `FAILURES`."""
-        reason, cause = _explain(error, self._shown)
+        reason, cause = reason_and_sentence(error, self._shown, "the cluster's CA")
         return KubeError(f"the API server of {self._who} cannot be reached: {cause}", reason=reason, cause=cause)
 
 
@@ -233,30 +232,10 @@ async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _explain(error: BaseException, where: str) -> tuple[str, str]:
-    """Return the reason and the sentence for what httpx2, ssl or the system raised on the way to `where`."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
-        causes.append(cause)
-    if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
-        return "tls", f"TLS with {where} failed: {brief(found, 120)}; check the cluster's CA and the server's name"
-    if any(isinstance(one, ConnectionRefusedError) for one in causes):
-        return "unreachable", f"connection refused by {where}; is it up and the port right?"
-    text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
-    plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError | OSError):
-        return "unreachable", f"no connection to {where}: {plain}"
-    if isinstance(error, httpx2.InvalidURL | ValueError):
-        return "config", f"{where} cannot be used: {plain}"
-    return "connection", f"the connection to {where} broke: {plain}"
-
-
 def _proxy(config: Config, url: httpx2.URL, *, daemon: bool) -> str:
     """Return the kubeconfig's proxy, else the environment's, as kubectl does. Raises KubeError unless it is HTTP."""
-    proxy = config.proxy
-    if not proxy and not daemon and not urllib.request.proxy_bypass_environment(url.host):  # type: ignore[attr-defined]
-        proxy = urllib.request.getproxies_environment().get(url.scheme, "")
-    if proxy and not proxy.startswith(("http://", "https://")):
+    proxy = config.proxy or ("" if daemon else environment_proxy(url.scheme, url.host))
+    if not is_supported(proxy):
         scheme = proxy.partition(":")[0]
         raise KubeError(
             f"the proxy for {brief(url.host)} is a {scheme} one; only http and https proxies are understood"

@@ -1,4 +1,4 @@
-"""What a request to the API server carries: TLS, and an Authorization header that may come from an exec plugin.
+"""Credentials of requests to the API server: TLS, and an Authorization header, also from an exec plugin.
 
 Protocol of the plugins: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/.
 """
@@ -21,19 +21,19 @@ from kvpressure.net.credentials import client_context, load_pair
 from kvpressure.printable import brief
 
 PLUGIN_SECONDS = 120.0
-"""A plugin may have to wait for a person in a browser."""
+"""A plugin may wait for a login in a browser."""
 
 _API = "client.authentication.k8s.io/"
 
 
 class Credentials:
-    """Credentials of one context. `renew` forgets what a plugin gave, for when the API server refused it."""
+    """Credentials of one context."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._given: dict[str, Any] | None = None
         self._context: ssl.SSLContext | None = None
-        self._shown: tuple[bytes, bytes] | None = None
+        self._pair: tuple[bytes, bytes] | None = None
 
     @property
     def renewable(self) -> bool:
@@ -41,7 +41,7 @@ class Credentials:
         return self._config.plugin is not None or self._config.token_file is not None
 
     def renew(self) -> None:
-        """Discard what the plugin gave, so that it runs again the next time; files are read each time anyway."""
+        """Discard the plugin's credentials, so that it runs again for the next request; files are read for each."""
         self._given = None
 
     async def headers(self) -> list[tuple[str, str]]:
@@ -50,7 +50,7 @@ class Credentials:
         found = [*([("Authorization", authorization)] if authorization else []), *self._config.impersonate]
         for name, value in found:
             if not value.isascii() or not value.isprintable():
-                # Said here, and without the value: whoever else stumbles over it quotes it.
+                # The errors of others quote the value.
                 what = f"the {name} header of {self._config.origin}"
                 raise KubeError(f"{what} holds line breaks, control characters or other than ASCII; nothing was sent")
         return found
@@ -62,8 +62,8 @@ class Credentials:
         given = await self._from_plugin()
         certificate = str(given.get("clientCertificateData") or "").encode() or self._config.certificate
         key = str(given.get("clientKeyData") or "").encode() or self._config.key
-        if self._context is None or self._shown != (certificate, key):
-            self._context, self._shown = _tls_context(self._config, certificate, key), (certificate, key)
+        if self._context is None or self._pair != (certificate, key):
+            self._context, self._pair = _tls_context(self._config, certificate, key), (certificate, key)
         return self._context
 
     async def _authorization(self) -> str:
@@ -85,7 +85,7 @@ class Credentials:
         if self._config.plugin is None:
             return {}
         if self._given is None:
-            self._given = await _ask(self._config.plugin, self._config)
+            self._given = await _plugin_credentials(self._config.plugin, self._config)
         return self._given
 
 
@@ -93,7 +93,7 @@ def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLConte
     try:
         context = client_context(config.insecure, cadata=config.ca.decode() if config.ca else None)
         if certificate:
-            # By way of a file, as OpenSSL requires; it is the user's alone and deleted at once.
+            # In a file, as OpenSSL requires, which only the user can read, and which is deleted at once.
             with tempfile.TemporaryDirectory(prefix="kvpressure-") as folder:
                 pair = Path(folder) / "pair.pem"
                 with os.fdopen(os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -105,7 +105,7 @@ def _tls_context(config: Config, certificate: bytes, key: bytes) -> ssl.SSLConte
     return context
 
 
-async def _ask(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
+async def _plugin_credentials(plugin: ExecPlugin, config: Config) -> dict[str, Any]:
     if not plugin.api_version.startswith(_API):
         raise KubeError(f"{config.origin}: exec has apiVersion {plugin.api_version!r}, which is none of {_API}*")
     spec: dict[str, Any] = {"interactive": plugin.interactive and sys.stdin is not None and sys.stdin.isatty()}

@@ -1,7 +1,6 @@
-"""From what was named to the pods behind it, and one pod while it is looked at.
+"""Finds the pods of references, forwards a port of a pod, and reads its state and logs.
 
-Its port is forwarded, its state and logs are read again from time to time. Of a container's log, and of the one before
-it, the newest part is read through the API server and counted by kind.
+Of a container's log, and of the previous one's, the newest part is read through the API server and counted by kind.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ async def _behind(client: KubeClient, namespace: str, reference: Reference) -> l
 
 
 async def _named(client: KubeClient, namespace: str, reference: Reference) -> Object:
-    """Return the object itself; where there is none, the error names those that are spelled alike."""
+    """Return the object itself. Raises KubeError, which names objects of similar names."""
     folder = f"{reference.kind.api}/namespaces/{namespace}/{reference.kind.resource}"
     try:
         return await client.json(
@@ -117,7 +116,7 @@ async def _list(client: KubeClient, namespace: str, selector: str) -> list[Objec
 
 
 def _pod_name(pod: Mapping[str, Any]) -> str:
-    """Return the pod's name, part of what is asked next, as its namespace is. Raise KubeError for what is none."""
+    """Return the pod's name, which is part of later requests. Raises KubeError for an invalid name or namespace."""
     name = dns_name(pod, "metadata", "name")
     if not name or not dns_name(pod, "metadata", "namespace"):
         raise KubeError(
@@ -127,12 +126,12 @@ def _pod_name(pod: Mapping[str, Any]) -> str:
 
 
 TAIL_LINES: Final = 5000
-LARGEST_LOG_BYTES: Final = 2 * 1024 * 1024
+MAX_LOG_BYTES: Final = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PodLogs:
-    """A container's log and that of the one before it; None where it was not or could not be read: see `problem`."""
+    """Logs of a container and of the previous one; None where there is none, or it cannot be read: see `problem`."""
 
     current: LogReport | None = None
     previous: LogReport | None = None
@@ -149,17 +148,17 @@ class PodLogs:
 
 
 async def read_logs(client: KubeClient, id_: ContainerId, now: float, *, restarted: bool) -> PodLogs:
-    """Return the current log, and the previous container's where it `restarted`. Raises nothing for unreadable logs.
+    """Return the current log, and the previous container's where it `restarted`; never raises.
 
-    Of each the last `TAIL_LINES` lines, at most `LARGEST_LOG_BYTES`.
+    Of each, the last `TAIL_LINES` lines, at most `MAX_LOG_BYTES`.
     """
     found, action = PodLogs(), Action("get", "pods/log", id_.namespace, id_.pod)
     path = f"/api/v1/namespaces/{id_.namespace}/pods/{id_.pod}/log"
-    query = {"container": id_.container, "tailLines": str(TAIL_LINES), "limitBytes": str(LARGEST_LOG_BYTES)}
+    query = {"container": id_.container, "tailLines": str(TAIL_LINES), "limitBytes": str(MAX_LOG_BYTES)}
     for previous in (False, True) if restarted else (False,):
-        wanted = {**query, "timestamps": "true", "previous": "true" if previous else "false"}
+        parameters = {**query, "timestamps": "true", "previous": "true" if previous else "false"}
         try:
-            report = report_of(await client.text(path, action, wanted, LARGEST_LOG_BYTES), id_, now)
+            report = report_of(await client.text(path, action, parameters, MAX_LOG_BYTES), id_, now)
         except KubeError as error:
             found = replace(found, problem=found.problem or f"{error}")
         else:
@@ -170,7 +169,7 @@ async def read_logs(client: KubeClient, id_: ContainerId, now: float, *, restart
 def report_of(log: bytes, id_: ContainerId, now: float) -> LogReport:
     """Count the incidents of a log whose lines begin with their times, as the API server writes them. PURE."""
     tally, allowance = Tally(id_, since=0.0), Allowance(shares=2)
-    # Not splitlines(): it also cuts at separators that a line may quote, and the rest would pass for a line of its own.
+    # Not splitlines(), which also splits at separators within a line.
     for raw in log.decode(errors="replace").split("\n"):
         stamp, space, rest = raw.partition(" ")
         line = Line(rest, stamp)
@@ -182,10 +181,10 @@ def report_of(log: bytes, id_: ContainerId, now: float) -> LogReport:
 
 @dataclass(slots=True)
 class ForwardedPod:
-    """The state of one pod in the cluster; `problem` says why its engine cannot be reached, "" where it can.
+    """The state of one pod in the cluster; `problem` is why its engine cannot be reached, "" where it can.
 
-    `maps` are the ConfigMaps that its configuration file may be in, as they were when the container started, and
-    `versions` what was read of them; `unread` says why limits in one are not known.
+    `maps` are the ConfigMaps that its configuration file may be in, as they were when the container started, of the
+    `versions` that were read; `unread` is why limits in one are not known.
     """
 
     found: Found
@@ -199,7 +198,7 @@ class ForwardedPod:
 
     @property
     def problem(self) -> str:
-        """The pod's own trouble, or that of its port-forward."""
+        """The problem of the pod, or of its port-forward."""
         if self.forward is not None and self.forward.problem:
             return self.forward.problem
         return self.engine.trouble or self.refused
@@ -215,8 +214,8 @@ class ForwardedPod:
         except KubeError as error:
             self.refused = f"{error}"
 
-    async def look(self, client: KubeClient, now: float) -> None:
-        """Read state and logs anew; a state that cannot be read stays as it was."""
+    async def refresh(self, client: KubeClient, now: float) -> None:
+        """Read state and logs again; a state that cannot be read stays as it is."""
         id_ = self.engine.state.id
         with contextlib.suppress(KubeError):
             pod = await get_pod(client, id_.namespace, id_.pod)
@@ -231,19 +230,19 @@ class ForwardedPod:
         self.unread, self.maps = "", {}
         for name in self.engine.needs:
             what = f"ConfigMap {name}, which the server's --config is mounted from"
-            seen = self.versions.get(name, ())
-            if not seen or (start is not None and not is_answered(seen, start)):
+            versions = self.versions.get(name, ())
+            if not versions or (start is not None and not is_answered(versions, start)):
                 try:
                     path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
                     found = await client.json(path, Action("get", "configmaps", namespace, name))
                 except KubeError as error:
                     self.unread = f"{what}, cannot be read: {error}"
                     continue
-                # The cluster's clock may be ahead of this machine's, and what it answers is not older than the start.
+                # The cluster's clock may be ahead of this machine's; the response is not older than the start.
                 version = read_version(found, max(now, start.t if start is not None else now))
-                seen = self.versions[name] = with_version(seen, version)
-            known = seen[-1].found if start is None else in_force(seen, start)
+                versions = self.versions[name] = with_version(versions, version)
+            known = versions[-1].found if start is None else in_force(versions, start)
             if known is not None:
                 self.maps[name] = known
             elif start is not None:
-                self.unread = f"{what}: {why_not(seen, start)}"
+                self.unread = f"{what}: {why_not(versions, start)}"

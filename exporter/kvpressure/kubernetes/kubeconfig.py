@@ -20,11 +20,11 @@ from kvpressure.config import strict_yaml
 from kvpressure.kubernetes import KubeError
 
 LARGEST_BYTES: Final = 1 << 20
-"""Many times what a bundle of certificates takes."""
+"""Many times the size of a bundle of certificates."""
 
 
 def read_named(path: Path) -> bytes:
-    """Return the content of a file that a kubeconfig names, which may have no end. Raises KubeError."""
+    """Return the content of a file that a kubeconfig names. Raises KubeError, also for endless and large files."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             raise OSError(0, "it is not a regular file")
@@ -41,7 +41,7 @@ def read_named(path: Path) -> bytes:
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DEFAULT_NAMESPACE = "default"
-LARGEST_FILE_BYTES = 4 * 1024 * 1024
+MAX_FILE_BYTES = 4 * 1024 * 1024
 
 _SERVER = re.compile(r"https?://[^/\s]")
 _FILES = {"cluster": ("certificate-authority",), "user": ("client-certificate", "client-key", "tokenFile")}
@@ -49,7 +49,7 @@ _FILES = {"cluster": ("certificate-authority",), "user": ("client-certificate", 
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """A program that gives credentials; `command` is absolute or to be found on the PATH."""
+    """A program that prints credentials; `command` is absolute or on the PATH."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -62,9 +62,9 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Config:
-    """One context, ready to use: which API server, how to trust it, who we are.
+    """One context: the API server, its certificates, the user's credentials.
 
-    Certificates and keys are PEM bytes, empty when there are none. `origin` says where it was read (for sentences).
+    Certificates and keys are PEM bytes, empty without any. `origin` names the file, for error messages.
     """
 
     server: str
@@ -100,9 +100,9 @@ def load_config(file: Path | None = None, context: str = "", env: Mapping[str, s
     if not found and (pod := service_account(environment)) is not None:
         return pod
     if not found:
-        looked = ", ".join(map(str, paths))
+        missing = ", ".join(map(str, paths))
         raise KubeError(
-            f"no kubeconfig: {looked} does not exist and this is no pod with a service account; "
+            f"no kubeconfig: {missing} does not exist and this is no pod with a service account; "
             "name one with --kubeconfig or KUBECONFIG"
         )
     origin = ", ".join(map(str, found))
@@ -148,16 +148,16 @@ def _merged(files: list[Path]) -> dict[str, Any]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
-            read = opened.read(LARGEST_FILE_BYTES + 1)
-        if len(read) > LARGEST_FILE_BYTES:
-            raise KubeError(f"{file} is larger than {LARGEST_FILE_BYTES >> 20} MiB: that is no kubeconfig")
-        content = strict_yaml.loose(read.decode(), str(file), max_chars=LARGEST_FILE_BYTES)
+            read = opened.read(MAX_FILE_BYTES + 1)
+        if len(read) > MAX_FILE_BYTES:
+            raise KubeError(f"{file} is larger than {MAX_FILE_BYTES >> 20} MiB: that is no kubeconfig")
+        content = strict_yaml.loose(read.decode(), str(file), max_chars=MAX_FILE_BYTES)
     except OSError as error:
         raise KubeError(f"cannot read the kubeconfig {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise KubeError(f"the kubeconfig {file} is not valid YAML") from error
     except strict_yaml.ConfigError as error:
-        # Not its words, which may quote a secret that was not quoted.
+        # Without its message, which may quote a secret.
         (problem,) = error.problems
         line = "" if problem.line is None else f" in line {problem.line}"
         what = "not valid YAML" if "is not YAML" in problem.message else "not plain YAML of a kubeconfig's size"
@@ -178,8 +178,8 @@ def _absolute(entry: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
     return entry
 
 
-def _select(merged: dict[str, Any], wanted: str, origin: str) -> Config:
-    name = wanted or merged["current-context"]
+def _select(merged: dict[str, Any], context_name: str, origin: str) -> Config:
+    name = context_name or merged["current-context"]
     if not name:
         raise KubeError(f"{origin} sets no current-context; choose one with --context: {_known(merged['contexts'])}")
     context = _named(merged["contexts"], name, "context", origin)

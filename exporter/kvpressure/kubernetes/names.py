@@ -1,8 +1,6 @@
-"""Names of API servers, resolved beside the event loop, and addresses that are never connected to (decision 0152)."""
+"""Name lookups of API servers in a thread, without the addresses that must not be requested (decision 0152)."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import httpx2
 
@@ -11,11 +9,11 @@ from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 
 
 class Names(httpx2.AsyncBaseTransport):
-    """Gives `transport` requests to addresses; behind a proxy, which resolves names itself, they stay as they are."""
+    """A transport that resolves names for `transport`; not behind a proxy, which resolves them itself."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, *, proxied: bool) -> None:
         self._transport, self._proxied = transport, proxied
-        self._resolver = ThreadPerLookup(partial(refusal, link_local=False))
+        self._resolver = ThreadPerLookup()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response of the first address that accepts a connection. Raises what httpx2 does, and OSError."""

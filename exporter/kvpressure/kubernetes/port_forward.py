@@ -23,33 +23,33 @@ DATA, ERROR = 0, 1
 LONGEST_ERROR_BYTES: Final = 4096
 CHUNK_BYTES: Final = 64 * 1024
 SETTLE_SECONDS: Final = 0.3
-"""A kubelet that cannot connect says so on channel 1 within moments of the upgrade."""
+"""A kubelet that cannot connect sends an error on channel 1 soon after the upgrade."""
 
 
 class Frames:
-    """Takes apart the messages of a websocket with subprotocol `v4.channel.k8s.io`.
+    """Reads the messages of a websocket with subprotocol `v4.channel.k8s.io`.
 
-    A message is one channel byte and data: channel 0 carries the connection, channel 1 what went wrong. The server
+    A message is one channel byte and data: channel 0 carries the connection, channel 1 errors. The server
     begins each channel with the port, two bytes little-endian. A connection cannot be half-closed
     (k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go).
 
-    `error` is what channel 1 has said so far. Raises KubeError for messages that no kubelet sends.
+    `error` is what channel 1 has sent so far. Raises KubeError for messages that no kubelet sends.
     """
 
     def __init__(self, port: int) -> None:
         self._port = port.to_bytes(2, "little")
-        self._seen = {DATA: b"", ERROR: b""}
+        self._ports = {DATA: b"", ERROR: b""}
         self._error = b""
 
     @property
     def error(self) -> str:
-        """What went wrong in the pod, "" while nothing did."""
+        """The error in the pod, "" without one."""
         return self._error.decode(errors="replace")
 
     def feed(self, message: bytes) -> bytes:
         """Return the connection's bytes in one message."""
         channel, data = (message[0], message[1:]) if message else (DATA, b"")
-        if channel not in self._seen:
+        if channel not in self._ports:
             raise KubeError(f"the port-forward sent a message for channel {channel}, which was not opened")
         data = self._without_port(channel, data)
         if channel == DATA:
@@ -58,17 +58,17 @@ class Frames:
         return b""
 
     def _without_port(self, channel: int, data: bytes) -> bytes:
-        seen = self._seen[channel]
-        missing = 2 - len(seen)
+        received = self._ports[channel]
+        missing = 2 - len(received)
         if missing > 0:
-            seen = self._seen[channel] = seen + data[:missing]
-            if not self._port.startswith(seen):
-                raise KubeError("the port-forward is not to the port that was asked for; is a proxy cut in?")
+            received = self._ports[channel] = received + data[:missing]
+            if not self._port.startswith(received):
+                raise KubeError("the port-forward is not to the requested port; is a proxy cut in?")
         return data[max(missing, 0) :]
 
 
 def explain_forward(error: str, where: str, port: int) -> str:
-    """Return the sentence for a connection that the node could not make."""
+    """Return the error for a connection that the node could not make."""
     if "refused" in error:
         return (
             f"nothing listens on port {port} in pod {where} (connection refused); "
@@ -82,9 +82,9 @@ def explain_forward(error: str, where: str, port: int) -> str:
 
 
 class PortForward:
-    """One port of one pod. As an async context manager it listens; `url` is where.
+    """One port of one pod; as an async context manager it listens at `url`.
 
-    `problem` is the newest failure in words for people, "" again as soon as the pod answers.
+    `problem` is the last error in words for people, "" again as soon as the pod answers.
     """
 
     def __init__(self, client: KubeClient, namespace: str, pod: str, port: int, scheme: str = "http") -> None:
@@ -97,7 +97,7 @@ class PortForward:
         self.url = ""
 
     async def __aenter__(self) -> PortForward:
-        """Open the first tunnel, so that what is refused is refused before anything is sampled. Raises KubeError."""
+        """Open the first tunnel, so that a refusal is known before sampling. Raises KubeError."""
         tunnel = await self._open()
         try:
             await tunnel.settle(SETTLE_SECONDS)
@@ -119,7 +119,7 @@ class PortForward:
         await asyncio.gather(*relays, return_exceptions=True)
         if self._spare is not None:
             self._spare.cancel()
-            # Not awaited itself: its cancellation could not be told from ours, which must not get lost.
+            # Not awaited itself, so that its cancellation cannot be taken for ours.
             await asyncio.wait({self._spare})
             if not self._spare.cancelled() and self._spare.exception() is None:
                 await self._spare.result().socket.close()
@@ -151,8 +151,8 @@ class PortForward:
     async def _take(self) -> Tunnel:
         """Return the tunnel that is ready, or a new one.
 
-        Opening takes several round trips and a poll's deadline may be shorter: it goes on when the poll has given up,
-        and the tunnel then serves the next one.
+        Opening takes several round trips and a poll's deadline may be shorter: then it continues, and the tunnel serves
+        the next poll.
         """
         while True:
             if self._spare is None:
@@ -184,7 +184,7 @@ class Tunnel:
         self._early = b""
 
     async def settle(self, seconds: float) -> None:
-        """Wait a moment for a refusal. Raises KubeError when there is one."""
+        """Wait a moment for an error. Raises KubeError where there is one."""
         end = asyncio.get_running_loop().time() + seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
             try:
@@ -198,7 +198,7 @@ class Tunnel:
     async def relay(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answered: Callable[[], None]
     ) -> None:
-        """Carry bytes both ways until either side closes. Raises KubeError with what the pod's node said."""
+        """Relay bytes both ways until either side closes. Raises KubeError with the error of the pod's node."""
         up = asyncio.create_task(self._up(reader))
         down = asyncio.create_task(self._down(writer, answered))
         try:

@@ -1,4 +1,4 @@
-"""A websocket of httpx2 that any task may use: httpx2 ties it to the task that opened it, so it has one of its own."""
+"""A websocket that any task may use: httpx2 binds one to the task that opened it, so it has a task of its own."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import httpx2
 from httpx2.websockets import AsyncWebSocketSession, HTTPXWSException, WebSocketUpgradeError
 from wsproto.utilities import LocalProtocolError
 
-LARGEST_MESSAGE_BYTES: Final = 1 << 20
+MAX_MESSAGE_BYTES: Final = 1 << 20
 """Kubelets send 32 KiB at once."""
 
 _MAX_WAITING: Final = 4
-_FAREWELL_SECONDS: Final = 1.0
-"""How long saying goodbye may take before the connection is cut."""
+_CLOSE_SECONDS: Final = 1.0
+"""How long the close handshake may take."""
 
 
 class NotUpgradedError(Exception):
-    """The server answered with this status; 101 says that it upgraded to some other protocol."""
+    """The server answered with this status; 101 means that it upgraded to another protocol."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
@@ -64,16 +64,16 @@ class WebSocket:
             raise ConnectionResetError("the connection is closed") from error
 
     async def close(self) -> None:
-        """Close the connection, with a close frame where the other side still listens."""
+        """Close the connection, with a close frame where it is open."""
         while self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=_FAREWELL_SECONDS)
+            await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
 
     async def _live(self, http: httpx2.AsyncClient, protocol: str, request: dict[str, Any]) -> None:
         try:
             async with http.websocket(
                 subprotocols=[protocol],
-                max_message_size_bytes=LARGEST_MESSAGE_BYTES,
+                max_message_size_bytes=MAX_MESSAGE_BYTES,
                 keepalive_ping_interval_seconds=None,
                 **request,
             ) as session:
@@ -82,7 +82,7 @@ class WebSocket:
                     await self._messages.put(await session.receive_bytes())
         except WebSocketUpgradeError as error:
             self._settle(NotUpgradedError(error.response.status_code))
-        except Exception as error:  # noqa: BLE001 - the library bundles what ends a session in groups of anything
+        except Exception as error:  # noqa: BLE001 - the library raises groups of any exceptions
             self._settle(error)
         finally:
             self.closed = True

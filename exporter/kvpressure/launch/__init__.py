@@ -1,4 +1,4 @@
-"""What one container starts, read once and then asked: whether it is an engine, its port, and its declared limits."""
+"""What one container starts, read once: whether it is an engine, its port, and its declared limits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.options import Given, Options, human, read_options
+from kvpressure.commandline.options import Given, Options, human, read_options, unresolved
 from kvpressure.commandline.programs import Launch, programs, settle, talks
-from kvpressure.commandline.shell import Words, unresolved
+from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
@@ -19,7 +19,7 @@ from kvpressure.runtimes.starting import Flags
 TOO_MUCH: Final = "the start command expands to more than can be read"
 """Why a start is cut that is longer than its budget."""
 
-# What is later told of a server takes as long as some dozen words.
+# What is later read of a server takes as long as some dozen words.
 _SERVER: Final = 64
 
 
@@ -48,8 +48,8 @@ class Start:
     """What a container's command comes to, as far as it could be read; `command` and `args` are as written.
 
     `servers` are those that it starts (`seen`), else the one that the image's entrypoint or the first program may be,
-    read as the image's runtime's or the assumed one's; `only` says that it is not one program among several. `cut` says
-    why not everything could be read, as a sentence without a full stop: whatever was read may be contradicted there.
+    read as one of the image's runtime or of the assumed one; `only`: it is not one program among several. `cut` says
+    why not everything could be read, as a sentence without a full stop: what was read may be contradicted there.
     """
 
     command: Words = ()
@@ -71,7 +71,7 @@ def read_start(
     """Read what a container starts. Never raises: where the budget does not suffice the reading is `cut`.
 
     `env` holds the variables with plain values in the order of the manifest, `files` the texts of files mounted from
-    ConfigMaps by their path in the container; whose server the `image` starts by itself is whose the options are.
+    ConfigMaps by their path in the container; options are read as those of the server that the `image` itself starts.
     """
     own_start = tuple(command), tuple(args)
     count = 0
@@ -134,7 +134,7 @@ ANNOTATIONS: Final[Mapping[str, str]] = {
     "max_input_tokens": f"{ANNOTATION_PREFIX}max-input-tokens",
     "max_output_tokens": f"{ANNOTATION_PREFIX}max-output-tokens",
 }
-"""Limits that a gateway keeps, written on the pod for those who look at it."""
+"""Limits that a gateway keeps to, written on the pod."""
 
 NO_VALUE: Final = "that is not a value"
 CHOOSES: Final = "chooses the value"
@@ -145,12 +145,11 @@ _SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that can be said of an engine's limits.
+    """All that is known of an engine's limits.
 
     `unclear` says of a limit that is given, and of an option that several servers differ in, why its value is not
-    known; `hidden` why others may be given unseen.
-    `options` are the options behind them, by name without dashes; `model` is what is served, "" where that is not said.
-    `runtime` is whose options they were read as.
+    known; `hidden` why others may be given that could not be read. `options` are the options behind them, by name
+    without dashes; `model` is what is served, "" where not given. They were read as options of `runtime`.
     """
 
     limits: Mapping[str, DeclaredLimit] = field(default_factory=dict)
@@ -170,7 +169,7 @@ def read_limits(start: Start) -> Reading:
     reading = readings[0] if len(readings) == 1 else _agreed(readings)
     if start.seen or not start.command:
         return reading
-    # The first word is a program's and no model, and what it hands to the server is not seen.
+    # The first word is a program and no model, and what it passes to the server is not known.
     started = " ".join((*start.command, *start.args))[:_SHOWN]
     return replace(reading, hidden=(*reading.hidden, f"what {started} starts is not known from the manifest"), model="")
 
@@ -235,7 +234,7 @@ def _note(
         limits[name] = DeclaredLimit(name, value, where[:200])
         unclear.pop(name, None)
     else:
-        limits.pop(name, None)  # what stood before is overridden, by whatever it is
+        limits.pop(name, None)  # an earlier value is overridden, whatever this one is
         why = "its value is not known from the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
         unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
 

@@ -51,7 +51,7 @@ class Expected:
     servers: int = 1
     """How many servers there are then for each one now; figures are of all of them together."""
     at_best: bool = False
-    """What would come of it where what requests wait for held nobody back any more: no more than that, maybe less."""
+    """Whether figures are upper bounds: what comes of it if requests no longer wait for anything outside the batch."""
     hit_ratio: Shift | None = None
     """Share of the prompt tokens that the prefix cache finds, where sessions are simulated; so the mean TTFT."""
     first_token_seconds: Shift | None = None
@@ -170,13 +170,13 @@ class Action:
     """One thing to do. `commands` are shell lines (comments begin with #); `placeholders` in them are to be replaced.
 
     `current` and `new` are texts for people, "" where nothing changes from a value to another; `flags` are the same
-    change as flags of its runtime. `checks` say what must be seen, and within how long, one line each. `order` counts
-    from 1. `expected` is what it is predicted to do, None where nothing can be predicted of it; `unpredicted` then says
-    for lack of what, "" for what changes nothing by itself.
+    change as flags of its runtime. `checks` say what must be observed, and within how long, one line each. `order`
+    counts from 1. `expected` is what it is predicted to do, None where nothing can be predicted of it; `unpredicted`
+    then says for lack of what, "" for what changes nothing by itself.
 
     `when` is NOW or AFTER, "" for what changes nothing. `value` is what it sets where that can be simulated. Of the
-    first step `since` is since when it stands (unix seconds), None before it was settled on, and `revised` why another
-    one stood before, "" where none did.
+    first step `since` is since when it is advised (unix seconds), None before it was settled on, and `revised` why
+    another one was advised before, "" where none was.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""What every place needs to know of a cause: its words, its colours, how bad it is, and what it means for others.
+"""Causes: their names, colours and severity, and what each means for other rooms.
 
 One row per cause. Colours stay apart (CIE76 distance of 20 or more) for people with protanopia, deuteranopia and
 tritanopia, and each carries its ink with a contrast of 4.5 or more. Colour is never the only carrier: the name stands
@@ -41,12 +41,12 @@ class CauseRow:
     for "not known which". `fill` and `ink` are #rrggbb, `mark` is one character of a timeline. `rank` is 0 for the
     worst, by how much is lost while it holds; `alert` is the alert and the runbook that fit, "" where none does.
 
-    `known` is False where no cause could be named, `calm` says that it asks nothing of anybody. While it is `losing`,
+    `known` is False where no cause could be named, `calm` is True where nothing has to be done. While it is `losing`,
     the engine does less than it could: where compute limits it, it does all it can. `spare` is whether it could take
-    more requests. `for_room`: those who wait would be in the batch, and the steps are what they are. `predictable`:
+    more requests. `for_room`: waiting requests would be in the batch, and steps take what they take. `predictable`:
     advice changes what the engine's scheduler does, so its consequences can be simulated. `of_cache`: the KV cache is
-    what is short, and `Stage` says how far that has gone. `serves_all`: nobody waits longer than for a turn.
-    `stands_still`: nothing gets anywhere.
+    what is short, and `Stage` says how far that has gone. `serves_all`: no request waits longer than for its turn.
+    `stands_still`: there is no progress.
     """
 
     cause: Cause

@@ -14,7 +14,7 @@ from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.record import record
 
 LOG_KINDS: Final = ("kv_capacity", "kv_exhausted", "device_oom", "preemption", "engine_dead", "other")
-"""Kinds of telling log lines; `kv_capacity` is the start-up line that says how large the pool is."""
+"""Kinds of log lines that count; `kv_capacity` is the start-up line that says how large the pool is."""
 
 LIMIT_NAMES: Final = (
     "max_input_tokens",
@@ -79,7 +79,7 @@ class ContainerState:
 
 @record
 class DeclaredLimit:
-    """A limit that somebody wrote down: its name in `LIMIT_NAMES`, its value, and where (for people)."""
+    """A limit from a command line or manifest: its name in `LIMIT_NAMES`, its value, and where (for people)."""
 
     name: str
     value: float
@@ -88,9 +88,9 @@ class DeclaredLimit:
 
 @record
 class Assignment:
-    """Which GPUs a container holds, by uuid, PCI address or index.
+    """The GPUs of a container, by uuid, PCI address or index.
 
-    `exclusive` is false where other containers hold the same device (time-slicing, MPS) or where that is not known;
+    `exclusive` is false where other containers have the same device (time-slicing, MPS) or where that is not known;
     `why` is then a sentence.
     """
 
@@ -104,7 +104,7 @@ class LogReport:
     """What one container's log has said: incidents by kind since it was first read, and when each kind came last.
 
     A log that could never be read has no report; `t` is the last good read.
-    `counts` has every kind of `LOG_KINDS`; `lines` the newest line of each kind that was seen, at most 200 characters.
+    `counts` has every kind of `LOG_KINDS`; `lines` the newest line of each kind that was read, at most 200 characters.
     `kv_capacity_tokens` and `kv_bytes_per_token` are those of one rank, from the newest start-up lines.
     """
 

@@ -38,7 +38,7 @@ class HistogramSample:
 
 ADMISSIONS: Final = ("prompt", "reserved", "unseen")
 """What a request has to fit into the KV cache with when it is admitted: its prompt; all that it may generate as well,
-which is then part of what is in use; or the same where the page does not tell how much is reserved: a prompt that does
+which is then part of what is in use; or the same where the page does not say how much is reserved: a prompt that does
 not fit still says so, one that fits says nothing."""
 
 
@@ -93,7 +93,7 @@ class EnginePage:
     `started` is the server's process start in unix seconds (None where the page has none), `multiprocess` is
     true for pages merged from several API processes, whose step counts may over-count (each step's output is divided
     between the API servers and every one of them counts the step). `runtime` is the name of the runtime that the page
-    is of, "" where nobody said.
+    is of, "" where not known.
     """
 
     t: float

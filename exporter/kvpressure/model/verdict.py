@@ -13,9 +13,9 @@ __all__ = ["DETAILS", "Cause", "Diagnosis", "Evidence", "Missing", "Stage"]
 
 
 DETAILS: Final[Mapping[Cause, Mapping[str, str]]] = {cause: row.details for cause, row in CATALOGUE.items()}
-"""Which kind of its cause holds: the fixed vocabulary of the label `detail`, and what each means, for people.
+"""The kinds of each cause: the fixed vocabulary of the label `detail`, and what each means, for people.
 
-"" stands beside them for "not known which", and is all there is where a cause is of one kind only.
+"" stands for "not known which", and is the only one where a cause is of one kind.
 """
 
 
@@ -57,13 +57,13 @@ class Missing:
 
 @record
 class Diagnosis:
-    """The verdict on one engine at time `t`; `since` is when its cause began to hold (unix seconds).
+    """The verdict on one engine at time `t`; `since` is when its cause began (unix seconds).
 
     `score` is KV pressure, 0..1, None when the engine exports nothing of its cache; `confidence` is the share of the
     evidence available that agrees with the cause, 0..1. `symptoms` has every symptom, judged or not, in a fixed order.
 
-    `detail` is which kind of the cause, a word of `DETAILS` or "", and `grounds` says what shows it, or why nothing
-    does, in words ("" where there is nothing to say). `missing` is what would have said more.
+    `detail` is the kind of the cause, a word of `DETAILS` or "", and `grounds` says what shows it, or why nothing does,
+    in words ("" where there is nothing to say). `missing` is the evidence that would make it more certain.
     """
 
     t: float

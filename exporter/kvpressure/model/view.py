@@ -1,4 +1,4 @@
-"""What is known of one engine, and of one GPU, at one moment: verdict, limits, cost of trouble; which is worst."""
+"""What is known of one engine, and of one GPU, at one moment; and which engine is worst."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN, those
 from kvpressure.model.environment import DECODE, PREFILL
+from kvpressure.model.incident import Incident
 from kvpressure.model.limits import Limits
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, GpuSample, HistogramSample
@@ -19,80 +20,11 @@ LOSING: Final = those(lambda row: row.losing)
 
 
 @record
-class Since:
-    """What came after an incident: `seconds` of it so far, and generated tokens per second in them."""
-
-    seconds: float
-    tokens_per_second: float
-
-
-@record
-class Price:
-    """What one GPU costs an hour, in `currency`."""
-
-    per_hour: float
-    currency: str
-
-
-@record
-class Incident:
-    """A time of trouble, still going on where `ended` is None (unix seconds).
-
-    `cause` held longest of the `seconds` in which it lost tokens. `lost_tokens` are generated tokens that are missing
-    against what the engine would do for the same demand, None where not known; `lost_seconds` is how long it would
-    have taken it to make them; `recomputed_tokens` are prompt tokens that were computed again because they had been
-    evicted, `recomputed_seconds` how long the engine computed them, None where no verdict named evictions; `gpus` are
-    the whole GPUs that serve it, None where not known. `restarts` is how often another process has answered since it
-    began.
-    """
-
-    cause: Cause
-    began: float
-    seconds: float
-    tokens_per_second: float
-    lost_tokens: float | None = None
-    lost_seconds: float | None = None
-    recomputed_tokens: float | None = None
-    recomputed_seconds: float | None = None
-    ended: float | None = None
-    restarts: int = 0
-    since: Since | None = None
-    gpus: int | None = None
-    price: Price | None = None
-
-    @property
-    def restarted(self) -> bool:
-        """Whether another process has answered since it began."""
-        return self.restarts > 0
-
-    @property
-    def money(self) -> float | None:
-        """The cost of the lost tokens: their share of GPU time at its price; None where either is not known."""
-        return self._paid(self.lost_seconds)
-
-    @property
-    def recomputed_money(self) -> float | None:
-        """The cost of the time in which prompts were computed again; None where that or the price is not known."""
-        return self._paid(self.recomputed_seconds)
-
-    def _paid(self, seconds: float | None) -> float | None:
-        if seconds is None or self.price is None or not self.gpus:
-            return None
-        return seconds / 3600 * self.gpus * self.price.per_hour
-
-    @property
-    def earned_tokens_per_second(self) -> float | None:
-        """The gain in tokens per second after it; None where there is none, or too little time has passed."""
-        more = None if self.since is None else self.since.tokens_per_second - self.tokens_per_second
-        return more if more is not None and more > 0 else None
-
-
-@record
 class Interval:
     """Between two polls, `seconds` apart: the batch, queue and share of the pool at its end, and what was counted.
 
     Counts are None where a poll lacks them. `prompted` are prompt tokens of requests that got their first token,
-    `computed` those of them that no cache held; `ended_tokens` are those of requests that ended, prompts and answers.
+    `computed` those of them in no cache; `ended_tokens` are those of requests that ended, prompts and answers.
     """
 
     seconds: float
@@ -135,7 +67,7 @@ class Minutes:
 
 @record
 class PoolHits:
-    """What a pool of `factor` times today's tokens would have found of the prompt tokens asked for, 0 to 1."""
+    """Prefix hits, 0 to 1, that a pool of `factor` times today's tokens would have had."""
 
     factor: float
     ratio: float
@@ -204,7 +136,7 @@ class EngineView:
 
     `shown` is the key as series carry it: over-long names are cut there and nowhere else. With a `silence`, everything
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
-    batch tell. `runtime` is the name of what serves, "" when not known. `observed` is what
+    batch show. `runtime` is the name of what serves, "" when not known. `observed` is what
     consequences of a change are predicted from, None where nothing is to be changed. `incident` is the present time of
     trouble, or the last. `step` is the key of the action that stands first, "" where none does.
     """
@@ -296,20 +228,20 @@ def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]
     for other in others:
         if not _serves_the_same(view, other) or role_of(view.derived) != role_of(other.derived):
             continue
-        numbers = [at(other.derived, name) for name in ("kv_cache_usage_ratio", "requests_running", "requests_waiting")]
-        usage, running, waiting = numbers
+        names = ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
+        usage, running, waiting = (at(other.derived, name) for name in names)
         if usage is None or running is None or waiting is None:
             continue
-        if other.diagnosis is not None and other.diagnosis.cause in _ABLE:
+        if cause_of(other) in _ABLE:
             found.append(Peer(other.key.target, usage, running, waiting))
     return tuple(found)
 
 
 CALM: Final = those(lambda row: row.calm)
-"""Causes that ask nothing of anybody."""
+"""Causes that need no action."""
 
 TROUBLE: Final = those(lambda row: row.known and not row.calm)
-"""Causes that somebody has to do something about; not where none could be named."""
+"""Causes that need action; `unknown` is none of them."""
 
 
 def cause_of(view: EngineView) -> Cause:

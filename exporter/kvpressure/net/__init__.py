@@ -1,1 +1,1 @@
-"""What every source stands on: the guard it runs in, time, HTTP with its deadlines, names, credentials."""
+"""What all sources use: the guard they run in, clocks, HTTP with deadlines, name lookups, credentials."""

@@ -1,7 +1,6 @@
-"""PURE: addresses that no engine has: a cloud's metadata service, which hands out credentials, and link-local ones.
+"""PURE: addresses that no engine has: a cloud's metadata service, which issues credentials, and link-local ones.
 
-Whoever may name a target chooses where this process sends requests from inside the network. Decision 0152 says who may
-name what.
+The author of a target's name decides where this process sends requests inside the network; decision 0152 limits that.
 """
 
 from __future__ import annotations
@@ -39,16 +38,17 @@ _LEGACY: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}"
 def refusal(text: str, *, link_local: bool) -> str:
     """Return the kind of an address that must not be requested, "" for any other and for names.
 
-    `text` is an IP in any spelling that a resolver would take. Link-local ones are refused unless `link_local` is true.
+    `text` is an IP in any spelling that a resolver accepts. Link-local addresses are refused unless `link_local` is
+    true.
     """
-    spellings = [] if (ip := parsed(text)) is None else [ip, *_inner(ip)]
-    if any(one in network for one in spellings for network in _METADATA if one.version == network.version):
+    ips = [] if (ip := parsed(text)) is None else [ip, *_embedded(ip)]
+    if any(each in network for each in ips for network in _METADATA if each.version == network.version):
         return METADATA
-    return LINK_LOCAL if not link_local and any(one.is_link_local for one in spellings) else ""
+    return LINK_LOCAL if not link_local and any(each.is_link_local for each in ips) else ""
 
 
 def parsed(text: str) -> IP | None:
-    """Return an IP in any spelling, without brackets and zone; None for a name."""
+    """Return the IP that `text` spells, without brackets and zone; None for a name."""
     plain = text.removeprefix("[").removesuffix("]").partition("%")[0]
     try:
         return ipaddress.ip_address(plain)
@@ -60,8 +60,8 @@ def parsed(text: str) -> IP | None:
         return None
 
 
-def _inner(ip: IP) -> Iterator[IP]:
-    """Yield the IPv4 addresses that an IPv6 one may lead to."""
+def _embedded(ip: IP) -> Iterator[IP]:
+    """Yield the IPv4 addresses that an IPv6 address may be translated to."""
     if isinstance(ip, ipaddress.IPv4Address):
         return
     if ip.ipv4_mapped is not None:

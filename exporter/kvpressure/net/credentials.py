@@ -1,7 +1,7 @@
 """Tokens, passwords and certificates from files, read again when the files change.
 
-Every poll pays one `stat` per configured file; contents are read only when it differs. A file that cannot be used
-is an error of the target that names it, and then nothing is sent.
+Each request costs one `stat` per configured file. A file that cannot be used is an error of the target that names it,
+and nothing is sent to that target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvpressure.printable import brief
 
 FileName: TypeAlias = str | Path | None
 
-LONGEST_SECRET_BYTES: Final = 64 * 1024
+MAX_SECRET_BYTES: Final = 64 * 1024
 TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -30,7 +30,7 @@ def in_cluster() -> bool:
 
 
 class TlsOptions(Protocol):
-    """What a target says of TLS; the files are PEM."""
+    """The TLS settings of a target; the files are PEM."""
 
     ca_file: Path | None
     cert_file: Path | None
@@ -40,22 +40,22 @@ class TlsOptions(Protocol):
 
 
 class BasicAuth(Protocol):
-    """HTTP basic authentication: the name from the settings, the password from a file."""
+    """HTTP basic authentication: the user's name, and the file of the password."""
 
     @property
-    def username(self) -> str: ...  # noqa: D102 (the class says what they are)
+    def username(self) -> str: ...  # noqa: D102
     @property
     def password_file(self) -> Path: ...  # noqa: D102
 
 
 def stamp(path: str, what: str, reason: str) -> Stamp:
-    """Return the current version of the file; raises `SourceError(reason)` unless it is a readable regular file."""
+    """Return the file's version; raises `SourceError(reason)` unless it is a readable regular file."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError) as error:
         raise _unreadable(path, what, reason, error) from error
     if not stat.S_ISREG(found.st_mode):
-        # Opening a pipe would hang the whole exporter.
+        # Opening a pipe would block the whole exporter.
         raise SourceError(reason, f"{what} {brief(path)} is not a regular file; nothing was sent")
     return stamp_of(found)
 
@@ -85,15 +85,15 @@ class SecretFile:
     def _read(self) -> str:
         try:
             with Path(self._path).open("rb") as file:
-                text = file.read(LONGEST_SECRET_BYTES + 1).decode().strip("\r\n")
+                text = file.read(MAX_SECRET_BYTES + 1).decode().strip("\r\n")
         except OSError as error:
             raise _unreadable(self._path, self._what, "credentials", error) from error
         except UnicodeDecodeError as error:
             raise self._unusable("is not UTF-8 text") from error
         if not text:
             raise self._unusable("is empty")
-        if len(text) > LONGEST_SECRET_BYTES:
-            raise self._unusable(f"is longer than {LONGEST_SECRET_BYTES} bytes")
+        if len(text) > MAX_SECRET_BYTES:
+            raise self._unusable(f"is longer than {MAX_SECRET_BYTES} bytes")
         if not text.isprintable():
             raise self._unusable("holds line breaks or control characters")
         return text
@@ -103,7 +103,7 @@ class SecretFile:
 
 
 class Authorization:
-    """The value of the Authorization header, "" without credentials; `setting` is what the token's file is called."""
+    """The value of the Authorization header, "" without credentials; `setting` names the token's file in errors."""
 
     def __init__(
         self, bearer_token_file: FileName, basic_auth: BasicAuth | None, *, setting: str = "bearer_token_file"
@@ -127,7 +127,7 @@ class Authorization:
 
 
 class TlsFiles(NamedTuple):
-    """The settings and the file versions a context was made from: contexts are shared between equal ones."""
+    """The settings and file versions of a TLS context; equal ones share a context."""
 
     ca_file: str
     cert_file: str

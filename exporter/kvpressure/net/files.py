@@ -1,4 +1,4 @@
-"""Notices changed files by looking at them: no inotify, which neither NFS nor every container gives."""
+"""Detects changed files by `stat`: inotify works neither on NFS nor in every container."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TypeAlias
 
 Stamp: TypeAlias = tuple[int, ...]
-"""What tells one content of a file from another without reading it."""
+"""The version of a file's content, known without reading it."""
 
 
-def stamp_of(seen: os.stat_result) -> Stamp:
-    """Return device, inode, size, and when content and metadata changed, of what `stat` gave."""
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+def stamp_of(found: os.stat_result) -> Stamp:
+    """Return device, inode, size, modification and change time."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def stamp(path: Path) -> Stamp | None:
-    """Look at `path` through symbolic links (a ConfigMap update swaps one above it); None when it cannot be seen."""
+    """Return the version of the file behind symbolic links, as in a ConfigMap's volume; None where there is none."""
     try:
         return stamp_of(path.stat())
     except (OSError, ValueError):
@@ -25,10 +25,10 @@ def stamp(path: Path) -> Stamp | None:
 
 
 class FileWatch:
-    """Tells which of its files changed.
+    """Reports which of its files changed.
 
-    A change counts once two looks in a row have seen the same new state: a file half written or gone for the moment
-    of a rename is none. Make the watch before reading the files, so that a change in between is not lost.
+    A change is reported once two checks in a row found the same new version: a file that is half written, or missing
+    during a rename, is not reported. Create the watch before reading the files, so that no change in between is lost.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -42,22 +42,22 @@ class FileWatch:
 
     @property
     def settling(self) -> frozenset[Path]:
-        """Files of which the last look saw a change that the next one may confirm."""
+        """Files with a change that the next check may confirm."""
         return frozenset(path for path, known in self._known.items() if self._last[path] != known)
 
     def look(self) -> frozenset[Path]:
-        """Give the files that appeared, changed or went away since the last look; each is reported once."""
+        """Return the files that were created, changed or removed since the last check, each once."""
         changed = set()
         for path, known in self._known.items():
-            seen = stamp(path)
-            if seen != known and seen == self._last[path]:
+            found = stamp(path)
+            if found != known and found == self._last[path]:
                 changed.add(path)
-                self._known[path] = seen
-            self._last[path] = seen
+                self._known[path] = found
+            self._last[path] = found
         return frozenset(changed)
 
     def add(self, path: Path) -> None:
-        """Watch one more file, from its present state."""
+        """Watch one more file for changes from its current version."""
         self._known[path] = self._last[path] = stamp(path)
 
     def discard(self, path: Path) -> None:

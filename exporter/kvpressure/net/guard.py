@@ -1,7 +1,7 @@
 """The guard that every source runs in: schedule, deadline, health, back-off and one log line per change of state.
 
-A source is a coroutine function that returns one reading or raises `SourceError`. Whatever it does, its guard
-turns it into a value or a `SourceHealth`; nothing a source meets in the world ends the task that polls it.
+A source is a coroutine function that returns one reading or raises `SourceError`. Its guard turns every outcome into a
+value or a `SourceHealth`; no error of a source ends the task that polls it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ import math
 import statistics
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.model.record import SourceError, record
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
-from kvpressure.net.schedule import Backoff, Clock, SystemClock, Ticks, default_deadline_seconds, spread
+from kvpressure.net.schedule import (
+    COSTLY_REASONS,
+    Clock,
+    SystemClock,
+    Ticks,
+    backoff_ticks,
+    default_deadline_seconds,
+    spread,
+)
 from kvpressure.net.threads import bug
 from kvpressure.printable import brief
 
@@ -27,43 +35,45 @@ T = TypeVar("T")
 LATE_SHARE: Final = 0.5
 FIRST_POLL_SPREAD_SECONDS: Final = 1.0
 KEPT_DURATIONS: Final = 60
-"""A minute of polls at 1 Hz: how slow a source is now, and not what it was an hour ago."""
+"""A minute of polls at 1 Hz: how slow a source is now."""
 
 log = structlog.get_logger("kvpressure.sources")
 
-LONGEST_SENTENCE: Final = 400
+MAX_ERROR_LENGTH: Final = 400
 
 
 class Health:
-    """Keeps the outcome of the last reading in `latest`; `reason` is "pending" before the first. Unix seconds."""
+    """The outcome of the last reading, as `latest`; its `reason` is "pending" before the first. Unix seconds."""
 
     def __init__(self, source: str, target: str, t: float, error: str = "not read yet") -> None:
         self._errors: Counter[str] = Counter()
         self.latest = SourceHealth(source, target, False, t, error=error, reason="pending")
 
     def count(self, reason: str) -> None:
-        """Count something that went wrong in a reading that succeeded."""
+        """Count an error within a reading that succeeded."""
         self._errors[reason] += 1
 
     def up(self, t: float, duration_seconds: float = math.nan) -> None:
-        """Note that a reading succeeded."""
-        was = self.latest
-        self.latest = SourceHealth(was.source, was.target, True, t, duration_seconds, t, errors=dict(self._errors))
+        """Record a reading that succeeded."""
+        before = self.latest
+        self.latest = SourceHealth(
+            before.source, before.target, True, t, duration_seconds, t, errors=dict(self._errors)
+        )
 
     def down(self, t: float, error: SourceError, duration_seconds: float = math.nan) -> None:
-        """Note that a reading failed."""
-        was, sentence = self.latest, brief(error.sentence, LONGEST_SENTENCE)
+        """Record a reading that failed."""
+        before, sentence = self.latest, brief(error.sentence, MAX_ERROR_LENGTH)
         self._errors[error.reason] += 1
-        failed = (False, t, duration_seconds, was.last_success, sentence, error.reason, dict(self._errors))
-        self.latest = SourceHealth(was.source, was.target, *failed)
+        failed = (False, t, duration_seconds, before.last_success, sentence, error.reason, dict(self._errors))
+        self.latest = SourceHealth(before.source, before.target, *failed)
 
 
-@record
+@dataclass(slots=True)
 class PollCounts:
-    """How punctual a source was.
+    """The polls of a source.
 
     `polls` counts attempts, `late` those that began more than half an interval after their tick, `missed` the ticks
-    that were lost because the attempt before was still running or the loop was busy (ticks of back-off are not).
+    that were skipped because the attempt before was still running or the loop was busy (not those of back-off).
     """
 
     polls: int = 0
@@ -74,8 +84,8 @@ class PollCounts:
 class Guard(Generic[T]):
     """Runs one source's readings and keeps its health.
 
-    `deadline_seconds` is measured on the event loop's clock whatever `clock` is, so a virtual clock still has
-    working deadlines. `silence` begins the sentence of a reading that ran into it.
+    `deadline_seconds` is measured on the event loop's clock, also with a virtual `clock`; `silence` begins the error of
+    a reading that exceeded it.
     """
 
     def __init__(
@@ -92,7 +102,6 @@ class Guard(Generic[T]):
         self._target = target
         self._clock: Clock = clock or SystemClock()
         self._ticks = Ticks(interval_seconds, spread(target or source))
-        self._backoff = Backoff()
         self.deadline_seconds = deadline_seconds or default_deadline_seconds(interval_seconds)
         self._silence = silence
         self.counts = PollCounts()
@@ -107,7 +116,7 @@ class Guard(Generic[T]):
         return self._health.latest.up
 
     def health(self) -> SourceHealth:
-        """Return the outcome of the last attempt; `reason` is "pending" before the first."""
+        """Return the outcome of the last attempt, with the usual and the longest duration of the latest ones."""
         under_way = () if self._began is None else (self._clock.monotonic() - self._began,)
         if not self._durations and not under_way:
             return self._health.latest
@@ -115,12 +124,12 @@ class Guard(Generic[T]):
         return replace(self._health.latest, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
 
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
-        """Read once under the deadline: return the value, passed to `deliver` first, or None when it failed.
+        """Read once within the deadline; return the value after `deliver` was called with it, None when that failed.
 
         Raises nothing but cancellation.
         """
         began = self._began = self._clock.monotonic()
-        self.counts = PollCounts(self.counts.polls + 1, self.counts.late, self.counts.missed)
+        self.counts.polls += 1
         try:
             async with asyncio.timeout(self.deadline_seconds):
                 value = await read()
@@ -134,7 +143,7 @@ class Guard(Generic[T]):
             self._down(bug(error), began, error)
         else:
             was_up, self._failures = self.up, 0
-            self._health.up(self._clock.wall(), self._took(began))
+            self._health.up(self._clock.wall(), self._duration(began))
             if not was_up:
                 log.info("source up", source=self._source, target=self._target)
             return value
@@ -143,9 +152,9 @@ class Guard(Generic[T]):
         return None
 
     async def run(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> None:
-        """Attempt at every tick until cancelled; ticks that have passed are skipped and counted, never bunched.
+        """Read at every tick until cancelled; ticks that have passed are skipped and counted.
 
-        The first attempt comes within a second, so that a long interval does not mean a long blank page.
+        The first reading is made within a second, whatever the interval.
         """
         began = self._clock.monotonic()
         first = began + self._ticks.share * min(self._ticks.interval_seconds, FIRST_POLL_SPREAD_SECONDS)
@@ -157,28 +166,28 @@ class Guard(Generic[T]):
         while True:
             await self._clock.sleep_until(self._ticks.due(tick))
             if self._clock.monotonic() - self._ticks.due(tick) > LATE_SHARE * self._ticks.interval_seconds:
-                self.counts = PollCounts(self.counts.polls, self.counts.late + 1, self.counts.missed)
+                self.counts.late += 1
             await self.attempt(read, deliver)
             tick = self._after(tick)
 
     def _after(self, tick: int) -> int:
-        skipped = self._backoff.skipped_ticks(self._health.latest.reason, self._failures, self._ticks.interval_seconds)
-        wanted = tick + 1 + skipped
-        possible = max(wanted, self._ticks.upcoming(self._clock.monotonic()))
-        if possible > wanted:
-            self.counts = PollCounts(self.counts.polls, self.counts.late, self.counts.missed + possible - wanted)
+        costly = self._health.latest.reason in COSTLY_REASONS
+        skipped = backoff_ticks(self._failures, self._ticks.interval_seconds) if costly else 0
+        planned = tick + 1 + skipped
+        possible = max(planned, self._ticks.upcoming(self._clock.monotonic()))
+        self.counts.missed += possible - planned
         return possible
 
-    def _took(self, began: float, reason: str = "") -> float:
-        took = self._clock.monotonic() - began
-        if reason in ("", "timeout"):  # a refusal at once says nothing of how long answers take
-            self._durations.append(took)
-        return took
+    def _duration(self, began: float, reason: str = "") -> float:
+        seconds = self._clock.monotonic() - began
+        if reason in ("", "timeout"):  # a refused connection does not show how long answers take
+            self._durations.append(seconds)
+        return seconds
 
     def _down(self, error: SourceError, began: float, cause: Exception | None = None) -> None:
         before = self._health.latest
         self._failures += 1
-        self._health.down(self._clock.wall(), error, self._took(began, error.reason))
+        self._health.down(self._clock.wall(), error, self._duration(began, error.reason))
         if before.up or before.reason == "pending":
             now = self._health.latest
             about = {"source": now.source, "target": now.target, "reason": now.reason, "error": now.error}

@@ -1,7 +1,7 @@
-"""One keep-alive connection to one server: GET and POST with every bound a stranger's answer needs.
+"""One keep-alive connection to one server: GET and POST, with limits on untrusted responses.
 
-No redirects, no proxies from the environment, no cookies, no compression, a cap on the body counted while it
-streams. aiohttp itself asks again at once when the server closed an idle connection (decision 0010).
+No redirects, no proxies from the environment, no cookies, no compression, a limit on the body while it is received.
+aiohttp itself repeats a request at once when the server closed an idle connection (decision 0010).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -26,7 +25,7 @@ from kvpressure.net.urls import refused_text
 from kvpressure.net.waiting import StallTolerantTimeout
 from kvpressure.printable import brief
 
-LARGEST_BODY_BYTES: Final = 8 * 1024 * 1024
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 
 _HEADERS: Final = {
     "User-Agent": "kvpressure",
@@ -45,7 +44,7 @@ class HttpStatusError(SourceError):
 
 
 class UnansweredError(SourceError):
-    """The request was sent, and in all the time it had not one byte came back; this process was not late itself."""
+    """The request was sent and no byte came back in time, while this process was not short of CPU itself."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__("timeout", sentence)
@@ -53,7 +52,7 @@ class UnansweredError(SourceError):
 
 @record
 class Reply:
-    """An answer whatever its status, redirects excepted."""
+    """A response of any status but redirects."""
 
     status: int
     body: bytes
@@ -63,7 +62,7 @@ class Reply:
 class Answer:
     """The body of a 200 and when its head arrived, in unix seconds.
 
-    A server renders its page before it sends the head, so that moment is nearest to when the numbers were true.
+    A server renders its page before it sends the head, so `t` is close to when its values were read.
     """
 
     body: bytes
@@ -71,7 +70,7 @@ class Answer:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Records whether a request is still connecting, which is not known after a deadline."""
+    """Records whether a request is still connecting, for the error of a deadline."""
 
     connecting = False
 
@@ -83,10 +82,10 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class HttpClient:
-    """Requests to one server. Use it from one task at a time, and `aclose` it."""
+    """Sends requests to one server. Use it from one task at a time, and `aclose` it."""
 
     def __init__(
-        self, clock: Clock, *, tls: TlsOptions | None, authorization: Authorization, cap_bytes: int = LARGEST_BODY_BYTES
+        self, clock: Clock, *, tls: TlsOptions | None, authorization: Authorization, cap_bytes: int = MAX_BODY_BYTES
     ) -> None:
         self._clock = clock
         self._tls = tls
@@ -95,7 +94,7 @@ class HttpClient:
         self._made_from: TlsFiles | None = None
         self._session: aiohttp.ClientSession | None = None
         self._connector: _Connector | None = None
-        self._resolver = ThreadPerLookup(partial(refusal, link_local=False))
+        self._resolver = ThreadPerLookup()
         self._received: int | None = None
         self.requests = 0
         self.bytes_received = 0
@@ -103,17 +102,17 @@ class HttpClient:
     async def get(self, url: URL, seconds: float) -> Answer:
         """Return the response with status 200, complete within `seconds`.
 
-        Raises `SourceError` for everything else, `HttpStatusError` for a status, "timeout" with what it waited for.
+        Raises `SourceError`, of which `HttpStatusError` for any other status; a timeout says what it waited for.
         """
         async with self._response("GET", url, seconds) as (response, where, t):
             _check_head(response, where, self._cap_bytes)
             return Answer(await self._body(response, where), t)
 
     async def post(self, url: URL, body: bytes, seconds: float, headers: Mapping[str, str]) -> Reply:
-        """Return the server's response, complete within `seconds`, whatever its status.
+        """Return the response of any status but redirects, complete within `seconds`.
 
-        Raises `SourceError` where no answer came or it may not be read, `UnansweredError` where the server took the
-        request and said nothing, `HttpStatusError` for a redirect.
+        Raises `SourceError`, of which `UnansweredError` where the server accepted the request and sent nothing,
+        `HttpStatusError` for a redirect.
         """
         async with self._response("POST", url, seconds, body, headers) as (response, where, _):
             if response.status // 100 == 3:
@@ -130,33 +129,33 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[tuple[aiohttp.ClientResponse, str, float]]:
-        """Yield the head of the response, the address for messages, and when the head arrived in unix seconds."""
+        """Yield the response's head, the address for messages, and when the head arrived in unix seconds."""
         if url.scheme not in {"http", "https"} or not url.raw_host:
             raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
-        where, patience = shown(url), StallTolerantTimeout(seconds)
+        where, timeout = shown(url), StallTolerantTimeout(seconds)
         if reason := refusal(url.host or "", link_local=True):
-            raise SourceError("bad_url", f"{where} is {reason}, which is never asked; no engine is there")
+            raise SourceError("bad_url", f"{where} is {reason}, where no engine can be; nothing was sent")
         name = (self._tls.server_name or None) if self._tls and url.scheme == "https" else None
-        how: dict[str, Any] = {"allow_redirects": False, "server_hostname": name, "data": body}
+        options: dict[str, Any] = {"allow_redirects": False, "server_hostname": name, "data": body}
         self._received = None
         try:
-            async with patience:
-                how["ssl"] = await self._prepare(url)
+            async with timeout:
+                options["ssl"] = await self._tls_context(url)
                 value = self._authorization.value()
-                how["headers"] = {**(headers or {}), **({"Authorization": value} if value else {})}
+                options["headers"] = {**(headers or {}), **({"Authorization": value} if value else {})}
                 self.requests += 1
                 try:
-                    async with self._opened().request(method, url, **how) as response:
+                    async with self._open_session().request(method, url, **options) as response:
                         self._received = 0
                         yield response, where, self._clock.wall()
                 except (aiohttp.ClientError, OSError, ValueError) as error:
                     raise explain(error, where) from error
         except TimeoutError:
-            raise self._timed_out(where, patience) from None
+            raise self._timed_out(where, timeout) from None
 
-    def _timed_out(self, where: str, patience: StallTolerantTimeout) -> SourceError:
-        """Return the error of a request that ran out of time, with what it was waiting for."""
-        seconds, excuse = f"{patience.seconds:g} s", patience.excuse()
+    def _timed_out(self, where: str, timeout: StallTolerantTimeout) -> SourceError:
+        """Return the error of a request that exceeded its deadline, with what it was waiting for."""
+        seconds, excuse = f"{timeout.seconds:g} s", timeout.excuse()
         if self._resolver.pending:
             sentence = f"the name in {where} was not resolved within {seconds}{excuse}; is the DNS server up?"
             return SourceError("dns", sentence)
@@ -177,18 +176,18 @@ class HttpClient:
         if session is not None:
             await session.close()
 
-    async def _prepare(self, url: URL) -> ssl.SSLContext | bool:
+    async def _tls_context(self, url: URL) -> ssl.SSLContext | bool:
         if url.scheme != "https":
             return True
         files = tls_files(self._tls)
         context = tls_context(files)
         if files != self._made_from:
-            # A connection that was made with the old certificate must not carry requests after the change.
+            # No request may use a connection with the old certificate after the change.
             await self.aclose()
             self._made_from = files
         return context
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._connector = _Connector(limit=1, resolver=self._resolver)
             self._session = aiohttp.ClientSession(
@@ -228,8 +227,8 @@ def _too_large(where: str, cap_bytes: int) -> SourceError:
 def _check_head(response: aiohttp.ClientResponse, where: str, cap_bytes: int) -> None:
     status = response.status
     if 300 <= status < 400:
-        to = brief(response.headers.get("Location", "nowhere").split("?")[0].rpartition("@")[2], 120)
-        sentence = f"{where} answered {status}, a redirect to {to}; redirects are not followed: set the final address"
+        url = brief(response.headers.get("Location", "nowhere").split("?")[0].rpartition("@")[2], 120)
+        sentence = f"{where} answered {status}, a redirect to {url}; redirects are not followed: set the final address"
         raise HttpStatusError(status, sentence)
     if status != 200:
         hint = {401: "; check the credentials", 403: "; check the credentials", 404: "; check the path"}.get(status, "")
@@ -240,14 +239,14 @@ def _check_head(response: aiohttp.ClientResponse, where: str, cap_bytes: int) ->
 def _check_body(response: aiohttp.ClientResponse, where: str, cap_bytes: int) -> None:
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
-        sentence = f"{where} answered with content encoding {brief(encoding, 40)}, although we asked for none"
+        sentence = f"{where} answered with content encoding {brief(encoding, 40)}, although none was requested"
         raise SourceError("encoded", sentence)
     if (response.content_length or 0) > cap_bytes:
         raise _too_large(where, cap_bytes)
 
 
 def explain(error: Exception, where: str) -> SourceError:
-    """Return the `SourceError` for what aiohttp, ssl or the system raised on the way to `where`."""
+    """Return the `SourceError` for an error of aiohttp, ssl or the system in a request to `where`."""
     if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError) or "[SSL" in str(error):
         inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
         detail = brief(getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or inner, 120)
@@ -259,8 +258,8 @@ def explain(error: Exception, where: str) -> SourceError:
     if isinstance(error, aiohttp.ClientResponseError):
         return SourceError("bad_http", f"{where} does not answer in HTTP: {brief(error.message, 80)}; check the port")
     if isinstance(error, ValueError):
-        return SourceError("bad_url", f"{where} is not an address that can be asked; check url and path")
-    # TLS 1.3 servers refuse a client without a certificate only after the handshake, by hanging up.
+        return SourceError("bad_url", f"{where} is not a valid address; check url and path")
+    # TLS 1.3 servers reject a client without a certificate only after the handshake, by closing the connection.
     hint = "does it demand a client certificate?" if where.startswith("https:") else "is the server failing?"
     return SourceError("disconnected", f"{where} closed the connection without an answer; {hint}")
 
@@ -268,11 +267,11 @@ def explain(error: Exception, where: str) -> SourceError:
 def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceError:
     system = error.os_error
     if isinstance(system, RefusedAddressError):
-        return SourceError("bad_url", f"the name in {where} leads to {brief(system)}, which is never asked")
+        return SourceError("bad_url", f"the name in {where} leads to {brief(system)}; nothing was sent")
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         why = brief(system.strerror or system, 80)
         return SourceError("dns", f"the name in {where} does not resolve ({why}); check the address")
-    # The text names each of several addresses, of which ::1 may have no route.
+    # With several addresses the text names each, and ::1 may have no route.
     text = str(system).lower()
     if isinstance(system, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text:
         return SourceError("refused", refused_text(where))

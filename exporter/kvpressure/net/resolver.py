@@ -1,35 +1,34 @@
-"""Name lookups that cannot hold up anybody else.
+"""Name lookups that do not block each other.
 
-The loop's default executor has a handful of threads for the whole process: a few targets with a dead name server
-would fill it, and every other lookup would queue behind them.
+The loop's default executor has few threads for the whole process: some targets with a dead name server would occupy
+them all, and every other lookup would wait.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from kvpressure.net.addresses import refusal
 from kvpressure.net.threads import in_own_thread
 
 
 class RefusedAddressError(OSError):
-    """A name that leads nowhere but to addresses that must not be requested; the text says which and why."""
+    """A name that resolves only to addresses that must not be requested; the text has them and the reasons."""
 
 
 class ThreadPerLookup(AbstractResolver):
     """Resolves with `getaddrinfo` in a daemon thread of its own; one instance per target.
 
-    The connector never starts a second lookup while one is in flight, so a target holds at most one thread, and
-    a daemon thread that hangs does not keep the process from ending. `pending` says whether one is in flight.
-    Addresses are left out for which `refused` gives a reason.
+    The connector never starts a second lookup while one is in flight, so a target uses at most one thread, and a
+    daemon thread that hangs does not keep the process from ending. `pending` is true while one is in flight. Addresses
+    that `refusal` names are left out.
     """
 
-    def __init__(self, refused: Callable[[str], str] = lambda _: "") -> None:
-        self._refused = refused
+    def __init__(self) -> None:
         self.pending = False
 
     async def resolve(
@@ -43,13 +42,14 @@ class ThreadPerLookup(AbstractResolver):
         finally:
             self.pending = False
         found = [_result(host, port, info) for info in infos]
-        refused = {one["host"]: reason for one in found if (reason := self._refused(one["host"]))}
-        if found and len(refused) == len({one["host"] for one in found}):
+        hosts = dict.fromkeys(result["host"] for result in found)
+        refused = {host: reason for host in hosts if (reason := refusal(host, link_local=False))}
+        if found and len(refused) == len(hosts):
             raise RefusedAddressError("; ".join(f"{address}, {reason}" for address, reason in refused.items()))
-        return [one for one in found if one["host"] not in refused]
+        return [result for result in found if result["host"] not in refused]
 
     async def close(self) -> None:
-        """Do nothing: no resource is kept open."""
+        """Do nothing: there is nothing to close."""
 
 
 def _result(host: str, port: int, info: tuple[int, int, int, str, tuple[Any, ...]]) -> ResolveResult:

@@ -1,7 +1,7 @@
-"""Blocking calls in daemon threads, which may hang in the kernel without holding up anybody else.
+"""Blocking calls in daemon threads: one that hangs in the kernel delays nothing else.
 
-Not the loop's default executor: a handful of calls that hang would take its threads away from the whole process, and
-the interpreter waits for them when it ends.
+Not in the loop's default executor: a few calls that hang would occupy its threads, and the interpreter waits for them
+when it ends.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 def bug(error: Exception) -> SourceError:
-    """Return what a source's health says of an error that nobody expected: the others, and its next poll, go on."""
+    """Return the error in a source's health for an exception that its code does not expect."""
     return SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this")
 
 
 def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Start `call` in a thread of its own; the future has what it returns or raises."""
+    """Start `call` in a new thread; return the future of its result or exception."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -33,9 +33,9 @@ def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
         give: Callable[[], None]
         try:
             give = partial(answer.set_result, call())
-        except BaseException as error:  # noqa: BLE001 whatever it is, it belongs to the one who waits
+        except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
             give = partial(answer.set_exception, error)
-        with suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits
+        with suppress(RuntimeError):  # the loop is closed, and the future no longer awaited
             loop.call_soon_threadsafe(lambda: None if answer.done() else give())
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -43,14 +43,14 @@ def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
 
 
 class SingleFlightThread(Generic[T]):
-    """Runs `read`, never more than once at a time: one that hangs costs one thread, not one for each attempt."""
+    """Runs `read` once at a time: if it hangs, that costs one thread, not one for each attempt."""
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
         self._pending: asyncio.Future[T] | None = None
 
     async def get(self) -> T:
-        """Start a read, or wait for the one under way; raises what it raises. Cancelling leaves the read running."""
+        """Return the result of a new read, or of the one under way. Cancelling leaves the read running."""
         if self._pending is None:
             self._pending = in_own_thread(self._read, "single-flight")
         pending = self._pending
@@ -62,16 +62,16 @@ class SingleFlightThread(Generic[T]):
 
 
 class Worker:
-    """Does one blocking thing at a time for a source, under a deadline."""
+    """Runs one blocking call at a time for a source, with a deadline."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._busy = False
 
     async def run(self, call: Callable[[], T], seconds: float, late: str) -> T:
-        """Return the result of `call`. Raises SourceError for whatever it raises, with the sentence `late` in time.
+        """Return the result of `call`. Raises SourceError for every error, with the sentence `late` for the deadline.
 
-        At once while the call before has not returned: it was given up, but it is still under way.
+        Raises it at once while an earlier call, which exceeded its deadline, has not returned.
         """
         if self._busy:
             raise SourceError("timeout", f"a read of {self._name} that was given up still hangs in the kernel")

@@ -1,4 +1,4 @@
-"""PURE: URLs of engines as people write them: base, path, and the name of what is there."""
+"""PURE: URLs of engines as people write them: base, path, and the target's name."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def target_name(base: str, path: str) -> str:
 
 
 def typed_address(url: str, path: str) -> str:
-    """Return what people type to reach a target: `host:port`, or the whole URL where that would lead elsewhere."""
+    """Return what to type to reach a target: `host:port`, or the whole URL where scheme or path are not the usual."""
     whole = url if path == "/metrics" else url + path
     return default_name(url) if whole == url and url.startswith("http://") else whole
 
 
 def matching(pattern: str, must: str) -> Callable[[str], str]:
-    """Return a check that a whole text matches, which raises ValueError with `must`: {text!r} in it is the text."""
+    """Return a check that a text matches, which raises ValueError with `must` ({text!r} in it is the text)."""
     known = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -72,5 +72,5 @@ http_path: Final = matching(
 
 
 def refused_text(page: str) -> str:
-    """Return what is said where nothing listens at the address of a page."""
+    """Return the error where nothing listens at the address of a page."""
     return f"connection refused by {page}; is the server running and the port right?"

@@ -1,1 +1,1 @@
-"""The text format of Prometheus to series and values, with bounds on bytes, lines and labels; of no particular page."""
+"""Parses pages in Prometheus' text format to series and values, with bounds on bytes, lines and labels."""

@@ -1,8 +1,8 @@
-"""Blocks of a page and how to recognise them again when only their values have changed.
+"""Blocks of a page, which are recognised again when only their values have changed.
 
-A block knows which of its lines are wanted series, and what proves that other text is the same block with other
-values: that no line of it became a wanted one, and that no wanted one became another. The proofs differ in cost; a
-block is made with the cheapest that fits it. `update` may refuse a block that is the same, never take one that is not.
+A block knows which of its lines are requested series, and proves that another text is the same block with other
+values: no line became a requested series, and none became another. The proofs differ in cost; a block is made with the
+cheapest that fits it. `update` may reject a text that is the same block, but never accepts one that is not.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _REST: Final = Line(b"")
 
 
 class Block:
-    """A stretch of a page that is never recognised: it is parsed anew whenever its bytes change.
+    """A part of a page that is parsed again whenever its bytes change.
 
-    `series` are its wanted series in order; their values are at `start` and after in the values of the page.
+    `series` are its requested series in order; their values begin at `start` in the values of the page.
     """
 
     def __init__(self, series: tuple[Series, ...] = ()) -> None:
         self.series = series
         self.start = 0
 
-    def update(self, text: bytes, values: list[float]) -> bool:  # noqa: ARG002 - this is the block that never can
-        """Put the values of `text` into their place; False if `text` may not be this block with other values."""
+    def update(self, text: bytes, values: list[float]) -> bool:  # noqa: ARG002 - other blocks use them
+        """Write the values of `text` to `values`; False if `text` may not be this block with other values."""
         return False
 
     def _put(self, tails: list[bytes], joined: bytes, values: list[float]) -> bool:
@@ -41,8 +41,8 @@ class Block:
         return True
 
 
-class _Unwanted(Block):
-    """Comments, then samples that share the beginning of a name which no wanted name has."""
+class _Skipped(Block):
+    """Comments, then samples that share a prefix of their names which no requested name has."""
 
     def __init__(self, comments: list[bytes], stem: bytes) -> None:
         super().__init__()
@@ -50,28 +50,28 @@ class _Unwanted(Block):
         self._comments = len(comments)
         self._stem = b"\n" + stem
 
-    def update(self, text: bytes, values: list[float]) -> bool:  # noqa: ARG002 - nothing here is wanted
-        """Every line after the comments starts with the stem."""
+    def update(self, text: bytes, values: list[float]) -> bool:  # noqa: ARG002 - it has no values
+        """Return whether every line after the comments starts with the prefix."""
         return text.startswith(self._preamble) and text.count(self._stem) == text.count(b"\n") - self._comments + 1
 
 
-class _One(Block):
-    """Comments, then one sample, wanted or beginning like no wanted one: what most blocks are."""
+class _SingleSample(Block):
+    """Comments, then one sample, requested or with a prefix of no requested name: most blocks."""
 
     def __init__(self, comments: list[bytes], head: bytes, series: tuple[Series, ...] = ()) -> None:
         super().__init__(series)
         self._before = b"\n".join([*comments, head])
 
     def update(self, text: bytes, values: list[float]) -> bool:
-        """All up to the value is as it was, and what follows is one line, which is one number if it is wanted."""
+        """Return whether only the value differs: the text is unchanged before it, and the rest is one line."""
         if not text.startswith(self._before):
             return False
         tail = text[len(self._before) :]
         return b"\n" not in tail and (not self.series or self._put([tail], tail, values))
 
 
-class _Wanted(Block):
-    """Comments, then wanted series only."""
+class _Requested(Block):
+    """Comments, then requested series only."""
 
     def __init__(self, comments: list[bytes], heads: list[bytes], series: tuple[Series, ...]) -> None:
         super().__init__(series)
@@ -81,7 +81,7 @@ class _Wanted(Block):
         self._fixed = sum(map(len, self._heads)) + self._end - 1
 
     def update(self, text: bytes, values: list[float]) -> bool:
-        """Every head was taken off its line, for together they leave as little as the values of this block would."""
+        """Return whether every line starts with its head: then the rests are as short as this block's values."""
         lines = text.split(b"\n")
         if len(lines) != self._end:
             return False
@@ -91,7 +91,7 @@ class _Wanted(Block):
 
 
 class _Mixed(Block):
-    """Any lines at all, each with a head."""
+    """Any lines, each with a head; `picks` are the positions of requested series."""
 
     def __init__(self, heads: list[bytes], picks: list[int], series: tuple[Series, ...]) -> None:
         super().__init__(series)
@@ -99,7 +99,7 @@ class _Mixed(Block):
         self._picks = picks
 
     def update(self, text: bytes, values: list[float]) -> bool:
-        """Every line starts with its head."""
+        """Return whether every line starts with its head."""
         lines = text.split(b"\n")
         if len(lines) != len(self._heads) or not all(map(bytes.startswith, lines, self._heads)):
             return False
@@ -107,25 +107,25 @@ class _Mixed(Block):
         return self._put(tails, b"".join(tails), values)
 
 
-def block_steps(text: bytes, *, opens: bool, wanted: frozenset[bytes]) -> Steps[tuple[Block, list[float]]]:
-    """Parse a block from nothing; unless it `opens` the page its first line is the rest of a `# HELP` line.
+def block_steps(text: bytes, *, opens: bool, names: frozenset[bytes]) -> Steps[tuple[Block, list[float]]]:
+    """Parse a block and return it with its values. Raises PageError("malformed").
 
-    Gives the block and its values. Raises PageError("malformed").
+    Unless it `opens` the page, its first line is the rest of a `# HELP` line.
     """
     lines = text.split(b"\n")
     rest = 0 if opens else 1
     parsed = [_REST] * rest
     line = _REST
-    for number, one in enumerate(lines[rest:], 1):
+    for number, raw in enumerate(lines[rest:], 1):
         if number % STEP_LINES == 0:
             yield
-        if not line.head or line.series is not None or not one.startswith(line.head):
-            line = parse_line(one, wanted)
+        if not line.head or line.series is not None or not raw.startswith(line.head):
+            line = parse_line(raw, names)
         parsed.append(line)
-    return _block(lines, parsed, rest, wanted), [line.value for line in parsed if line.series is not None]
+    return _block(lines, parsed, rest, names), [line.value for line in parsed if line.series is not None]
 
 
-def _block(lines: list[bytes], parsed: list[Line], rest: int, wanted: frozenset[bytes]) -> Block:
+def _block(lines: list[bytes], parsed: list[Line], rest: int, names: frozenset[bytes]) -> Block:
     series = tuple(line.series for line in parsed if line.series is not None)
     heads = [line.head for line in parsed if line.head is not None]
     if len(heads) < len(parsed):
@@ -133,28 +133,27 @@ def _block(lines: list[bytes], parsed: list[Line], rest: int, wanted: frozenset[
     comments = next((i for i in range(rest, len(heads)) if heads[i] != _COMMENT), len(heads))
     samples = heads[comments:]
     if series and len(series) == len(samples):
-        one = len(series) == 1
-        return _One(lines[:comments], samples[0], series) if one else _Wanted(lines[:comments], samples, series)
-    stem = _common(samples)
-    if not series and comments and stem.strip() == stem != b"" and not _begins_wanted(stem, wanted):
-        return _One(lines[:comments], stem) if len(samples) == 1 else _Unwanted(lines[:comments], stem)
+        if len(series) == 1:
+            return _SingleSample(lines[:comments], samples[0], series)
+        return _Requested(lines[:comments], samples, series)
+    stem = _common_prefix(samples)
+    if not series and comments and stem.strip() == stem != b"" and not _is_prefix(stem, names):
+        return _SingleSample(lines[:comments], stem) if len(samples) == 1 else _Skipped(lines[:comments], stem)
     return _Mixed(heads, [i for i, line in enumerate(parsed) if line.series is not None], series)
 
 
-def _begins_wanted(stem: bytes, wanted: frozenset[bytes]) -> bool:
-    names = _sorted(wanted)
-    at = bisect_left(names, stem)
-    return at < len(names) and names[at].startswith(stem)
+def _is_prefix(stem: bytes, names: frozenset[bytes]) -> bool:
+    ordered = _sorted(names)
+    at = bisect_left(ordered, stem)
+    return at < len(ordered) and ordered[at].startswith(stem)
 
 
 @lru_cache(maxsize=8)
-def _sorted(wanted: frozenset[bytes]) -> tuple[bytes, ...]:
-    return tuple(sorted(wanted))
+def _sorted(names: frozenset[bytes]) -> tuple[bytes, ...]:
+    return tuple(sorted(names))
 
 
-def _common(heads: list[bytes]) -> bytes:
-    """Return the longest beginning that all of `heads` share."""
-    if not heads:
-        return b""
-    low, high = min(heads), max(heads)
+def _common_prefix(heads: list[bytes]) -> bytes:
+    """Return the longest common prefix of `heads`."""
+    low, high = min(heads, default=b""), max(heads, default=b"")
     return low[: next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]

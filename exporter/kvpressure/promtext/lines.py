@@ -1,7 +1,7 @@
 """One line of a Prometheus text page: which series it is, where its value starts, and what the value is.
 
-The syntax is that of the text format 0.0.4; an OpenMetrics exemplar after a value is skipped. Lines that nobody asks
-for are only classified, never parsed.
+The syntax is that of the text format 0.0.4; an OpenMetrics exemplar after a value is skipped. Lines whose name is not
+requested are only classified, never parsed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
-"""Work on a page that can be done a step at a time: yields between two steps and returns the result."""
+"""Work on a page that yields between steps and returns its result."""
 
 STEP_LINES: Final = 256
 """Lines of a page read in one step: a few milliseconds at worst."""
@@ -32,7 +32,7 @@ _UNESCAPED: Final = {b"\\": b"\\", b"n": b"\n", b'"': b'"'}
 
 
 def in_one_go(steps: Steps[T]) -> T:
-    """Return the result, after all steps at once."""
+    """Return the result of all steps."""
     while True:
         try:
             next(steps)
@@ -44,8 +44,8 @@ def in_one_go(steps: Steps[T]) -> T:
 class PageError(ValueError):
     """A page that must not be read; `reason` is a short stable word for counting.
 
-    "not_metrics": nothing on it is known. "truncated": its last line has no end. "malformed": a line that is asked for
-    cannot be parsed. "too_large": more lines than are read.
+    "not_metrics": it has none of the requested names. "truncated": its last line has no end. "malformed": a line with a
+    requested name cannot be parsed. "too_large": it has more lines than are read.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -69,9 +69,9 @@ class Series(NamedTuple):
 class Line(NamedTuple):
     """A classified line.
 
-    Any line that starts with `head` is of the same kind as this one: a comment, a sample of the same name, or, where
-    `series` is set, a sample of the very same series whose value starts right after `head`. A line of which no
-    prefix says that much (blank, garbage) has `head` None.
+    Any line that starts with `head` is of the same kind: a comment, a sample of the same name, or, where `series` is
+    set, a sample of the same series, whose value starts right after `head`. A line without such a prefix (blank,
+    garbage) has `head` None.
     """
 
     head: bytes | None
@@ -82,17 +82,17 @@ class Line(NamedTuple):
 _UNKNOWN: Final = Line(None)
 
 
-def parse_line(line: bytes, wanted: frozenset[bytes]) -> Line:
-    """Classify `line`, and parse it where its sample name is in `wanted`.
+def parse_line(line: bytes, names: frozenset[bytes]) -> Line:
+    """Classify `line`, and parse it where its sample name is in `names`.
 
-    Raises PageError("malformed") for a wanted line that is no valid sample.
+    Raises PageError("malformed") for a line to parse that is not a valid sample.
     """
     match = _NAME.match(line)
     if match is None:
         return _no_sample(line)
     end = match.end()
     braced = line[end : end + 1] == b"{"
-    if match[1] not in wanted:
+    if match[1] not in names:
         return Line(line[: end + braced]) if braced or match[2] else _UNKNOWN
     if len(line) > MAX_LINE_BYTES:
         raise _malformed(line)
@@ -100,12 +100,12 @@ def parse_line(line: bytes, wanted: frozenset[bytes]) -> Line:
     if not braced and not match[2]:
         raise _malformed(line)
     head, series = line[:start], Series(match[1].decode(), labels)
-    return Line(*(_one(head, series) if start <= _SHARED_HEAD_BYTES else (head, series)), _value(line, start))
+    return Line(*(_shared(head, series) if start <= _SHARED_HEAD_BYTES else (head, series)), _value(line, start))
 
 
 @lru_cache(maxsize=8192)
-def _one(head: bytes, series: Series) -> tuple[bytes, Series]:
-    """Return the same objects wherever they come again: replicas of a deployment have the same series."""
+def _shared(head: bytes, series: Series) -> tuple[bytes, Series]:
+    """Return the same objects for equal arguments: replicas of a deployment have the same series."""
     return head, series
 
 
@@ -136,7 +136,7 @@ def _labels(line: bytes, start: int) -> tuple[tuple[tuple[str, str], ...], int]:
 
 @lru_cache(maxsize=4096)
 def _pair(name: bytes, value: bytes) -> tuple[str, str]:
-    """Return a label, the same object wherever it comes again: with many engines each comes hundreds of times."""
+    """Return a label, the same object for equal arguments: with many engines each occurs hundreds of times."""
     return name.decode(), _unescape(value)
 
 

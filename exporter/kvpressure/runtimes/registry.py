@@ -19,7 +19,7 @@ NAMES: Final = tuple(runtime.name for runtime in RUNTIMES)
 """What a target's `runtime` may be set to."""
 
 (ASSUMED,) = (runtime for runtime in RUNTIMES if runtime.assumed)
-"""What is taken for granted where neither a page nor a command line says what runs."""
+"""The runtime where neither a page nor a command line says what runs."""
 
 _BY_NAME: Final = {runtime.name: runtime for runtime in RUNTIMES}
 

@@ -1,4 +1,4 @@
-"""What a runtime is to everything else: its names, its pages, how it is started, what its log says, what to advise."""
+"""The description of a runtime: its names, its pages, how it is started, what its log says, what to advise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Note = Callable[[Facts, re.Match[str]], None]
 
 
 def note_least(name: Literal["tokens", "blocks"]) -> Note:
-    """Return what notes the number of a line, the smallest of several."""
+    """Return a function that notes the number of a line, the smallest of several."""
 
     def note(facts: Facts, match: re.Match[str]) -> None:
         if found := logged_count(match[1]):
@@ -51,10 +51,10 @@ def note_least(name: Literal["tokens", "blocks"]) -> Note:
 class Wordings:
     """A runtime's log.
 
-    `rows` tell of trouble; a line that matches several kinds is of the first in the order of the kinds. `refusals`
-    are words of rows whose message is a ValueError's: of any other row that is a request's own error. `words` are in
-    each line that `facts` (pattern, and what notes it) are learned from, `banner` begins a new start. `quotes` matches
-    lines that repeat what a client sent.
+    `rows` are of trouble; a line that matches several kinds is of the first in the order of the kinds. `refusals` are
+    words of rows whose message is a ValueError's: with any other row that is a request's own error. `words` are in each
+    line that `facts` (pattern, and what notes it) are learned from, `banner` begins a new start. `quotes` matches lines
+    that repeat what a client sent.
     """
 
     rows: tuple[Wording, ...] = ()
@@ -88,9 +88,9 @@ class Change:
 class Remedy:
     """What to raise where requests wait for one thing outside the batch, in sentences.
 
-    `title` is a phrase that begins small, such as "raise --max-loras"; `new` is its new value in words, `current` what
-    is in force unless set, both "" where it is no setting. Where the page counts what it is a limit of, `counted` says
-    the new value in words, with {count} for the number, and `flag` sets it.
+    `title` is a phrase in lower case, such as "raise --max-loras"; `new` is its new value in words, `current` the
+    default, both "" where it is no setting. Where the page counts what it limits, `counted` says the new value in
+    words, with {count} for the number, and `flag` sets it.
     """
 
     title: str
@@ -106,19 +106,19 @@ class Remedy:
 class Advice:
     """Names and sentences, by the name of the limit where there is one for each.
 
-    `serve` starts a server of the model MODEL by hand, on `port` where nothing else is said. `process` is what its
-    processes are found by, `failures` the words of its log that tell why it died (for grep -E), `series` how its series
-    begin. `flags` are written before `=VALUE` at the end of the command line; `words` are what a limit is called
-    in a sentence; `unset` is what is in force where nobody set it, for people.
+    `serve` starts a server of the model MODEL by hand, on `port` by default. `process` is the name to find its
+    processes by, `failures` the words of its log that say why it died (for grep -E), `series` the prefix of its series.
+    `flags` are written before `=VALUE` at the end of the command line; `words` are the names of limits in sentences;
+    `unset` are the defaults, for people.
 
     `cap_flags` cap a request at {total} tokens, {output} of them of output and {rest} of the prompt, where no gateway
     does. `step_why` and `step_cost` are of fewer tokens in a step, `sequences_cost` of more sequences. `too_little`
     says how a memory target shows that is too low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes
-    are shared, `told` where the log names the flags {flags} that are in force.
+    are shared, `flags_in_log` where the log names the flags {flags} that are in force.
 
     `remedies` are of `deferred` and of limits that are no cap on sequences, by the detail that `verdict.DETAILS` has.
-    `other_limits` names the flags of limits of the scheduler other than the number of sequences, which a page does not
-    tell apart.
+    `other_limits` names the flags of the scheduler's limits other than the number of sequences, between which a page
+    does not distinguish.
 
     `seats` says, where requests wait for a place alone and never for room, what to do about how many places there are.
 
@@ -146,7 +146,7 @@ class Advice:
     too_little: str
     larger_pool: str
     prefixes: str
-    told: str
+    flags_in_log: str
     frontends: Change | None = None
     reserve: Change | None = None
     less_reserve: Change | None = None
@@ -172,9 +172,9 @@ class Audit:
 
     `undeclared` says of a limit, by name, what is in force without it; `defaults` are the values that the runtime takes
     by itself, by version and GPU, and `default_sequences` that for the sequences on a GPU by its name and bytes, None
-    where that cannot be told. `largest_sequences` is the most of them, None where it has no such number. `needs_step`
-    says that no more sequences may run than a step has tokens. `output_cap` is a value of the flag that bounds outputs
-    at %d tokens, "" where there is none.
+    where not known. `largest_sequences` is the most of them, None where it has no such number. `needs_step`: no more
+    sequences may run than a step has tokens. `output_cap` is a value of the flag that bounds outputs at %d tokens, ""
+    where there is none.
     """
 
     undeclared: Mapping[str, str]
@@ -189,17 +189,17 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """What a plan must keep to, and how it says so.
+    """What a plan depends on, and the words for it.
 
     `most_sequences` is the runtime's own largest default, `step_tokens` its defaults of tokens in a step on most GPUs
-    and on large ones, `step_default` the sentence for it. `memory_share` is the share of the memory that it takes where
-    nothing is set. `activations_outside` says that the share holds weights and pool alone, and no activations,
-    `needs_longest` that the runtime ends at start where the pool does not hold one longest request. `command` is what
-    the flags are of, `flags` are by the names of what is planned. `unsized` is what is missing from a page that does
-    not size the pool, `pool_log`, `memory_log` and `weights_log` are what the log calls its tokens, its memory and the
-    weights. `windows` says how layers with a sliding window are counted. `cache_types` are the names of types of cached
-    values that it spells in its own way. `by_memory` says that the pool follows from the GPU's memory as it is
-    modelled here; where it is not, nothing is planned.
+    and on large ones, `step_default` the sentence for it. `memory_share` is the default share of the memory that it
+    takes. `activations_outside`: the share is for weights and pool alone, and no activations. `needs_longest`: the
+    runtime ends at start where the pool has no room for one longest request. `command` is the program of the flags,
+    `flags` are by the names of what is planned. `unsized` is what is missing from a page without the size of the pool,
+    `pool_log`, `memory_log` and `weights_log` are the log's words for its tokens, its memory and the weights. `windows`
+    says how layers with a sliding window are counted. `cache_types` are the names of types of cached values that it
+    spells in its own way. `by_memory`: the pool follows from the GPU's memory as it is modelled here; where it does
+    not, nothing is planned.
     """
 
     command: str
@@ -221,11 +221,10 @@ class Planning:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How a request reaches one engine of several behind a server, and what tells that it is dead.
+    """How a request reaches one engine of several behind a server, and what shows that it is dead.
 
     `rank_header` names the rank ("" where no header can). `dead` are words of the body of a 500 from a server whose
-    engine process has ended. `page` is the path of its metrics, beside
-    those of its API.
+    engine process has ended. `page` is the path of its metrics, beside those of its API.
     """
 
     rank_header: str = ""
@@ -237,8 +236,8 @@ class Asking:
 class Runtime:
     """One runtime. `name` is for settings and labels, `title` for sentences.
 
-    `assumed` is true of the one that is taken where nothing says what runs. `charts` are Helm charts that deploy it.
-    `evidence` is what its page may tell beyond the least that a verdict needs.
+    `assumed` is true of the one that is assumed where nothing says what runs. `charts` are Helm charts that deploy it.
+    `evidence` is what its page may have beyond the least that a verdict needs.
     """
 
     name: str

@@ -31,7 +31,7 @@ Read = Callable[[str], float | None]
 class Sizing:
     """The options, without dashes, that memory follows from besides the limits: how the model is divided and stored.
 
-    `stretches` may make the model take longer requests than its configuration says.
+    `stretches` may let the model take longer requests than its configuration says.
     """
 
     tensor: str = ""
@@ -51,9 +51,9 @@ class Flags:
     `limits` are those that are one option, by the name of the limit (`environment.LIMIT_NAMES`), and how its value is
     read. `capacity` computes the pool's tokens and where they are given from several options, `role` likewise the limit
     `kv_role`. `sizes_pool` is an option that sizes the pool by itself, so that the share of the memory says
-    nothing, "" where there is none; `output_cap` one that bounds every request's output. `ranks` are the options
-    whose product is how many GPUs a server takes on its machine, every spelling of each, with their dashes. `tls`
-    makes it serve https. `sizing` are those that a plan needs.
+    nothing, "" where there is none; `output_cap` one that bounds every request's output. `data_local` is how many of
+    the data-parallel ranks are on this machine, if not all. `tls` makes it serve https. `sizing` are those that a plan
+    needs.
     """
 
     dialect: Dialect
@@ -63,7 +63,7 @@ class Flags:
     sizes_pool: str = ""
     output_cap: str = ""
     model: str = "model"
-    ranks: tuple[tuple[str, ...], ...] = ()
+    data_local: str = ""
     tls: str = ""
     sizing: Sizing = field(default_factory=Sizing)
 
@@ -78,13 +78,12 @@ class Flags:
 class Starting:
     """What recognises a runtime's servers in commands and images.
 
-    Nothing here raises but BudgetExceededError, where it pays. `launch` is the server that a program's words start,
-    None for any other program. `worker` says that by its options it works for another server and has no API; `serves`
+    Nothing here raises but BudgetExceededError, where it uses the budget. `launch` is the server that a program's words
+    start, None for any other program. `worker`: by its options it works for another server and has no API. `serves`
     says of a server that is started (its module and options, and the container's image) whether it is one of the
-    runtime's with an API.
-    `image_serves` says whether an image's own entrypoint, or a start script in it, is the server, from the image, the
-    command, the arguments and the options among them. `port` is the port of the API where it can be told. `completed`
-    are the words of an entrypoint with what it makes of the environment.
+    runtime's with an API. `image_serves` says whether an image's own entrypoint, or a start script in it, is the
+    server, from the image, the command, the arguments and the options among them. `port` is the port of the API, None
+    where not known. `completed` are the words of an entrypoint with the options that it takes from the environment.
     """
 
     flags: Flags
@@ -101,7 +100,7 @@ class Starting:
 
 
 def port_or(default: int) -> Callable[[str, Options], int | None]:
-    """Return what reads the option `port`, with that where it is not given; None where it cannot be read."""
+    """Return a reader of the option `port`, with that default; it gives None where the option cannot be read."""
 
     def port(module: str, options: Options) -> int | None:  # noqa: ARG001 - there is one
         value = options.given.get("port")
@@ -114,7 +113,7 @@ def port_or(default: int) -> Callable[[str, Options], int | None]:
 def with_variables(
     option: Callable[[str], str],
 ) -> Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words]:
-    """Return what puts options that variables stand for before the words, over which those of the words win.
+    """Return a function that puts the options of variables before the words; those of the words win.
 
     `option` is the option of a variable, without dashes, "" for none.
     """

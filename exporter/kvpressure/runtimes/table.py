@@ -1,4 +1,4 @@
-"""What a runtime's table of metrics is made of."""
+"""The table of a runtime's metrics: signals, and the series that they are read from."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Row:
 class LabelSignals:
     """Signals of the whole server that stand in the labels of a gauge whose value is the time when they were written.
 
-    `read` gives them from the labels written last and those of some of the series, old ones among them. They are asked
-    for with the histograms only.
+    `read` gives them from the labels written last and those of some of the series, old ones among them. They are
+    requested with the histograms only.
     """
 
     name: str
@@ -54,8 +54,8 @@ class LabelSignals:
 class PageFacts:
     """What a table's `info_cache` may need to know of the whole page.
 
-    `ranks` is how many engines describe their cache on it, `labelled` whether engines are told apart by a label,
-    `names` all sample names found, in the table's own spelling.
+    `ranks` is how many engines describe their cache on it, `labelled` whether engines have a label, `names` all sample
+    names found, in the table's own spelling.
     """
 
     ranks: int
@@ -69,8 +69,8 @@ class Table:
 
     Names in rows start with `prefix`; `spellings` are the prefixes that may stand for it on a page, only one of
     which is used per page (the one with most series). Under a spelling in `relayed` another process serves the page,
-    so that a missing process start says nothing. `engine_label` tells the engines of a page apart, `model_label` names
-    what they serve.
+    so that a missing process start says nothing. `engine_label` distinguishes the engines of a page, `model_label`
+    names what they serve.
 
     What a page says of the KV cache stands in the labels of the metric `info`, which `info_cache` reads, in the values
     of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or `capacity_blocks` of
@@ -88,10 +88,10 @@ class Table:
     runtime: str
     prefix: str
     spellings: tuple[str, ...]
-    relayed: frozenset[str]
     gauges: tuple[Row, ...]
     counters: tuple[Row, ...]
-    histograms: tuple[Row, ...]
+    histograms: tuple[Row, ...] = ()
+    relayed: frozenset[str] = frozenset()
     info: str = ""
     info_cache: Callable[[Mapping[str, str], PageFacts], CacheConfig] = field(
         default=lambda labels, facts: CacheConfig()  # noqa: ARG005 - a table without an `info`
@@ -146,20 +146,20 @@ GAUGES: Final = {
     "awake": "1 while the engine serves, 0 while it sleeps with its weights or cache released",
     "updating": "operations under way that load new weights, and hold the whole engine meanwhile",
     "falling_asleep": "operations under way that put the whole engine to sleep, or wake it up",
-    "pauses": "calls since the server started by which somebody paused it",
-    "resumes": "calls since the server started by which somebody let it go on",
+    "pauses": "calls to pause the server since it started",
+    "resumes": "calls to resume it since it started",
     "adapter_slots": "adapters (LoRA) that the batch may have at once",
     "adapters_running": "adapters that requests in the batch have",
     "adapters_seen": "adapters that requests have had since the server started",
 }
 
 OWN_GAUGES: Final = {
-    "waiting_room": "waiting requests that wait for room in the cache, where the runtime tells that by itself",
-    "seats": "requests that may run at once, where the page tells",
+    "waiting_room": "waiting requests that wait for room in the cache, where the runtime itself reports them",
+    "seats": "requests that may run at once, where the page says so",
     "keeps_last_step": "1 where gauges stay what they were in the last step while there is nothing to do",
-    "kv_tokens": "tokens that requests hold or have reserved, where the page has no share of the cache",
+    "kv_tokens": "tokens that requests have or have reserved, where the page has no share of the cache",
 }
-"""Those that some runtimes have and the assumed one has not."""
+"""Gauges that some runtimes have and the assumed one has not."""
 
 COUNTERS: Final = {
     "preemptions": "requests put back to waiting and recomputed",
@@ -182,10 +182,10 @@ COUNTERS: Final = {
     "finished_prompts": "requests that ended and reported their prompt length",
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
     "finished_output_tokens": "sum of the lengths of their answers in tokens",
-    "computed_prompt_tokens": "prompt tokens processed that no cache held",
+    "computed_prompt_tokens": "prompt tokens processed that were in no cache",
     "brought_prompt_tokens": "prompt tokens whose KV came from another engine or an offload tier",
-    "found_prompt_tokens": "those that a cache held, where prompt_tokens leaves these out",
-    "prefill_tokens": "the same as computed_prompt_tokens, where prompt_tokens may leave out what a cache held",
+    "found_prompt_tokens": "prompt tokens that were in a cache, where prompt_tokens leaves these out",
+    "prefill_tokens": "the same as computed_prompt_tokens, where prompt_tokens may leave out what was in a cache",
     "timed_evictions": "blocks evicted of which the time since their last use was measured",
     "external_queries": "prompt tokens looked up in a cache outside the engine; 0 where it has none",
     "external_hits": "of those, the tokens that were found there",
@@ -205,7 +205,7 @@ HISTOGRAMS: Final = {
     "inter_token": "seconds between two tokens of a request",
     "queue": "seconds from arrival to first admission, observed at the end",
     "request_prompt_tokens": "prompt length of requests that ended",
-    "request_max_tokens": "max_tokens that requests asked for, observed at the end",
+    "request_max_tokens": "max_tokens of requests, observed at the end",
     "request_output_tokens": "output length of requests that ended",
     "idle_before_evict": "seconds from a block's allocation or last hit to its eviction, of a sample of blocks",
 }
@@ -213,13 +213,13 @@ HISTOGRAMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OptionalSignal:
-    """One thing that a page may tell: `what` it is, for people, and `how` to get it, a sentence without a full stop.
+    """Optional evidence of a page: `what` it is, for people, and `how` to get it, a sentence without a full stop.
 
-    It is there when one of its `signals` is (names above, or fields of `CacheConfig`), which come from the
-    `series`. Which verdicts would be surer with it follows from the rules whose predicates name one of its signals.
+    It is there when one of its `signals` is (names above, or fields of `CacheConfig`), which come from the `series`.
+    Which verdicts would be more certain with it follows from the rules whose predicates name one of its signals.
     """
 
     what: str
     signals: tuple[str, ...]
-    series: tuple[str, ...]
     how: str
+    series: tuple[str, ...] = ()

@@ -15,16 +15,16 @@ KV_USAGE = "kv_usage"
 NAMES = frozenset({*KINDS, ANSWER_TOKENS, BATCH, KV_USAGE, STEP_TOKENS})
 
 Healthy = Mapping[str, tuple[float, float]]
-"""By name: the mean, and for how many seconds it was seen healthy."""
+"""By name: the mean, and for how many healthy seconds it was read."""
 
 
 class Baseline:
     """Mean of healthy p95s: of latencies, the batch and output length; of a step's tokens and of the KV cache in use.
 
     Aged exponentially, and frozen whenever the engine is not healthy, so that an incident never becomes the norm; a
-    latency that is inflated against what is known so far is left out, since its incident may not have been told yet;
-    end to end, that is beyond what longer answers explain.
-    A value is given once it was seen healthy for `baseline_min_seconds`.
+    latency that is inflated against what is known so far is left out, since no verdict may name its incident yet; end
+    to end, that is beyond what longer answers explain.
+    A value is given once it was read for `baseline_min_seconds` while the engine was healthy.
     """
 
     def __init__(self) -> None:
@@ -68,10 +68,13 @@ class Baseline:
         usual = self._mean.get(ANSWER_TOKENS)
         longer = max(1.0, answer_tokens / usual) if answer_tokens is not None and usual else 1.0
         latencies = {kind: at(derived, "latency_seconds", kind, "0.95") for kind in KINDS}
-        batch = at(derived, "effective_batch_size_quantile", "0.95")
-        usage = at(derived, "kv_cache_usage_ratio")
-        held = {BATCH: batch, STEP_TOKENS: step_tokens, KV_USAGE: usage}
-        values = {**latencies, ANSWER_TOKENS: answer_tokens, **held}
+        values = {
+            **latencies,
+            ANSWER_TOKENS: answer_tokens,
+            BATCH: at(derived, "effective_batch_size_quantile", "0.95"),
+            STEP_TOKENS: step_tokens,
+            KV_USAGE: at(derived, "kv_cache_usage_ratio"),
+        }
         for name, value in values.items():
             if value is None:
                 continue

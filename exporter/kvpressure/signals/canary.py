@@ -1,4 +1,4 @@
-"""When to ask an engine for one token, and what the answer is evidence of."""
+"""When to send an engine a request of one token, and what the answer is evidence of."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_SIMULATED_SECONDS: Final = 120.0
 """One that was given up, because its target changed, is over by then."""
 
 HOPELESS_FACTOR: Final = 10.0
-"""A server that takes no such request is asked again after so many intervals: it may be another one by then."""
+"""A server that takes no such request is tried again after so many intervals: it may be another one by then."""
 
 SLACK_SECONDS: Final = 15.0
 _TOKENS: Final = ("prompt_tokens", "generation_tokens")
@@ -42,9 +42,9 @@ FAMILIES: Final = (
 
 @record
 class CanaryTimes:
-    """When to ask; the fields are those of the settings and of `thresholds.yaml`, all in seconds.
+    """When to send a request; the fields are those of the settings and of `thresholds.yaml`, all in seconds.
 
-    An engine that gets nowhere is asked after `stalled_seconds`, one that is idle after `idle_seconds`, and again after
+    An engine without progress gets one after `stalled_seconds`, an idle one after `idle_seconds`, and again after
     `interval_seconds`. An answer takes `deadline_seconds` at most.
     """
 
@@ -56,7 +56,7 @@ class CanaryTimes:
 
 @record
 class CanaryWanted:
-    """Who is to be asked, one of `several` ranks that serve the same model behind its target or the only one."""
+    """An engine that is due for a request; `several`: its target serves the same model by other ranks too."""
 
     key: EngineKey
     runtime: str
@@ -101,7 +101,7 @@ def _growth(before: Point, after: Point, name: str) -> float:
 
 
 class CanaryWatch:
-    """One engine: follow its polls, ask when a request `is_due`, and tell what came of it."""
+    """Follows the polls of one engine, knows when a request `is_due`, and what the results are evidence of."""
 
     def __init__(self) -> None:
         self._results: Counter[CanaryResult] = Counter()
@@ -161,7 +161,7 @@ class CanaryWatch:
         if report.sent > self._since:
             self._report = report
 
-    def only_asked(self, t: float, seconds: float) -> bool:
+    def only_canary(self, t: float, seconds: float) -> bool:
         """Whether all that the page has shown in the last `seconds` before `t` was our own request."""
         since = self._idleness.since
         return self._sent is not None and since is not None and t - since >= seconds

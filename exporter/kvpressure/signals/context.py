@@ -9,8 +9,8 @@ from dataclasses import field
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
 from kvpressure.model.samples import GpuSample
-from kvpressure.signals.points import Line, line
-from kvpressure.signals.windows import MAX_POINTS, stepped_back
+from kvpressure.signals.points import Line, line, stepped_back
+from kvpressure.signals.windows import MAX_POINTS
 
 
 class GpuWindow:
@@ -72,9 +72,8 @@ class Context:
 
     `gpus` are the GPUs known to serve this engine and no other, `bytes_per_token` overrides what the page says,
     `baseline` holds what is known of the engine's own healthy state, by the names of `baseline.Baseline`.
-    `max_num_seqs` and `max_num_batched_tokens` are limits of the engine, None where nothing tells them; `role` is what
-    it was started as, `PREFILL`, `DECODE` or "". `asked_tokens` is what requests may generate, as far as
-    `reserve.AskedTokens` knows.
+    `max_num_seqs` and `max_num_batched_tokens` are limits of the engine, None where unknown; `role` is what it was
+    started as, `PREFILL`, `DECODE` or "". `requested_tokens` is that of `reserve.RequestedTokens`.
     """
 
     thresholds: Thresholds
@@ -84,4 +83,4 @@ class Context:
     max_num_seqs: float | None = None
     max_num_batched_tokens: float | None = None
     role: str = ""
-    asked_tokens: float = 0.0
+    requested_tokens: float = 0.0

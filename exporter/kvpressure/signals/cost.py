@@ -12,26 +12,25 @@ from typing import Final, NamedTuple
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import those
 from kvpressure.model.family import engine_family
+from kvpressure.model.incident import Incident, Since
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import LOSING, Incident, Since
-from kvpressure.signals.points import Point, demand, growth
-from kvpressure.signals.windows import stepped_back
+from kvpressure.model.view import LOSING
+from kvpressure.signals.points import Point, demand, growth, stepped_back
 
 LONGEST_INTERVAL_SECONDS: Final = 35.0
-"""Of a longer time between two pages that are polled every second nobody knows what it was like."""
+"""After a longer time between two pages that are polled every second, it is not known what happened in it."""
 
 LEARNED_AFTER_FACTOR: Final = 2.0
-"""A healthy time counts once the verdict stayed so for so many of its windows: trouble is told that late at most."""
+"""A healthy time counts once the verdict stayed so for so many of its windows: no verdict names trouble later."""
 
 LOST_TOKENS: Final = "lost_tokens_total"
-
 _FOR_ROOM: Final = those(lambda row: row.for_room)
-"""Those who wait would be in the batch, and the steps are what they are: they tell what would come out."""
+"""Waiting requests would be in the batch, and steps take what they take: that says what would be generated."""
 
 FAMILIES: Final = (
     engine_family(
-        "lost_tokens_total",
+        LOST_TOKENS,
         "Generated tokens that are missing, while something held the engine back, against what it would do for "
         "the same demand: an estimate. Absent until its steps, or a healthy time, tell what that is.",
         kind="counter",
@@ -42,7 +41,7 @@ PER_OCTAVE: Final = 2
 """Bins of demand from one power of two to the next."""
 
 BIN_MIN_SECONDS: Final = 10.0
-"""Of less time, a bin tells chance."""
+"""With less time, a bin is chance."""
 
 
 @dataclass(slots=True)
@@ -55,8 +54,7 @@ class _Bin:
 class HealthyRate:
     """Mean tokens per second in bins of demand (requests running and waiting); older times count for less.
 
-    Beyond the highest demand that was seen healthy, the most it did counts: so what is missing against it is a lower
-    bound there.
+    Beyond the highest healthy demand, the highest rate counts: what is missing against it is a lower bound there.
     """
 
     def __init__(self) -> None:
@@ -75,7 +73,7 @@ class HealthyRate:
         self._points = None
 
     def at(self, demand: float, thresholds: Thresholds) -> float | None:
-        """Tokens per second at this demand; None as long as too little was seen, and where none are ever generated."""
+        """Tokens per second at this demand; None until enough healthy time is known, and if none are ever generated."""
         points = self._known(thresholds)
         if not points:
             return None
@@ -177,8 +175,8 @@ class Cost:
     ) -> None:
         """Take in the newest of the polls and the verdict on it; nothing that was taken in before.
 
-        `with_room` is how many tokens a second those who ask now would get if the pool had room for all, `recomputed`
-        what is computed again where contexts are evicted.
+        `with_room` is how many tokens a second the present requests would get if the pool had room for all,
+        `recomputed` what is computed again where contexts are evicted.
         """
         one = _newest(points, self._longest_interval_seconds)
         if one is not None and stepped_back(self._t, one.t):
@@ -217,7 +215,7 @@ class Cost:
         healthy = self._healthy.at(one.demand, thresholds)
         if cause is not Cause.CONCURRENCY_BOUND or healthy is None or with_room is None:
             return healthy
-        # Whoever asks may ask for other things than those did who were seen healthy.
+        # Present requests may differ from those of the healthy time.
         return min(healthy, with_room)
 
     def _lose(self, one: _Interval, cause: Cause, expected: float | None, thresholds: Thresholds) -> None:
@@ -237,7 +235,7 @@ class Cost:
             trouble.lost = trouble.owed
 
     def families(self) -> Derived:
-        """`lost_tokens_total`; absent until something tells what the engine would do without trouble."""
+        """Return `lost_tokens_total`; absent until it is known what the engine would do without trouble."""
         return {} if self._lost is None else {LOST_TOKENS: self._lost}
 
     def incident(self, thresholds: Thresholds) -> Incident | None:

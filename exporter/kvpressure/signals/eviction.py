@@ -134,7 +134,7 @@ LASTING_SECONDS: Final = 8.0
 class HitCurve:
     """What is remembered of one engine's hits, and `siblings`: what all replicas of its model had, this one included.
 
-    Hits at longer turnovers tell eviction from prompts that are new: only where more was found while the cache was
+    Hits at longer turnovers distinguish eviction from new prompts: only where more was found while the cache was
     turned over more slowly, at prompts that were no longer than now, is it the turnover that costs the hits.
     """
 
@@ -164,7 +164,7 @@ class HitCurve:
         self._t = t
         turned = self._turned(window)
         if now is None:
-            # Nothing is written or asked for: that neither ends nor prolongs what was before.
+            # Nothing is written or looked up: that neither ends nor prolongs what was before.
             return Eviction()
         before, self.before_factor = self.octaves.beyond(now, thresholds) or (None, None)
         self.before = before
@@ -215,7 +215,7 @@ class HitCurve:
         return max(0.0, written - last) / free if free and written is not None and last is not None else 0.0
 
     def _time_by_rate(self, window: EngineWindow, recomputed: float | None) -> float | None:
-        """Return the share of time by the highest rate of computed tokens seen while requests waited; None without."""
+        """Return the share of time by the highest rate of computed tokens while requests waited; None without one."""
         fast = window.latest(_RATE_SECONDS, 2)
         highest = computed_rate(fast)
         if highest is not None and any(point.gauges.get("waiting") for point in fast):

@@ -21,7 +21,7 @@ MEMORY_EVENTS = ("Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory",
 
 @record
 class OutsideEvidence:
-    """Whether a symptom holds, None where that cannot be told, and the fact that says so, for people."""
+    """Whether a symptom is there, None where that is not known, and the sentence that says why."""
 
     state: bool | None
     text: str
@@ -29,12 +29,11 @@ class OutsideEvidence:
 
 @dataclass(slots=True)
 class Restarts:
-    """When the restart count of each container was seen to grow; `lately` counts them, the newest within `seconds`.
+    """When the restart count of each container grew, over the last ten minutes.
 
-    A pod made anew under an old name begins at 0: what its forerunner did does not count.
+    A new pod with the name of an old one begins at 0.
     """
 
-    seconds: float = LATELY_SECONDS
     _counts: dict[ContainerId, tuple[str, int]] = field(default_factory=dict)
     _times: dict[ContainerId, list[float]] = field(default_factory=dict)
 
@@ -46,19 +45,19 @@ class Restarts:
             same = key in self._counts and uid == state.pod_uid
             # A count that jumps by dozens was not watched; a handful says as much and stays small.
             grown = min(MAX_STARTS, max(0, state.restarts - before)) if same else 0
-            times[key] = [t for t in self._times.get(key, ()) if same and now - t <= self.seconds] + [now] * grown
+            times[key] = [t for t in self._times.get(key, ()) if same and now - t <= LATELY_SECONDS] + [now] * grown
         self._times = times
         self._counts = {key: (state.pod_uid, state.restarts) for key, state in containers.items()}
 
     def lately(self, key: ContainerId) -> int:
-        """Restarts seen in the last `seconds`."""
+        """Return the number of restarts in the last ten minutes, 16 at most at a time."""
         return len(self._times.get(key, ()))
 
 
 def outside_evidence(
     now: float, key: ContainerId, environment: Environment, restarts: int, thresholds: Thresholds
 ) -> Mapping[str, OutsideEvidence]:
-    """Symptoms of one container that its surroundings can judge; one that nothing is known of has no key."""
+    """Return the symptoms of one container that other sources than its page show; without a key where unknown."""
     found: dict[str, OutsideEvidence] = {}
     state, report = environment.containers.get(key), environment.logs.get(key)
     # A state that the API server has not confirmed for long may be another one by now.
@@ -117,7 +116,7 @@ def _logged(now: float, report: LogReport, kind: str, what: str, thresholds: Thr
 
 
 def _recent(now: float, t: float | None, thresholds: Thresholds) -> bool:
-    """Whether something happened lately; what has no time was seen just now by whoever told it."""
+    """Whether something happened lately; without a time, its source observed it just now."""
     return t is None or now - t <= thresholds.failure_recent_max_seconds
 
 
@@ -144,7 +143,7 @@ class Starts:
         self._restarts: dict[str, deque[float]] = {}
 
     def restarted(self, target: str, started: float | None) -> bool:
-        """Take in when the server that answered was started; whether that is another time than it was before."""
+        """Take in when the server that answered was started; return whether that differs from the time before."""
         if started is None:
             return False
         before = self._started.get(target)
@@ -156,7 +155,7 @@ class Starts:
         return again
 
     def lately(self, target: str, now: float) -> int | None:
-        """Restarts seen in the last ten minutes; None for a server whose page does not tell when it started."""
+        """Return the restarts in the last ten minutes; None for a server whose page does not say when it started."""
         restarts = self._restarts.get(target)
         return None if restarts is None else sum(now - t <= LATELY_SECONDS for t in restarts)
 

@@ -1,7 +1,6 @@
 """The fit test: whether requests wait because they do not fit the free KV cache.
 
-One definition: the share that is told here is the one that is judged, exported, charted and asked for in a recovery
-check.
+One definition: the share computed here is the one that is judged, exported, charted and queried in a recovery check.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
     at_peak,
     blocked_ratio,
-    held_capacity_tokens,
+    estimated_capacity_tokens,
     in_next_step,
     less,
     poll,
@@ -46,7 +45,7 @@ _NEAR_POLLS: Final = 5
 """A jump is measured against as many polls before and after it: use drifts while answers grow."""
 
 LEAST_CAP = 2.0
-"""Nobody who has a queue runs one request at a time on purpose: a batch of one is held by something else, or fits."""
+"""A cap of one request is not assumed: with a queue, a batch of one has another reason."""
 
 
 @record
@@ -54,15 +53,15 @@ class Fit:
     """What the fit test says of some polls; every field is None where no poll could be judged.
 
     `blocked_ratio` is the share of polls in which requests waited and did not fit: a typical prompt or, where no fixed
-    cap holds the batch, a long one of the traffic's. `starved` says that it is 1 because nothing at all starts.
-    `blocked_by_long_ratio` always takes the long one, `blocked_by_longest_ratio` the longest that was seen lately.
+    cap limits the batch, a long one of the traffic's. `starved`: it is 1 because nothing at all starts.
+    `blocked_by_long_ratio` always takes the long one, `blocked_by_longest_ratio` the longest recent one.
     `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
-    under a pool. `at_cap` is whether a cap holds it: it is steady, and places that come free are taken at once.
-    `fit_unknown` says that a request may cost so much more than its tokens that typical ones need not fit.
+    under a pool. `at_cap`: a cap limits it, for it is steady, and places that come free are taken at once.
+    `fit_unknown`: a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
     is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
-    longer answers than there are. `seats` is how many may run, where the page tells. `room_is_unseen` says that a
-    request takes room which the page does not count, so that none is known to fit.
+    longer answers than there are. `seats` is how many may run, where the page says so. `room_is_unseen`: a request
+    takes room which the page does not count, so that none is known to fit.
     """
 
     blocked_ratio: float | None = None
@@ -81,7 +80,7 @@ class Fit:
 def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
     """Test the polls `points`, the newest of `window`.
 
-    Where the batch is not held by a fixed cap, a long prompt at the head of the queue counts as the one that waits; and
+    Where no fixed cap limits the batch, a long prompt at the head of the queue counts as the one that waits; and
     while requests wait all the time, the polls with the largest batch decide.
     And where nothing at all starts although requests wait, and a long one would not fit with its answer, the head does
     not fit: it may be a preempted request that brings its answer along.
@@ -97,16 +96,17 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         typical, long = (
             None if own is None else own + window.of_histograms(reserved_tokens) for own in (typical, long)
         )
-    steadiness, capped = _steadiness(points, window.highest_running()), _at_cap(points, window, thresholds)
+    steadiness = _steadiness(points, window.highest_running())
+    capped = _at_cap(points, window, steadiness, thresholds)
     cache = window.cache
     if cache.capacity_tokens is None:
-        cache = replace(cache, capacity_tokens=held_capacity_tokens(points, window))
+        cache = replace(cache, capacity_tokens=estimated_capacity_tokens(points, window))
     polls = [poll(point, cache, streams=streams) for point in points]
     unreserved = less(polls, in_next_step(points, window, context, typical))
     polls = long_polls = as_answered = unreserved
     if "reserve_ratio" in points[-1].gauges:
         polls, long_polls = (
-            less(unreserved, kept) for kept in reserved(points, window, context.asked_tokens, context.role)
+            less(unreserved, kept) for kept in reserved(points, window, context.requested_tokens, context.role)
         )
         *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
@@ -136,7 +136,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
-        by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.asked_tokens else None,
+        by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.requested_tokens else None,
         seats=max(values(points, "seats"), default=None),
         room_is_unseen=room_is_unseen(points, window.cache),
     )
@@ -151,21 +151,18 @@ def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float
 
 
 def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
-    """No start in a cache that has no room for a long request and its answer, while tokens come out.
-
-    Without any the engine hangs, another matter.
-    """
+    """Whether nothing starts for lack of room for a long request and its answer; without tokens the engine hangs."""
     started, usage = growth(points, "started"), values(points, "kv_usage")
     if started is None or started > 0 or not usage or not growth(points, "generation_tokens"):
         return False
-    capacity, answer = window.cache.capacity_tokens, p95(window.shape("request_output_tokens"))
+    capacity, answer = window.cache.capacity_tokens, p95(window.long_histogram("request_output_tokens"))
     if capacity is None or long is None or answer is None:
         return mean(usage) >= thresholds.kv_saturated_min_ratio
     return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
 
 
-def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:
-    """Whether a fixed cap holds the batch while requests wait: it is as large as ever, and free places do not last.
+def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | None, thresholds: Thresholds) -> bool:
+    """Whether a fixed cap limits the batch while requests wait: it is as large as ever, and free places do not last.
 
     At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
     poll are as many as requests start in so many steps, give or take what chance does to a count; places that stay free
@@ -177,7 +174,6 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
         return full and any(waiting >= 1 for waiting in values(queued, "waiting"))
     if room_is_unseen(points, window.cache):
         return False  # a batch of requests that reserve alike is as steady as one at a cap
-    steadiness = _steadiness(points, highest)
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.at_cap_min_ratio:
         return False
     started, steps = growth(points, "started"), growth(points, "steps")
@@ -185,16 +181,16 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, thresholds: Threshold
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     expected = thresholds.refill_max_step_count * started / steps * len(queued)
-    # Where those that wait are put off, they may be what keeps places free: then chance gets no benefit of the doubt.
-    put_off = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
-    spare = 0.0 if put_off else thresholds.refill_spare_count
+    # Deferred requests may be what keeps places free: then chance gets no benefit of the doubt.
+    mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
+    spare = 0.0 if mostly_deferred else thresholds.refill_spare_count
     return free <= expected + thresholds.refill_deviation_max_factor * math.sqrt(expected) + spare
 
 
 def _longest_prompt_tokens(
     points: Sequence[Point], window: EngineWindow, typical: float | None, long: float | None, thresholds: Thresholds
 ) -> float | None:
-    """Return the longest prompt seen lately, or whatever a request may take where layers differ; at least `long`.
+    """Return the longest recent prompt, or what a request may take where layers differ; at least `long`.
 
     Of those that finished, the middle of their highest bucket; of those that only started, what the starts between two
     polls computed, less typical ones for all but one of them.
@@ -228,7 +224,7 @@ def _most_of_one_request(points: Sequence[Point], window: EngineWindow, threshol
 
 
 def _queued(points: Sequence[Point]) -> Sequence[Point]:
-    """Return the polls with a queue: others say nothing of what holds it back; a batch may run empty between two."""
+    """Return the polls with a queue, else all: others do not show what limits the batch, which may run empty."""
     return [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
 
 
@@ -240,7 +236,7 @@ def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
 def coming_in_tokens(window: EngineWindow, thresholds: Thresholds) -> float | None:
     """Tokens of the pool that the next start needs for a moment; None where use does not jump, or is not known.
 
-    Polls see a prompt at whatever chunk they fall into, so the next may need more than the highest jump seen.
+    A poll shows a prompt at whatever chunk it falls into, so the next may need more than the highest jump so far.
     """
     capacity = window.cache.capacity_tokens
     polls = [(point.gauges.get("running", 0.0), point.gauges.get("kv_usage")) for point in window.points]

@@ -30,7 +30,7 @@ SILENT_POINTS = 60
 """Points kept of an engine that stopped answering: the five minutes before."""
 
 MAX_HISTORIES = 512
-"""Engines, and as many GPUs, whose past is kept; beyond it whoever has been gone longest is forgotten first."""
+"""Engines, and as many GPUs, whose past is kept; beyond it the one that was read least recently is dropped."""
 
 ENGINE_VALUES: Mapping[str, tuple[str, ...]] = {
     "kv": ("kv_cache_usage_ratio",),
@@ -51,7 +51,7 @@ _GPU_ROWS = ("memory", "busy")
 
 @record
 class Span:
-    """One cause held from `since` to at least `until`, both unix seconds; between two spans nothing was read."""
+    """One cause, true from `since` to at least `until`, both unix seconds; between two spans nothing was read."""
 
     since: float
     until: float
@@ -85,7 +85,7 @@ class History:
         return History(self.t, {name: row[-points:] for name, row in self.values.items()}, self.causes)
 
     def ended(self) -> History:
-        """Without the newest points that hold nothing."""
+        """Without the newest points, as far as nothing is known at them."""
         rows = self.values.values()
         empty = min((_first_known(row[::-1]) for row in rows), default=0)
         kept = self.points - empty
@@ -94,7 +94,7 @@ class History:
         )
 
     def unknown_points(self) -> int:
-        """How many of the oldest points hold nothing."""
+        """How many of the oldest points have no known value."""
         return min((_first_known(row) for row in self.values.values()), default=0)
 
 
@@ -136,7 +136,7 @@ class _Past:
 
 
 class Histories:
-    """The past of everything seen in the last quarter of an hour. One thread adds, any may read."""
+    """The past of every engine and GPU that was read in the last quarter of an hour. One thread adds, any may read."""
 
     def __init__(self) -> None:
         self._slot: int | None = None

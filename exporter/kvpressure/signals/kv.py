@@ -54,7 +54,7 @@ USAGE_ROUNDING: Final = 0.005
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
-    """Everything of the KV pool that the engine's own page tells."""
+    """Return what the engine's page says of the KV pool."""
     capacity = window.cache.capacity_tokens
     trend = window.trend("kv_usage", window.seconds)
     free = free_tokens(window.points[-1], window.cache) if window.points else None
@@ -77,13 +77,13 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
-    """KV thrown out with preempted requests, if each held as much as the mean; no page counts it (decision 0281)."""
+    """KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0281)."""
     preemptions = window.rate("preemptions")
     return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 
 
 def _tokens_per_request(window: EngineWindow) -> float | None:
-    """Mean KV tokens held per running request; None while nothing runs or the capacity is unknown."""
+    """Mean KV tokens per running request; None while nothing runs or the capacity is unknown."""
     capacity, usage, running = window.cache.capacity_tokens, window.mean("kv_usage"), window.mean("running")
     return None if capacity is None or usage is None or not running else usage * capacity / running
 

@@ -1,4 +1,4 @@
-"""Capacity misses as KV events tell them: prompt tokens computed again, and what larger pools would have found."""
+"""Capacity misses, by KV events: prompt tokens computed again, and what larger pools would have found."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.kv_events import BOUNDS, KvEvents
 from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at, known
-from kvpressure.signals.eviction import Eviction, newest_minute, time_ratio
+from kvpressure.signals.eviction import Eviction, lasts, newest_minute, time_ratio
 from kvpressure.signals.points import Point
 from kvpressure.signals.prompt_seconds import PromptSeconds
 from kvpressure.signals.windows import EngineWindow
 
 POOLS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
-"""Pools, in multiples of today's, whose hits are told."""
+"""Pools, in multiples of today's, whose hits are reported."""
 
 NEWEST_SECONDS: Final = (20.0, 12.0, 8.0)
-"""Means of so long are told beside that of the window; the first counts as it is, shorter ones are less certain."""
+"""Means over so long count beside that of the window; the first counts as it is, shorter ones are less certain."""
 
 LEAST_PROMPTS: Final = 2.5
 """As many prompts of one length must have missed: one long prompt of a chat is no rate, whatever its share."""
@@ -35,7 +35,7 @@ STEP_BACK_SECONDS: Final = 1.0
 """Between a report and one that an earlier time is in: the clock was set back, and a report is made every second."""
 
 COMPLETE_SECONDS: Final = 120.0
-"""Once events were read for so long, what was evicted before them is asked for seldom."""
+"""Once events were read for so long, what was evicted before them is rarely requested."""
 
 EVENTS: Final = ("stored", "removed", "cleared", "unknown")
 BATCHES: Final = ("batches", "missing", "replayed", "bad", "oversized", "skipped")
@@ -92,7 +92,7 @@ class _Taken(NamedTuple):
 
 
 class EventWindow:
-    """What KV events told over the last `seconds` of one engine."""
+    """What KV events reported over the last `seconds` of one engine."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -190,17 +190,17 @@ class EventWindow:
 
 
 def with_events(
-    told: Eviction, misses: Misses | None, window: EngineWindow, derived: Derived, thresholds: Thresholds
+    by_past: Eviction, misses: Misses | None, window: EngineWindow, derived: Derived, thresholds: Thresholds
 ) -> Eviction:
-    """Return what evictions cost by KV events, where these know more than the engine's own past (`told`)."""
+    """Return what evictions cost by KV events, where these know more than the engine's own past (`by_past`)."""
     if misses is None:
-        return told
-    past = told.recomputed_ratio if told.turnovers >= thresholds.eviction_turnover_min_count else None
+        return by_past
+    past = by_past.recomputed_ratio if lasts(by_past, thresholds) else None
     if not misses.complete and past is not None and past > misses.recomputed_ratio:
-        return told  # blocks that were evicted before events were read are not known to have been here
+        return by_past  # blocks that were evicted before events were read are not known to have been here
     takes = misses.time_ratio
     return replace(
-        told,
+        by_past,
         turnover_seconds=at(derived, "cache_turnover_seconds"),
         hit_ratio=at(derived, "prefix_cache_hit_ratio"),
         recomputed_ratio=misses.recomputed_ratio,
@@ -245,5 +245,5 @@ def _pool_blocks(window: EngineWindow) -> float | None:
 
 
 def _error_ratio(misses: int, sampled: float) -> float:
-    """Return the relative standard deviation of a count of which each was seen with the probability `sampled`."""
+    """Return the relative standard deviation of a count in which each miss counts with the probability `sampled`."""
     return math.sqrt((1.0 - sampled) / misses) if misses > 0 else 0.0

@@ -13,7 +13,7 @@ RECENT_STARTS = 4.0
 
 
 def computed_share(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that had to be computed; None where the page does not tell.
+    """Share of the prompt tokens that had to be computed; None where the page does not say.
 
     Preempted requests find their own blocks again: without preemptions only.
     """
@@ -21,7 +21,7 @@ def computed_share(window: EngineWindow) -> float | None:
 
 
 def placed_share(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that take room of their own: a prefix that others hold costs the next one nothing.
+    """Share of the prompt tokens that take room of their own: a prefix that others have costs the next one nothing.
 
     What comes from another engine or an offload tier takes as much as what is computed. None as above.
     """
@@ -38,13 +38,13 @@ def _share(window: EngineWindow, counter: str, *more: str) -> float | None:
 
 
 def reserved_tokens(window: EngineWindow) -> float:
-    """Return what a request reserves for its answer on average: what clients ask for at most, else what they get."""
-    asked = window.shape("request_max_tokens") or window.total("request_max_tokens")
-    return asked.sum / asked.count if asked is not None and asked.count else answer_mean_tokens(window)
+    """Return what a request reserves for its answer on average: its `max_tokens`, else the length of answers."""
+    requested = _finished(window, "request_max_tokens")
+    return answer_mean_tokens(window) if requested is None else requested.sum / requested.count
 
 
 def typical_prompt_tokens(window: EngineWindow) -> float | None:
-    """Mean prompt length of the requests that want to get in, in tokens.
+    """Mean prompt length of the requests that wait for admission, in tokens.
 
     The larger of what finished in the window and what started most recently: prompt lengths are reported when
     requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
@@ -57,7 +57,7 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
         return max(means)
     newest = window.points[-1].counters if window.points else {}
     whole = ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
-    # Before anybody has finished: what was computed so far is the prompts of those that have begun.
+    # Before any request has finished: what was computed so far are the prompts of those that have started.
     return ratio(newest.get("prompt_tokens"), newest.get("started")) if whole is None else whole
 
 
@@ -73,7 +73,7 @@ def long_prompt_tokens(window: EngineWindow, typical: float | None, beyond_facto
 
 
 def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
-    histogram = _prompts(window)
+    histogram = _finished(window, "request_prompt_tokens")
     if histogram is None:
         return None
     weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
@@ -84,7 +84,7 @@ def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | No
 
 def longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
     """Return the middle of its highest bucket."""
-    histogram = _prompts(window)
+    histogram = _finished(window, "request_prompt_tokens")
     if histogram is None:
         return None
     last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
@@ -96,15 +96,16 @@ def _middle(histogram: HistogramSample, bucket: int, beyond_factor: float) -> fl
     return (low + high) / 2 if math.isfinite(high) else beyond_factor * low
 
 
-def _prompts(window: EngineWindow) -> HistogramSample | None:
-    histogram = window.shape("request_prompt_tokens") or window.total("request_prompt_tokens")
+def _finished(window: EngineWindow, name: str) -> HistogramSample | None:
+    """Return a histogram of the requests that finished in the long window, else of all; None of none."""
+    histogram = window.long_histogram(name) or window.total(name)
     return histogram if histogram is not None and histogram.count else None
 
 
 def answer_mean_tokens(window: EngineWindow) -> float:
-    """Mean answer, in tokens, over the longer window; 0 before anybody has ended, so that only less is asked for."""
-    answers = window.shape("request_output_tokens") or window.total("request_output_tokens")
-    return answers.sum / answers.count if answers is not None and answers.count else 0.0
+    """Mean answer, in tokens, over the long window; 0 before any request has finished, which errs towards less room."""
+    answers = _finished(window, "request_output_tokens")
+    return 0.0 if answers is None else answers.sum / answers.count
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Means over five minutes: what a window of one minute tells of sessions is mostly which of them were there."""
+"""Means over five minutes: a window of one minute mostly shows which of the sessions happen to be active."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ SPACING_SECONDS: Final = 10.0
 LEAST_SECONDS: Final = 60.0
 LONGEST_GAP_SECONDS: Final = 60.0
 NEEDED: Final = ("generation_tokens", "prefix_queries", "prefix_hits")
-COUNTERS: Final = (*NEEDED, "steps", "prompt_tokens", "computed_prompt_tokens", "finished", "preemptions")
+COUNTED: Final = {
+    "steps": "steps",
+    "generated": "generation_tokens",
+    "prompted": "prompt_tokens",
+    "computed": "computed_prompt_tokens",
+    "finished": "finished",
+    "preempted": "preemptions",
+}
+"""Fields of `Interval`, and the counter that each is the growth of."""
+COUNTERS: Final = frozenset((*NEEDED, *COUNTED.values()))
 
 
 class _Reading(NamedTuple):
@@ -43,8 +52,6 @@ class LongMeans:
 
     def take(self, window: EngineWindow) -> None:
         """Take the newest poll in; one that follows a gap, or lacks a counter, begins again."""
-        if not window.points:
-            return
         point, last = window.points[-1], self._newest
         counters = {name: point.counters[name] for name in COUNTERS if name in point.counters}
         if last is not None and not _follows(last, point.t, counters):
@@ -70,7 +77,7 @@ class LongMeans:
             self._readings.popleft()
 
     def minutes(self) -> Minutes | None:
-        """Return the means; None of less than a minute, or while nothing was asked for."""
+        """Return the means; None of less than a minute, and without a lookup or a generated token."""
         if self._newest is None or self._newest.t - self._readings[0].t < LEAST_SECONDS:
             return None
         first, last = self._readings[0], self._newest
@@ -105,7 +112,7 @@ class PoolMeans:
             readings.popleft()
 
     def hits(self) -> tuple[PoolHits, ...]:
-        """Return the means of those pools that every window tells of, the smallest first."""
+        """Return the means of the pools that every window has, the smallest first."""
         known = [hits for _, hits in self._readings]
         pools = sorted(set.intersection(*map(set, known))) if known else ()
         return tuple(PoolHits(pool, sum(hits[pool] for hits in known) / len(known)) for pool in pools)
@@ -125,10 +132,5 @@ def _interval(before: _Reading, after: _Reading) -> Interval:
         seconds=after.busy_seconds - before.busy_seconds,
         running=(after.running_seconds - before.running_seconds) / seconds,
         waiting=(after.waiting_seconds - before.waiting_seconds) / seconds,
-        steps=grew("steps"),
-        generated=grew("generation_tokens"),
-        prompted=grew("prompt_tokens"),
-        computed=grew("computed_prompt_tokens"),
-        finished=grew("finished"),
-        preempted=grew("preemptions"),
+        **{name: grew(counter) for name, counter in COUNTED.items()},
     )

@@ -1,14 +1,16 @@
-"""An engine's window as a prediction of consequences needs it; asked for only where there is something to predict."""
+"""An engine's window as a prediction of consequences needs it; computed only where there is something to predict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed, Unfinished
 from kvpressure.signals.baseline import BATCH
 from kvpressure.signals.lengths import ratio
+from kvpressure.signals.minutes import COUNTED
 from kvpressure.signals.points import Point, growth
 from kvpressure.signals.windows import EngineWindow
 
@@ -18,14 +20,17 @@ LEAST_ENDED = 8.0
 CHANGED_FACTOR = 1.3
 """Where requests of the window are so many times as long, or as short, as those of the longer one, they are others."""
 
+ALIASED_RATIO = 1.15
+"""Sequences in a step over requests at a poll, from which on polls meet the engine at moments unlike the others."""
+
 
 def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
-    """Return what the window and the engine's healthy state tell."""
+    """Return what a prediction needs of the window and of the engine's healthy state."""
     newest = window.points[-1].counters if window.points else {}
     computed, brought = window.delta("computed_prompt_tokens"), window.delta("brought_prompt_tokens")
     placed = None if computed is None else ratio(computed + (brought or 0.0), window.delta("prompt_tokens"))
     return Observed(
-        intervals=tuple(window.each_interval(_interval)),
+        intervals=_by_steps(window.each_interval(_interval), window.each_interval(_sequences)),
         cache=window.cache,
         prompts=window.of_histograms(_lengths, "request_prompt_tokens"),
         outputs=window.of_histograms(_lengths, "request_output_tokens"),
@@ -49,19 +54,39 @@ def _interval(before: Point, after: Point) -> Interval:
         running=after.gauges.get("running"),
         waiting=after.gauges.get("waiting"),
         usage_ratio=after.gauges.get("kv_usage"),
-        steps=grew("steps"),
-        generated=grew("generation_tokens"),
-        prompted=grew("prompt_tokens"),
-        computed=grew("computed_prompt_tokens"),
         started=grew("started"),
-        finished=grew("finished"),
-        preempted=grew("preemptions"),
+        **{name: grew(counter) for name, counter in COUNTED.items()},
         ended_tokens=None if ended_prompts is None or ended_outputs is None else ended_prompts + ended_outputs,
     )
 
 
+def _sequences(before: Point, after: Point) -> float | None:
+    """Return the mean sequences in a step between two polls; None where drafts or prompts' steps would blur it."""
+    steps, tokens = (growth((before, after), name) for name in ("steps", "generation_tokens"))
+    if not steps or tokens is None or "decode_steps" in after.counters:
+        return None
+    return (tokens - (growth((before, after), "accepted_draft_tokens") or 0.0)) / steps
+
+
+def _by_steps(intervals: Sequence[Interval], sequences: Sequence[float | None]) -> tuple[Interval, ...]:
+    """Return the intervals; where polls find a smaller batch than its steps have, with that of the steps and no usage.
+
+    A server without a CPU to spare answers a poll only while a long step leaves it one. Where that is a prompt's step,
+    a request has just ended: each poll then finds too few that run, and too little of the pool in use.
+    """
+    pairs = list(zip(intervals, sequences, strict=True))
+    known = [(one, batch) for one, batch in pairs if batch is not None and one.running is not None and one.steps]
+    running = sum((one.running or 0.0) * (one.steps or 0.0) for one, _ in known)
+    if not running or sum(batch * (one.steps or 0.0) for one, batch in known) < ALIASED_RATIO * running:
+        return tuple(intervals)
+    return tuple(
+        one if batch is None or one.running is None else replace(one, running=max(one.running, batch), usage_ratio=None)
+        for one, batch in pairs
+    )
+
+
 def _lengths(window: EngineWindow, name: str) -> HistogramSample | None:
-    newest, longer, total = window.histogram(name), window.shape(name), window.total(name)
+    newest, longer, total = window.histogram(name), window.long_histogram(name), window.total(name)
     if longer is None or longer.count < LEAST_ENDED:
         return total if total is not None and total.count else longer
     if newest is None or newest.count < LEAST_ENDED or not newest.sum or not longer.sum:

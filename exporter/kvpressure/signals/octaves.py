@@ -46,7 +46,7 @@ class Octaves:
             self._means.setdefault(_octave(now.turnover_seconds), _Mean()).add(now, elapsed, half_life_seconds)
 
     def beyond(self, now: Hits, thresholds: Thresholds, known: int = 0) -> tuple[float, float] | None:
-        """Return the best hits at turnovers that were clearly longer; None where too little was seen of any.
+        """Return the best hits at turnovers that were clearly longer; None where too little is known of any.
 
         And how many times longer these were, at least.
 
@@ -69,7 +69,7 @@ class Octaves:
         return best
 
     def longest(self, thresholds: Thresholds) -> int:
-        """Return the highest octave from which on enough was seen; 0 where it was of none."""
+        """Return the highest octave from which on enough is known; 0 where there is none."""
         seconds = 0.0
         for octave in sorted(self._means, reverse=True):
             seconds += self._means[octave].seconds
@@ -94,7 +94,7 @@ class Octaves:
         return best
 
     def curve(self, least_seconds: float) -> Mapping[float, float]:
-        """Return the hit ratio by the least turnover (seconds) of a few octaves together that were seen for so long."""
+        """Return the hit ratio by the least turnover (seconds) of groups of octaves that were read for so long."""
         together: dict[int, _Mean] = {}
         for octave, mean in self._means.items():
             total = together.setdefault(min(octave // SHOWN_OCTAVES, MAX_SHOWN - 1), _Mean())

@@ -8,13 +8,14 @@ from dataclasses import fields, replace
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
+from kvpressure.model.incident import Incident
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import Incident, Observed
+from kvpressure.model.view import Observed
 from kvpressure.signals import compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
@@ -28,7 +29,7 @@ from kvpressure.signals.observed import observed
 from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
-from kvpressure.signals.reserve import AskedTokens
+from kvpressure.signals.reserve import RequestedTokens
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -68,7 +69,7 @@ class EngineHistory:
         self.baseline = Baseline()
         self._cost = Cost(longest_interval_seconds)
         self._learned_cap: float | None = None
-        """A cap on the batch that nobody declared. It shows only while the batch is full, and holds afterwards too."""
+        """A cap on the batch that was not declared. It shows only while the batch is full, and stays afterwards."""
         self._hit_curve = HitCurve(siblings)
         self._harm = LastingHarm()
         self._events = EventWindow(seconds)
@@ -80,11 +81,11 @@ class EngineHistory:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Go on with an empty window: what was before a gap tells nothing of now, but for what is healthy."""
+        """Go on with an empty window: what was before a gap says nothing of now, but for what is healthy."""
         self._window = EngineWindow(self._seconds, self._long_window_seconds)
         # Where the clock was set back, what these remember would lie in the future.
         self._queue_wait = QueueWait()
-        self._asked_tokens = AskedTokens()
+        self._requested_tokens = RequestedTokens()
         self._harm.restarted()
 
     @property
@@ -109,8 +110,8 @@ class EngineHistory:
     ) -> bool:
         """Take one poll in; False for one that is not newer than the last, which changes nothing.
 
-        `log` and `watermark_ratio`, which was declared, tell of the cache what the page does not, as do `events`;
-        `restarted` that another process answers than before.
+        `log`, the declared `watermark_ratio` and `events` add what the page does not say of the cache; `restarted`:
+        another process answers than before.
         """
         window, page_cache = self._window, sample.cache or self._page_cache
         cache = replace(_with_learned(page_cache, log), watermark_ratio=watermark_ratio)
@@ -122,7 +123,7 @@ class EngineHistory:
             self._events.restarted()
             self._cost.restarted()
             self._learned_cap = None
-            self._asked_tokens = AskedTokens()
+            self._requested_tokens = RequestedTokens()
             self._hit_curve.restarted()
             self._harm.restarted()
             self._means.forget()
@@ -136,14 +137,15 @@ class EngineHistory:
         """Return what the window shows now, measured against what is healthy for this engine."""
         thresholds = context.thresholds
         if self._learned_cap is not None and (self._window.highest_running() or 0.0) > self._learned_cap:
-            self._learned_cap = None  # a larger batch was seen since: it was no cap
+            self._learned_cap = None  # a larger batch has run since: it was no cap
         cap = context.max_num_seqs or self._learned_cap
-        context = replace(context, baseline=self.baseline.values(thresholds), max_num_seqs=cap)
-        context = replace(context, asked_tokens=self._asked_tokens.take(self._window, thresholds))
+        requested = self._requested_tokens.take(self._window, thresholds)
+        baseline = self.baseline.values(thresholds)
+        context = replace(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
         derived, verdict_window = compute(self._window, context)
         derived["effective_batch_size"] = self._batches.histogram()
         waiting = verdict_window.queue.waiting
-        derived |= self._queue_wait.families(self._window, waiting, derived, context.baseline, thresholds)
+        derived |= self._queue_wait.families(self._window, waiting, derived, baseline, thresholds)
         eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
         misses = self._events.misses(self._window, derived)
         eviction = with_events(eviction, misses, self._window, derived, thresholds)
@@ -155,7 +157,7 @@ class EngineHistory:
             cache=self._window.cache,
             derived=derived,
             verdict_window=replace(verdict_window, eviction=eviction),
-            baseline=context.baseline,
+            baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
             signals=self._window.signals().union(
                 name for name in _CACHE if getattr(self._window.cache, name) is not None
@@ -191,7 +193,7 @@ class EngineHistory:
     ) -> None:
         """Remember the newest features and what was judged of them, as a healthy state if they were one.
 
-        `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before told it.
+        `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before knew it.
         """
         if cap is not None and cap.source == LEARNED:
             self._learned_cap = cap.value

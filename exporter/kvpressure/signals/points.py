@@ -28,7 +28,7 @@ _LEAST_STEPS: Final = 5
 
 
 def with_batch(point: Point, before: Point | None) -> Point:
-    """Return a poll with the batch of the steps since `before`, if these are enough to tell.
+    """Return a poll with the batch of the steps since `before`, if there are enough steps.
 
     More tokens of a step than there are requests are drafts that were accepted.
     """
@@ -41,7 +41,7 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
 
 def batch_of(point: Point) -> float:
-    """Return the batch at a poll: that of its steps where these tell, else what the page has; 0 where nothing does."""
+    """Return the batch at a poll: that of its steps if known, else that of the page; 0 without either."""
     return point.gauges.get(BATCH, point.gauges.get("running", 0.0))
 
 
@@ -59,7 +59,7 @@ _DEMAND: Final = frozenset({"running", "waiting"})
 
 
 def demand(points: Sequence[Point]) -> float | None:
-    """Mean of the requests that run or wait, over the polls that tell both; None where none does."""
+    """Mean of the requests that run or wait, over the polls that have both; None where none has."""
     found = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
     return mean(found) if found else None
 
@@ -80,6 +80,15 @@ def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point] | None:
     first = next((point for point in points if counter in point.counters), None)
     last = next((point for point in reversed(points) if counter in point.counters), None)
     return None if first is None or last is None or first is last else (first, last)
+
+
+CLOCK_STEP_SECONDS: Final = 5.0
+"""A time this much before the last one is a clock that was set back, not a late answer: history starts anew."""
+
+
+def stepped_back(before: float, t: float) -> bool:
+    """Whether the wall clock was set back between two readings."""
+    return t < before - CLOCK_STEP_SECONDS
 
 
 @record

@@ -10,7 +10,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
-from kvpressure.signals.lengths import typical_prompt_tokens
+from kvpressure.signals.lengths import ratio, typical_prompt_tokens
 from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.windows import EngineWindow
 
@@ -39,10 +39,10 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """Return what the page tells of the prefix cache over the window.
+    """Return what the page says of the prefix cache over the window.
 
     The age at eviction of the blocks that go now lies between `cache_eviction_age_min_seconds` and `..._max_seconds`:
-    the least recently freed block goes first, every hit frees its blocks anew, and nobody tells how many of them are
+    the least recently freed block goes first, every hit frees its blocks anew, and it is not known how many of them are
     the same ones. All are absent while nothing is written, and where caching is switched off.
     """
     points, cache = window.points, window.cache
@@ -54,8 +54,8 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     return known(
         {
             **found,
-            "computed_prompt_token_ratio": computed / (computed + generated) if computed + generated > 0 else None,
-            "cache_turnover_seconds": _over(free, computed + generated),
+            "computed_prompt_token_ratio": ratio(computed, computed + generated),
+            "cache_turnover_seconds": ratio(free, computed + generated),
             **_eviction_age_seconds(window, computed, hits),
         }
     )
@@ -79,7 +79,7 @@ def computed_prompt_tokens_per_second(points: Sequence[Point], cache: CacheConfi
 
 
 def written_tokens(counters: Mapping[str, float]) -> float | None:
-    """Return the tokens written into the cache so far, as counters have it; None where they do not tell."""
+    """Return the tokens written into the cache so far, by the counters; None where they do not have it."""
     generated, prompts, hits = (counters.get(name) for name in ("generation_tokens", "prompt_tokens", "prefix_hits"))
     found = None if prompts is None or hits is None else prompts - hits
     computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens", found))
@@ -87,7 +87,7 @@ def written_tokens(counters: Mapping[str, float]) -> float | None:
 
 
 def missed_tokens(counters: Mapping[str, float]) -> float | None:
-    """Return the prefix tokens looked up and not found so far; None where counters do not tell."""
+    """Return the prefix tokens looked up and not found so far; None where the counters do not have it."""
     looked_up, found = counters.get("prefix_queries"), counters.get("prefix_hits")
     return None if looked_up is None or found is None else looked_up - found
 
@@ -107,7 +107,7 @@ def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hit
 
 
 def free_tokens(points: Sequence[Point], cache: CacheConfig) -> float | None:
-    """Return the tokens that no request held, mean over the polls, less those that are kept free."""
+    """Return the tokens in no request's use, mean over the polls, less those that are kept free."""
     usage, capacity = values(points, "kv_usage"), cache.capacity_tokens
     if not usage or capacity is None:
         return None
@@ -145,7 +145,3 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
             lambda point: written_tokens(point.counters), lambda point: free_at(point, prompt), least + prompt
         ),
     }
-
-
-def _over(tokens: float, tokens_per_second: float) -> float | None:
-    return tokens / tokens_per_second if tokens_per_second > 0 else None

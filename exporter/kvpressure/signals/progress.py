@@ -28,9 +28,9 @@ class Progress:
 
     `frozen_seconds`: requests run, and nothing that work moves has moved. `still_seconds`: nothing runs, requests wait
     for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
-    and nothing comes out: no token, no prompt done, nobody finished. `standing` names the signals of the page that have
-    not moved for `standing_seconds`, the longest of the three. `paused_by` is how somebody has stopped the engine on
-    purpose, a detail of that cause, "" where nobody has. `last_step_seconds`: nothing has moved on a page that keeps
+    and nothing comes out: no token, no prompt, no finished request. `standing` names the signals of the page that have
+    not moved for `standing_seconds`, the longest of the three. `paused_by` is how the engine was stopped on purpose, a
+    detail of that cause, "" where it was not. `last_step_seconds`: nothing has moved on a page that keeps
     what its last step said while there is nothing to do; then none of the others is known.
     """
 

@@ -1,7 +1,7 @@
 """Seconds of an engine's time that one prompt token takes: least squares over what it did while it was busy.
 
 The page times a prompt from its admission to its first token, with the decoding of others in the same steps in it, and
-tells of it when the request ends. KV events tell the tokens of each step.
+reports it when the request ends. KV events report the tokens of each step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PromptSeconds:
         """The newest in a row at which requests ran."""
         self._last: _Work | None = None
         self.seconds: float | None = None
-        """Of one prompt token; None where the page counts no steps, and until enough was seen."""
+        """Of one prompt token; None where the page counts no steps, and until there are enough rows."""
 
     def restarted(self) -> None:
         """Begin anew: another process answers."""
@@ -128,4 +128,4 @@ def _fitted(rows: Sequence[_Work]) -> float | None:
 
 
 _RIDGE: Final = 1e-9
-"""Makes what two terms tell alike one solution of many, where it would be none."""
+"""Makes the system solvable where two terms say the same."""

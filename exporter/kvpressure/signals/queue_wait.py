@@ -75,7 +75,7 @@ class QueueWait:
 
 
 def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: float) -> float | None:
-    """Seconds until those who wait now are admitted, if nobody else came, at the rate of late; None if not known.
+    """Seconds until the waiting requests are admitted at the recent rate, if no others came; None if not known.
 
     The rate is that of the last `least_seconds`, or since the newest admission before them, or of as long as is known.
     Where there was none in the whole window, the time is that for which requests have waited in vain.
@@ -101,7 +101,7 @@ def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: fl
 def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> float:
     """Return the time to drain from which a queue is not served in time.
 
-    Whoever waits as long as a healthy request takes in all will take twice that: latency will be inflated.
+    A request that waits as long as a healthy one takes in all will take twice that: latency will be inflated.
     """
     more = (thresholds.latency_inflated_min_factor - 1.0) * baseline.get("e2e", float("inf"))
     return min(thresholds.queue_drain_max_seconds, more)
@@ -125,7 +125,7 @@ def _slowest_first_token(window: EngineWindow, seconds: float) -> float | None:
 
 
 def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:
-    """Whether far fewer wait than a moment ago: what is over soon is not told any more."""
+    """Whether far fewer wait than a moment ago: what is over soon is not reported any more."""
     seconds = thresholds.verdict_window_seconds
     before, now = (
         values([one for one in window.points if one.t > window.t - lately], "waiting")

@@ -1,9 +1,9 @@
 """What has to be free to admit a request beside its prompt: where a runtime reserves room for answers.
 
-A request is admitted where its prompt fits, all that it may generate, and a share of what those that run may still
-generate. The share is on the page, `max_tokens` of requests is not. It is at least as long as answers are. And a batch
-that stays smaller than it was, while requests wait and steps go on without prompts, is held by no cap on requests: what
-was free then was not enough, which is how much is reserved, at least.
+A request is admitted where its prompt fits, all that it may generate (`max_tokens`), and a share of what those that run
+may still generate. The share is on the page, `max_tokens` is not. It is at least as long as answers are. And a batch
+that stays smaller than it was, while requests wait and steps go on without prompts, is limited by no cap on requests:
+what was free then was not enough, which says how much is reserved, at least.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kvpressure.signals.windows import EngineWindow
 
 MIN_POLLS: Final = 3
 """So many polls in a row have to show the smaller batch: what waits is on the page a moment after it is admitted."""
-MAX_HELD: Final = 60
+MAX_BATCHES: Final = 60
 DECODE_TOKENS: Final = 512.0
 """Kept for each request of an engine that only decodes: SGLang's `--num-reserved-decode-tokens`, unless it is set."""
 SAME_BATCH: Final = 0.5
@@ -31,70 +31,69 @@ ALIKE_FACTOR: Final = 2.0
 
 
 def reserved(
-    points: Sequence[Point], window: EngineWindow, asked_tokens: float = 0.0, role: str = ""
+    points: Sequence[Point], window: EngineWindow, requested_tokens: float = 0.0, role: str = ""
 ) -> Iterator[list[float]]:
     """Yield what has to be free at each poll beside a prompt: one whose answer is the mean, then one of the longest.
 
-    `asked_tokens` is what requests may generate, as far as `AskedTokens` knows. Those that run are halfway, on average.
-    An engine that only decodes keeps as much for each request: the one that comes, those that run, and those whose KV
-    is on its way.
+    `requested_tokens` is that of `RequestedTokens`. Requests that run are halfway, on average. An engine that only
+    decodes keeps as much for each request: the one that comes, those that run, and those whose KV is on its way.
     """
     if role == DECODE:
         yield from 2 * ([DECODE_TOKENS * (1 + batch_of(one) + one.gauges.get("fetching", 0.0)) for one in points],)
         return
     answer = window.of_histograms(answer_mean_tokens)
-    for known in (answer, p95(window.shape("request_output_tokens")) or answer):
-        asked = max(known, asked_tokens)
-        more = max(0.0, asked - answer / 2)
-        yield [asked + point.gauges.get("reserve_ratio", 0.0) * batch_of(point) * more for point in points]
+    for known in (answer, p95(window.long_histogram("request_output_tokens")) or answer):
+        requested = max(known, requested_tokens)
+        more = max(0.0, requested - answer / 2)
+        yield [requested + point.gauges.get("reserve_ratio", 0.0) * batch_of(point) * more for point in points]
 
 
-class _Held(NamedTuple):
+class _Batch(NamedTuple):
     """A batch that steps went on with while requests waited, and how long prompts were.
 
-    It was held by no cap if one is ever above `most`.
+    No cap limited it if a batch is ever above `most`.
     """
 
     t: float
     most: float
     prompt_tokens: float
-    asked_tokens: float
+    requested_tokens: float
 
 
-class AskedTokens:
-    """What requests may generate, at least, as far as the batches of the longer window show it."""
+class RequestedTokens:
+    """What requests may generate (`max_tokens`), at least, as far as the batches of the long window show it."""
 
     def __init__(self) -> None:
-        self._held: deque[_Held] = deque(maxlen=MAX_HELD)
+        self._batches: deque[_Batch] = deque(maxlen=MAX_BATCHES)
         self._last = float("-inf")
 
     def take(self, window: EngineWindow, thresholds: Thresholds) -> float:
-        """Take the newest polls in; return it, 0 where nothing has shown it."""
+        """Take the newest polls in; return the tokens, 0 where no batch has shown them."""
         if self._last < window.t:
             self._last = window.t
-            if (held := _held(window, thresholds)) is not None:
-                self._note(held)
-        while self._held and self._held[0].t < window.t - window.long_window_seconds:
-            self._held.popleft()
+            if (batch := _batch(window, thresholds)) is not None:
+                self._keep(batch)
+        while self._batches and self._batches[0].t < window.t - window.long_window_seconds:
+            self._batches.popleft()
         highest, prompt = window.highest_running() or 0.0, typical_prompt_tokens(window) or 0.0
-        alike = (one for one in self._held if one.most < highest and _alike(one.prompt_tokens, prompt))
-        return max((one.asked_tokens for one in alike), default=0.0)
+        alike = (one for one in self._batches if one.most < highest and _alike(one.prompt_tokens, prompt))
+        return max((one.requested_tokens for one in alike), default=0.0)
 
-    def _note(self, held: _Held) -> None:
-        """Keep the newest beside what was, as one where the batch is the same."""
-        before = self._held[-1] if self._held else None
-        if before is not None and abs(before.most - held.most) < SAME_BATCH:
-            self._held[-1] = held._replace(asked_tokens=max(before.asked_tokens, held.asked_tokens))
+    def _keep(self, batch: _Batch) -> None:
+        """Keep a batch beside those before, as one with the last where they are the same."""
+        before = self._batches[-1] if self._batches else None
+        if before is not None and abs(before.most - batch.most) < SAME_BATCH:
+            self._batches[-1] = batch._replace(requested_tokens=max(before.requested_tokens, batch.requested_tokens))
         else:
-            self._held.append(held)
+            self._batches.append(batch)
 
 
 def _alike(tokens: float, others: float) -> bool:
-    """Return whether prompts are about as long: what other requests wanted says nothing of these."""
+    """Return whether prompts are about as long: `max_tokens` of other requests says nothing of these."""
     return max(tokens, others) <= ALIKE_FACTOR * min(tokens, others)
 
 
-def _held(window: EngineWindow, thresholds: Thresholds) -> _Held | None:
+def _batch(window: EngineWindow, thresholds: Thresholds) -> _Batch | None:
     """Return the batch of the newest polls if requests waited in all of them, steps went on and few had prompts."""
     points = list(window.points)[-MIN_POLLS - 1 :]
     newest, prompt = points[-1], typical_prompt_tokens(window)
@@ -108,12 +107,12 @@ def _held(window: EngineWindow, thresholds: Thresholds) -> _Held | None:
         return None
     batch, own = batch_of(newest), prompt * (computed_share(window) or 1.0)
     generated = window.of_histograms(answer_mean_tokens) / 2
-    asked = (free - own + ratio * batch * generated) / (1.0 + ratio * batch)
-    return _Held(newest.t, max(one for one in most if one is not None), prompt, max(0.0, asked))
+    requested = (free - own + ratio * batch * generated) / (1.0 + ratio * batch)
+    return _Batch(newest.t, max(one for one in most if one is not None), prompt, max(0.0, requested))
 
 
 def _most(before: Point, after: Point, thresholds: Thresholds) -> float | None:
-    """Return the largest cap that may hold the batch of the steps between two polls; None where prompts may hold it.
+    """Return the largest cap that may limit the batch of the steps between two polls; None where prompts may do so.
 
     At a cap, places are free for no longer than it takes to fill them.
     """

@@ -7,6 +7,7 @@ from typing import Final
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived
 from kvpressure.signals.context import Context
+from kvpressure.signals.lengths import ratio
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -25,7 +26,8 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     where these are all, nothing is left. Its histogram of reuse gaps is not read: it has gaps of blocks that were
     found, and none of evicted ones.
     """
-    idle, served = window.of_histograms(_mean_idle), _mean_served(window)
+    idle = window.of_histograms(_mean_idle)
+    served = ratio(window.delta("inference_seconds"), window.delta("ended"))
     if idle is None or served is None or idle <= served:
         return {}
     return {"cache_eviction_age_seconds": idle - served}
@@ -34,9 +36,4 @@ def derive(window: EngineWindow, _: Context) -> Derived:
 def _mean_idle(window: EngineWindow) -> float | None:
     # Not a quantile: buckets are twice as long as the one before, and the mean is exact.
     histogram = window.histogram("idle_before_evict")
-    return None if histogram is None or not histogram.count else histogram.sum / histogram.count
-
-
-def _mean_served(window: EngineWindow) -> float | None:
-    seconds, ended = window.delta("inference_seconds"), window.delta("ended")
-    return seconds / ended if seconds is not None and ended else None
+    return None if histogram is None else histogram.sum / histogram.count

@@ -19,7 +19,7 @@ from kvpressure.signals.windows import EngineWindow
 MIN_PEAK_POLLS: Final = 3
 
 LEAST_USED_RATIO: Final = 0.1
-"""Of a pool whose size nobody tells: with less in use, its shares are too coarse to learn it from."""
+"""Of a pool of unknown size: with less in use, its shares are too coarse to learn it from."""
 
 
 class Poll(NamedTuple):
@@ -29,7 +29,7 @@ class Poll(NamedTuple):
     waiting: float | None
     free_tokens: float | None
     room: float | None = None
-    """How many of those that wait do so for room, where the runtime tells that by itself."""
+    """How many requests wait for room, where the runtime itself reports that."""
     fits_by_prompt: bool = True
 
 
@@ -56,14 +56,14 @@ def does_not_fit(poll: Poll, prompt_tokens: float | None) -> bool | None:
 def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
     """Return the share of polls in which requests wait that do not fit; None where none could be judged.
 
-    Where the runtime tells it by itself at some polls, these are judged. Where a prompt that fits says nothing, the
-    share is of all polls, and at least that.
+    Polls in which the runtime itself reports it are judged alone, if there are any. Where a prompt that fits says
+    nothing, the share is of all polls, and at least that.
     """
-    told = [poll for poll in polls if poll.room is not None]
-    tests = [test for poll in told or polls if (test := does_not_fit(poll, prompt)) is not None]
-    if not told and all(poll.free_tokens is None for poll in polls):
+    reported = [poll for poll in polls if poll.room is not None]
+    tests = [test for poll in reported or polls if (test := does_not_fit(poll, prompt)) is not None]
+    if not reported and all(poll.free_tokens is None for poll in polls):
         return None
-    if not told and len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
+    if not reported and len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
         return sum(tests) / len(polls) or None
     return sum(tests) / len(tests) if tests else None
 
@@ -96,17 +96,17 @@ def at_peak(polls: Sequence[Poll]) -> list[Poll]:
 
 
 def room_is_unseen(points: Sequence[Point], cache: CacheConfig) -> bool:
-    """Return whether requests take room that is not counted, or of a cache whose size nobody tells."""
+    """Return whether requests take room that the page does not count, or room in a cache of unknown size."""
     unseen = cache.admission == "unseen" or (cache.admission == "reserved" and cache.capacity_tokens is None)
     return unseen and not values(points, "waiting_room")
 
 
-def held_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
-    """Return the size of a pool that no page tells, by what those who run hold: prompts, and half of their answers.
+def estimated_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
+    """Return the size of a pool of unknown size by what running requests have in it: prompts, half of their answers.
 
-    What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the pool looks
-    smaller than it is, and before prompts are computed, larger. None where lengths are not known, or hardly anything
-    is in use. Stores drop what tells the size: it comes with more labels than some of them take.
+    What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the estimate is too
+    low, and before prompts are computed too high. None where lengths are not known, or hardly anything is in use.
+    Some stores drop the series with the size: it has more labels than they take.
     """
     prompt, share = typical_prompt_tokens(window), placed_share(window)
     polls = [(point.gauges.get("kv_usage", 0.0), point.gauges.get("running", 0.0)) for point in points]

@@ -1,8 +1,7 @@
-"""How much of what binds an engine is in use, and how much would serve everyone who asks.
+"""How much of each constraint of an engine is in use, and how much would serve all present demand.
 
-Three things can bind: KV cache tokens, places in the batch, and the time that prompts take (prefill). Each is told as a
-share of what the engine has of it, so that replicas can be counted: two engines that are asked for 0.9 each are asked
-for 1.8 replicas.
+There are three: KV cache tokens, places in the batch, and the time that prompts take (prefill). Each is a share of what
+the engine has of it, so that replicas can be counted: two engines with a demand of 0.9 each need 1.8 replicas.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kvpressure.signals.windows import EngineWindow
 
 @record
 class _Load:
-    """Of one constraint, as shares of what there is: in use now, and asked for by everyone; None is not known."""
+    """One constraint, as shares of what the engine has: in use now, and needed for all requests; None if not known."""
 
     used: float | None = None
     demand: float | None = None
@@ -38,7 +37,7 @@ class _Load:
 
 @record
 class _Most:
-    """Bounds on what is asked for: times what an engine has, and the share of the drain time that a request takes."""
+    """Bounds on demand: times what an engine has, and the share of the drain time that a request takes."""
 
     factor: float
     turn: float | None
@@ -76,7 +75,7 @@ def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Der
 def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float | None:
     """How much more than is served now it takes, as a share, to serve all who come and to drain the queue in time.
 
-    In time is as long as replicas are kept once they are asked for. None where nobody is admitted or it is not known.
+    In time is as long as replicas are kept at least. None where no request is admitted or it is not known.
     """
     if queue.waiting is not None and queue.waiting <= 0:
         return 0.0
@@ -94,20 +93,20 @@ def _turn(window: EngineWindow, thresholds: Thresholds) -> float | None:
 
 
 def _with_queue(running: float, waiting: float, more: float | None, most: _Most) -> float:
-    """Return what those who run hold and those who wait ask for: all at once, or less where the queue is long.
+    """Return what running requests have and waiting ones need: all at once, or less where the queue is long.
 
     Then it is as much more than all there is as it takes to serve those who come and drain the queue in time; demand
     at most so many times what there is, and beside it no more than what serves the backlog in time, one after another.
     """
-    asked = running + waiting if more is None else min(running + waiting, max(running, 1.0) * (1.0 + more))
-    return asked if most.turn is None else min(asked, most.factor * max(running, 1.0) + most.turn * waiting)
+    demand = running + waiting if more is None else min(running + waiting, max(running, 1.0) * (1.0 + more))
+    return demand if most.turn is None else min(demand, most.factor * max(running, 1.0) + most.turn * waiting)
 
 
 def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None, most: _Most) -> _Load:
-    """Tokens of the pool: in use, and what those who run and wait take in the middle of their lives.
+    """Tokens of the pool: in use, and what running and waiting requests need halfway through their answers.
 
-    A request holds its prompt when it comes in and its answer too when it ends, so many at once hold half of their
-    answers. Those who run hold at least what they hold.
+    A request has its prompt in the pool when it is admitted and its answer too when it ends: many at once have half of
+    their answers. Running ones need at least what is in use.
     """
     usage, queue, capacity = newest.kv_usage_ratio, newest.queue, window.cache.capacity_tokens
     if usage is None or queue.demand is None or queue.waiting is None:
@@ -120,9 +119,9 @@ def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None, most: _
 
 
 def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | None:
-    """Share of the pool that one more request takes; None where neither its tokens nor those who run tell.
+    """Share of the pool that one more request takes, by its tokens or by the running requests; None where unknown.
 
-    Where layers differ, tokens do not say what a request takes, and it counts as much as those who run hold.
+    Where layers differ, tokens do not say what a request takes: it counts as much as a running one on average.
     """
     running = (queue.demand or 0.0) - (queue.waiting or 0.0)
     capacity, prompt = window.cache.capacity_tokens, typical_prompt_tokens(window)

@@ -1,4 +1,4 @@
-"""Traffic: how long prompts, outputs and asked-for outputs are, how bursty requests arrive, and which are refused.
+"""Traffic: how long prompts, outputs and requested outputs are, how bursty requests arrive, and which are refused.
 
 An engine sheds load: it answers requests with an error, because as many as it may have are there already.
 """
@@ -62,7 +62,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
 def _shapes(window: EngineWindow) -> Derived:
     longest, derived = window.cache.max_model_len, Derived()
     for family, (signal, bounds) in _SHAPES.items():
-        recent, total = window.shape(signal), window.total(signal)
+        recent, total = window.long_histogram(signal), window.total(signal)
         if recent is not None:
             values = [value for q in SHAPE_QUANTILES if (value := token_quantile(recent, q, longest)) is not None]
             derived |= known({family: by_quantile(values, SHAPE_QUANTILES)})
@@ -75,7 +75,7 @@ def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
     """`histogram` with its +Inf bucket ended at the longest request there can be.
 
     The last bucket of tokens ends below `max_model_len`, at a value of the series 1-2-5 in one runtime. Where the page
-    does not tell that (`longest`), no request is longer than the next value of the series.
+    does not have that (`longest`), no request is longer than the next value of the series.
     """
     last = histogram.bounds[-2] if len(histogram.bounds) > 1 else math.inf
     if not math.isfinite(last) or last <= 0:

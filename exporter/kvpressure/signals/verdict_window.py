@@ -99,7 +99,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     if not points:
         return VerdictWindow(0, 0.0)
     deferral = deferral_of(window)
-    # More adapters are asked for than may run at once, as far as those that have not run yet can be known.
+    # More adapters are requested than may run at once, as far as those that have not run yet can be known.
     adapters_known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
     adapters_wait = deferral.slots_taken and (deferral.adapters_oversubscribed or not adapters_known)
     streams = not adapters_wait and streams_idle(points, window, thresholds)

@@ -1,4 +1,4 @@
-"""How many requests wait for a place in the batch, and what for: what tells the kinds apart that engines call deferred.
+"""How many requests wait for a place in the batch, and what for: the kinds of requests that engines call deferred.
 
 Streams between two pieces of input are counted as waiting too.
 """
@@ -19,9 +19,9 @@ class Queue:
 
     `demand` are those that run or wait and `waiting` those that wait, on average; `waiting_ratio` is the share of polls
     in which any waited. `waited_steps` is how many steps pass while a request waits, by Little's law.
-    `deferred_ratio` is the share of waiting requests that the engine has put off on their own account, over the polls
-    in which any waited, `fetching_ratio` of those whose KV comes from elsewhere; `reasons_known` is whether the page
-    tells. `all_deferred_ratio` is the share of polls in which nothing ran and all that waited were put off, `unchanged`
+    `deferred_ratio` is the share of waiting requests that the engine has deferred, over the polls in which any waited,
+    `fetching_ratio` of those whose KV comes from elsewhere; `reasons_known` is whether the page has the reasons.
+    `all_deferred_ratio` is the share of polls in which nothing ran and all that waited were deferred, `unchanged`
     whether they were as many all the time.
     """
 
@@ -54,7 +54,7 @@ def queue_of(points: Sequence[Point], *, streams: bool) -> Queue:
 
 
 def _waited_steps(points: Sequence[Point], waiting: Sequence[float]) -> float | None:
-    """Return how many steps pass while a request waits; where nobody has started, at least as many as there were."""
+    """Return how many steps pass while a request waits; where none has started, at least as many as there were."""
     steps, started = growth(points, "steps"), growth(points, "started")
     return mean(waiting) * steps / max(1.0, started) if waiting and steps and started is not None else None
 
@@ -70,11 +70,11 @@ def _all_deferred(point: Point) -> bool:
 
 
 def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:
-    """Whether the requests that are put off want nothing now, by Little's law.
+    """Whether the deferred requests are streams without input now, by Little's law.
 
-    Whoever waits n at a time, and starts r a second, waits n / r seconds. Where first tokens come much sooner than
-    that, or no later than for those that wait for their turn, those that are put off are not on their way to one: they
-    are streams whose next piece of input is missing.
+    If n wait at a time, and r a second start, each waits n / r seconds. Where first tokens come much sooner than that,
+    or no later than for those that wait for their turn, the deferred ones are not on their way to one: they are streams
+    whose next piece of input is missing.
     """
     deferred, started = mean(values(points, "waiting_deferred") or [0.0]), window.rate("started")
     ttft = window.histogram("ttft")
@@ -96,10 +96,10 @@ def waiting_of(point: Point, *, streams: bool) -> float | None:
 
 @record
 class Deferral:
-    """What the window shows of each; None where the page does not tell.
+    """What the window shows of the reasons to defer requests; None where the page does not say.
 
     `slots` is how many adapters (LoRA) the batch may have at once, `adapters_oversubscribed` whether more than that
-    have been asked for since the server started, `slots_taken` whether all slots were taken at a time. `connector` is
+    were requested since the server started, `slots_taken` whether all slots were taken at a time. `connector` is
     whether a connector looks prompts up in a cache outside the engine, `brought_ratio` the share of their tokens that
     it finds there, `remote` and `offload` are what kind of it shows on the page. `images` is whether requests have
     brought any.
@@ -133,7 +133,7 @@ def deferral_of(window: EngineWindow) -> Deferral:
 
 
 def _brought_ratio(window: EngineWindow) -> float | None:
-    """Over the window; where nobody was looked up in it, since the server started."""
+    """Return the share over the window; without a lookup in it, since the server started."""
     hits, queries = window.delta("external_hits"), window.delta("external_queries")
     if not queries:
         hits, queries = window.newest("external_hits"), window.newest("external_queries")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
+from kvpressure.signals.histograms import SpacedHistograms
 from kvpressure.signals.monotonic import Monotonic
 from kvpressure.signals.points import BATCH, Line, Point, growth, line, rate, with_batch
 
@@ -20,21 +22,13 @@ MAX_POINTS = 600
 """Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
 
 MAX_HISTOGRAM_POINTS = 32
-SHAPE_POINTS = 24
+LONG_POINTS = 24
 
 T = TypeVar("T")
 
 CLOCK_SKEW_SECONDS = 60.0
 """How far the clock of an engine's host may be behind ours, at least: a process that began this long before the last
 poll may still be one that began after it."""
-
-CLOCK_STEP_SECONDS = 5.0
-"""A time this much before the last one is a clock that was set back, not a late answer: history starts anew."""
-
-
-def stepped_back(before: float, t: float) -> bool:
-    """Whether the wall clock was set back between two readings."""
-    return t < before - CLOCK_STEP_SECONDS
 
 
 class EngineWindow:
@@ -56,9 +50,9 @@ class EngineWindow:
         self.joined = -math.inf
         """When a process answered last that had counted elsewhere before: its progress is known since."""
         self._monotonic = Monotonic()
-        self._recent: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=MAX_HISTOGRAM_POINTS)
-        self._shape: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=SHAPE_POINTS + 1)
-        self._older: deque[Point] = deque(maxlen=SHAPE_POINTS)
+        self._recent = SpacedHistograms(seconds, seconds / (MAX_HISTOGRAM_POINTS - 2), MAX_HISTOGRAM_POINTS)
+        self._long = SpacedHistograms(long_window_seconds, long_window_seconds / LONG_POINTS, LONG_POINTS + 1)
+        self._older: deque[Point] = deque(maxlen=LONG_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
@@ -81,9 +75,9 @@ class EngineWindow:
     ) -> bool:
         """Take one poll in; False for a poll that is not newer than the last one, which is dropped.
 
-        `started` is when the process that answered began, None where it does not tell. One that began long before the
-        last poll and counts less, or is another one, has counted elsewhere: one of several replicas behind one address.
-        What it counted before is not growth.
+        `started` is when the process that answered began, None where not known. One that began long before the last
+        poll and counts less, or is another one, has counted elsewhere: one of several replicas behind one address. What
+        it counted before is not growth.
         """
         if t <= self.t:
             return False
@@ -104,7 +98,10 @@ class EngineWindow:
         self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
-            self._add_histograms(t, self._monotonic.histograms(sample.histograms))
+            self._once_of_histograms.clear()
+            histograms = self._monotonic.histograms(sample.histograms)
+            self._recent.add(t, histograms)
+            self._long.add(t, histograms)
         return True
 
     def _enter(self, point: Point) -> None:
@@ -134,25 +131,18 @@ class EngineWindow:
             self._highest.append((t, running))
 
     def highest_running(self) -> float | None:
-        """Return the largest batch read over the longer `long_window_seconds`, since the server last started."""
+        """Return the largest batch read over the long window, since the server last started."""
         return self._highest[0][1] if self._highest else None
 
     def _keep_older(self, point: Point) -> None:
-        """Thin what leaves the window out to a few points of the longer one."""
-        if not self._older or point.t - self._older[-1].t >= self.long_window_seconds / SHAPE_POINTS:
+        """Thin what leaves the window out to a few points of the long one."""
+        if not self._older or point.t - self._older[-1].t >= self.long_window_seconds / LONG_POINTS:
             self._older.append(point)
         while self._older and self._older[0].t < self.t - self.long_window_seconds:
             self._older.popleft()
 
-    def _add_histograms(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
-        self._once_of_histograms.clear()
-        _append_spaced(self._recent, t, histograms, self.seconds / (MAX_HISTOGRAM_POINTS - 2))
-        _keep_one_older(self._recent, t - self.seconds)
-        _append_spaced(self._shape, t, histograms, self.long_window_seconds / SHAPE_POINTS)
-        _keep_one_older(self._shape, t - self.long_window_seconds)
-
     def of_histograms(self, compute: Callable[..., T], *arguments: float | str) -> T:
-        """Return what `compute` gives of this window's histograms and `arguments`, anew when a page has brought some.
+        """Return `compute(self, *arguments)`, a value of the histograms, computed again when a page has brought some.
 
         Histograms come with every few polls only, and quantiles of them are dear.
         """
@@ -164,8 +154,7 @@ class EngineWindow:
 
     def signals(self) -> frozenset[str]:
         """Names of the gauges and counters that some poll of the window had."""
-        first = self.points[0].t if self.points else math.inf
-        return frozenset(name for name, t in self._last_read.items() if t >= first)
+        return frozenset(name for name in self._last_read if self.shows(name))
 
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
@@ -206,16 +195,16 @@ class EngineWindow:
         return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
 
     def increased_in_long_window(self, counter: str) -> bool:
-        """Whether a counter grew within the longer `long_window_seconds`."""
+        """Whether a counter grew within the long window."""
         known = (p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters)
         newest = self.points[-1].counters.get(counter) if self.points else None
         return newest is not None and newest > next(known)
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
-        """Growth of `total` per growth of `events` over the shortest look back that holds enough of them.
+        """Growth of `total` per growth of `events` over the shortest time up to now with enough of them.
 
-        Looks back at least `seconds` and until `events` grew by `least`, beyond the window if need be; with fewer
-        than `least` in all, over everything known. None when there was none.
+        It is at least `seconds`, and until `events` grew by `least`, beyond the window if need be; with fewer than
+        `least` in all, everything known. None when there was none.
         """
         newest, found = None, None
         for point in itertools.chain(reversed(self.points), reversed(self._older)):
@@ -241,8 +230,11 @@ class EngineWindow:
         now = None if newest is None else count(newest)
         if newest is None or now is None:
             return None
+        points = list(self.points)
+        # Polls that have certainly counted too much are left out: all after the first that has.
+        after = bisect_right(points, now - least, key=lambda p: -math.inf if (done := count(p)) is None else done)
         later: tuple[float, float, float] | None = None
-        for point in self._before(now - least, count):
+        for point in itertools.chain(reversed(points[: after + 1]), reversed(self._older)):
             if (counted := count(point)) is None or (left := room(point)) is None:
                 continue
             over = now - counted - left
@@ -254,26 +246,11 @@ class EngineWindow:
             return None
         return (newest.t - later[0]) * later[2] / (later[1] + later[2])
 
-    def _before(self, least: float, count: Callable[[Point], float | None]) -> Iterator[Point]:
-        """Yield polls, newest first, without those that are sure to have counted more than `least`."""
-        points = self.points
-        low, high = 0, len(points) - 1
-        while low < high:
-            middle = (low + high) // 2
-            counted = count(points[middle])
-            if counted is None:
-                low, high = 0, len(points) - 1
-                break
-            low, high = (low, middle) if counted > least else (middle + 1, high)
-        for place in range(min(high, len(points) - 1), -1, -1):
-            yield points[place]
-        yield from reversed(self._older)
-
     def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
         """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.
 
-        `compute` is a pure function of the module that asks: each interval is put to it once, and the answer is kept
-        for as long as both polls are in the window.
+        `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
+        window.
         """
         kept = self._intervals.setdefault(compute, deque())
         since, fresh = kept[-1][0] if kept else -math.inf, []
@@ -297,51 +274,19 @@ class EngineWindow:
 
         None when unknown or when nothing was observed.
         """
-        since = -math.inf if seconds is None else self.t - seconds
-        older = sum(t <= since for t, _ in self._recent)
-        # Of those that are older, the newest is what to count from.
-        return self.of_histograms(EngineWindow._observed_since, name, max(0, older - 1))
+        first = 0 if seconds is None else self._recent.place(self.t - seconds)
+        return self.of_histograms(EngineWindow._recent_growth, name, first)
 
-    def _observed_since(self, name: str, first: int) -> HistogramSample | None:
-        return _difference(list(itertools.islice(self._recent, first, None)), name)
+    def _recent_growth(self, name: str, first: int) -> HistogramSample | None:
+        return self._recent.growth(name, first)
 
-    def shape(self, name: str) -> HistogramSample | None:
-        """Return what a histogram observed within `long_window_seconds`."""
-        return self.of_histograms(EngineWindow._of_shape, name)
+    def long_histogram(self, name: str) -> HistogramSample | None:
+        """Return what a histogram observed within the long window."""
+        return self.of_histograms(EngineWindow._long_growth, name)
 
-    def _of_shape(self, name: str) -> HistogramSample | None:
-        return _difference(self._shape, name)
+    def _long_growth(self, name: str) -> HistogramSample | None:
+        return self._long.growth(name)
 
     def total(self, name: str) -> HistogramSample | None:
-        """Return the histogram since this engine was first seen or its server started, monotonic over restarts."""
-        return self._recent[-1][1].get(name) if self._recent else None
-
-
-_Histograms = deque[tuple[float, Mapping[str, HistogramSample]]]
-
-
-def _append_spaced(points: _Histograms, t: float, values: Mapping[str, HistogramSample], spacing: float) -> None:
-    """Append, or replace the newest while it is closer than `spacing` to the one before: keeps both ends exact."""
-    if len(points) >= 2 and points[-1][0] - points[-2][0] < spacing * 0.999:
-        points.pop()
-    points.append((t, values))
-
-
-def _keep_one_older(points: _Histograms, since: float) -> None:
-    """Drop what lies before `since`, but the newest of it: the baseline that a delta over the window starts from."""
-    while len(points) > 1 and points[1][0] <= since:
-        points.popleft()
-
-
-def _difference(points: Sequence[tuple[float, Mapping[str, HistogramSample]]], name: str) -> HistogramSample | None:
-    if len(points) < 2:
-        return None
-    last = points[-1][1].get(name)
-    if last is None:
-        return None
-    alike = (values[name] for _, values in points if name in values and values[name].bounds == last.bounds)
-    first = next(alike)
-    if last.count <= first.count:
-        return None
-    counts = tuple(max(0.0, a - b) for a, b in zip(last.counts, first.counts, strict=True))
-    return HistogramSample(last.bounds, counts, max(0.0, last.sum - first.sum))
+        """Return the histogram since this engine was first polled or its server started, monotonic over restarts."""
+        return self._recent.newest.get(name)

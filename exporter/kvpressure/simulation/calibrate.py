@@ -15,12 +15,13 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
+from kvpressure.simulation.answers import COARSE_ANSWERS
 from kvpressure.simulation.demand import demand_of
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.measured_hits import MeasuredHits
 from kvpressure.simulation.page import mean_of, read, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
-from kvpressure.simulation.scheduler import COARSE_ANSWERS, simulate
+from kvpressure.simulation.scheduler import Simulation, simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, Server, StepTimes
 from kvpressure.simulation.step_table import StepTable, fitted_to
 from kvpressure.simulation.steps import SHARED_RATIO, Steps, UnknownError, steps_of
@@ -75,6 +76,8 @@ class Known:
     question: str = ""
     """What is taken otherwise than is likeliest, in words."""
     measured_hits: MeasuredHits | None = None
+    simulation: Simulation | None = None
+    """Of it as it is, by which it was fitted; it goes on where more answers are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +183,14 @@ def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
     """
     measured, nominal = found.measured, found.server
     for _ in range(FITS):
-        outcome = simulate(found.server, found.demand)
+        simulation = Simulation(found.server, found.demand)
+        outcome = simulation.outcome()
         if outcome is None or not outcome.tokens_per_second or not outcome.running:
             raise UnknownError("the simulation completes no request")
         fits = measured.running / outcome.running
         speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
         if (abs(fits - 1) < FITTED_RATIO or not pool_limits) and abs(speed - 1) < FITTED_RATIO:
-            return found
+            return replace(found, simulation=simulation)
         pool, steps = found.server.pool_tokens, found.server.steps
         if pool_limits and measured.waiting >= 1:
             pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))

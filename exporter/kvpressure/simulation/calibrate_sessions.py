@@ -97,7 +97,8 @@ def known_sessions(
     return Known(
         *(best.server, best.demand, page.prompts, page.outputs, measured, cache.bytes_per_token),
         kv_bits=cache.kv_bits,
-        measured_hits=measured_hits(best.server, best.demand, target.pools, target.hits),
+        measured_hits=measured_hits(best.simulation, target.pools, target.hits),
+        simulation=best.simulation,
     )
 
 

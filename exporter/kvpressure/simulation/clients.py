@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Iterator
 from typing import Final
 
 from kvpressure.simulation.queue_order import Request
-from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.sessions import Session, Sessions, answer, begun, thinking
+from kvpressure.simulation.server import Demand, Server
+from kvpressure.simulation.sessions import Session, Sessions, begun
 
 START_SECONDS: Final = 2.0
 THINK_SECONDS: Final = 0.05
@@ -33,25 +32,23 @@ class Clients:
             self.arrivals = [(0.0, WAITS_ALREADY)] * demand.queue + [first]
         self._sessions: dict[int, Session] = {}
         self._begun = demand.clients
+        self._think: tuple[float, float] | None = None
+        """Logarithms of the shortest think time, and of the longest over it, where they differ."""
         if demand.sessions is not None:
             self._enter(demand.sessions)
         heapq.heapify(self.arrivals)
 
-    @property
-    def next_seconds(self) -> float:
-        """Return when the next request comes; infinity where none does before an answer."""
-        return self.arrivals[0][0] if self.arrivals else math.inf
-
-    def come(self, now: float) -> Iterator[Request]:
-        """Yield the requests that have come by now; those that are refused come again later."""
-        sessions = self._demand.sessions
+    def come(self, now: float) -> list[Request]:
+        """Return the requests that have come by now; those that are refused come again later."""
+        sessions, found = self._demand.sessions, list[Request]()
         while self.arrivals and self.arrivals[0][0] <= now:
             at, client = heapq.heappop(self.arrivals)
             if client == AT_RATE:
                 heapq.heappush(self.arrivals, (at + self._rng.expovariate(self._demand.rate), AT_RATE))
             request = self._drawn(at, client) if sessions is None else self._turn_of(sessions, at, client)
             if request is not None:
-                yield request
+                found.append(request)
+        return found
 
     def hear(self, request: Request, now: float) -> None:
         """Let the client of a request that was answered send its next one."""
@@ -59,8 +56,9 @@ class Clients:
             return
         seconds, sessions = THINK_SECONDS, self._demand.sessions
         if sessions is not None:
-            self._heard(sessions, request.client, request.shape.prompt, request.output)
-            seconds = thinking(sessions, self._rng)
+            if self._sessions[request.client].ended_with(request.prompt, request.output):
+                self._begin_again(sessions, request.client)
+            seconds = self._thinking(sessions)
         heapq.heappush(self.arrivals, (now + seconds, request.client))
 
     def _drawn(self, at: float, client: int) -> Request | None:
@@ -76,36 +74,41 @@ class Clients:
                 heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
             return None
         output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
-        return Request(one, output, at, client, tokens=one.prompt)
+        return Request(one.prompt, one.output, output, at, client, one.prompt, shared=one.prompt - one.own)
 
     def _enter(self, sessions: Sessions) -> None:
         """Let every client be somewhere in a session and in its think time."""
-        clients = range(self._demand.clients)
+        clients, (low, high) = range(self._demand.clients), sessions.think
+        self._think = (math.log(low), math.log(high) - math.log(low)) if 0 < low < high else None
         self._sessions = {client: begun(sessions, client, self._rng) for client in clients}
-        self.arrivals = [(self._rng.random() * thinking(sessions, self._rng), client) for client in clients]
+        self.arrivals = [(self._rng.random() * self._thinking(sessions), client) for client in clients]
+
+    def _thinking(self, sessions: Sessions) -> float:
+        """Return seconds between an answer and the next prompt."""
+        if self._think is None:
+            return sessions.think[0]
+        least, width = self._think
+        return math.exp(least + width * self._rng.random())
 
     def _turn_of(self, sessions: Sessions, at: float, client: int) -> Request | None:
         """Send the next turn of a client's session, here or to another replica."""
-        session, elsewhere = self._sessions[client], self._rng.random() * sessions.replicas >= 1
-        prompt, output = session.prompt(self._rng), answer(sessions, self._rng)
-        shape = RequestShape(prompt, prompt - sessions.shared, output)
+        session, server, random = self._sessions[client], self._server, self._rng.random
+        elsewhere = random() * sessions.replicas >= 1
+        prompt, output = session.turn(random)
         if prompt > self._longest_prompt:
             self._begin_again(sessions, client)
             heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
             return None
         if elsewhere:
-            self._heard(sessions, client, prompt, output)
-            seconds = output * self._server.steps.of(1, 0.0, prompt + output / 2)
-            heapq.heappush(self.arrivals, (at + seconds + thinking(sessions, self._rng), client))
+            if session.ended_with(prompt, output):
+                self._begin_again(sessions, client)
+            seconds = output * server.steps.of(1, 0.0, prompt + output / 2)
+            heapq.heappush(self.arrivals, (at + seconds + self._thinking(sessions), client))
             return None
-        most = int(min(output, self._server.cap_output, self._server.cap_total - prompt))
-        return Request(shape, most, at, client, tokens=prompt, session=session)
-
-    def _heard(self, sessions: Sessions, client: int, prompt: int, output: int) -> None:
-        session = self._sessions[client]
-        session.heard(prompt, output)
-        if session.over:
-            self._begin_again(sessions, client)
+        most = output
+        if output > server.cap_output or output > server.cap_total - prompt:
+            most = int(min(server.cap_output, server.cap_total - prompt))
+        return Request(prompt, output, most, at, client, prompt, session=session, shared=sessions.shared)
 
     def _begin_again(self, sessions: Sessions, client: int) -> None:
         """Let a client begin another session; what the last one had stays in the cache until it is evicted."""

@@ -96,7 +96,11 @@ class Model:
         server, demand = state
         key = (server, demand.clients, demand.busy_ratio, demand.rate, demand.length_routing, demand.sessions)
         if key not in self._runs:
-            outcome, measured = simulated(server, demand, self.limit_seconds, self._answers), self.known.measured_hits
+            begun, measured = self.known.simulation, self.known.measured_hits
+            if begun is not None and begun.server is server and begun.demand is demand:
+                outcome = begun.outcome(self.limit_seconds, self._answers)
+            else:
+                outcome = simulated(server, demand, self.limit_seconds, self._answers)
             self._runs[key] = outcome if outcome is None or measured is None else measured.corrected(outcome, *state)
         return self._runs[key]
 
@@ -127,8 +131,8 @@ class Model:
         """Return the figures with `changes`, over all servers; None where no request would be answered."""
         if self.outcome(applied(self.state, changes)) is None:
             return None
-        asked = self._alternatives(changes)
-        outcomes = [outcome for _, outcome in asked]
+        alternatives = self._alternatives(changes)
+        outcomes = [outcome for _, outcome in alternatives]
         by = math.prod(change.by for change in changes)
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
@@ -136,8 +140,9 @@ class Model:
             return Span(values[0], min(values), max(values))
 
         def with_all(read: Callable[[Outcome], float], usual: float, factor: float = 1.0) -> Span:
-            value, *others = (factor * read(one) for one in outcomes)
-            return _with_all(value, [*others, usual * value], self.known.measured.tokens_deviation_ratio)
+            value, *others = (factor * read(one) for question, one in alternatives if question != QUESTION)
+            back = next((factor * read(one) for question, one in alternatives if question == QUESTION), None)
+            return _with_all(value, [*others, usual * value], self.known.measured.tokens_deviation_ratio, back)
 
         refused, cap = span(lambda one: one.refused_ratio), applied(self.state, changes)[0].cap_prompt
         if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
@@ -156,7 +161,7 @@ class Model:
             first_token_seconds=span(lambda one: one.first_token_seconds or 0.0)
             if self._has_sessions or self.on_card
             else None,
-            doubt=self._cut_bucket(cap) or self._doubt(tokens, asked),
+            doubt=self._cut_bucket(cap) or self._doubt(tokens, alternatives),
         )
 
     def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
@@ -185,11 +190,11 @@ class Model:
         cut = self.known.prompts.around(cap)
         return "" if cut is None or cut.share <= self.thresholds.advice_refused_max_ratio else CUT.format(cut)
 
-    def _doubt(self, tokens: Span, asked: Sequence[tuple[str, Outcome]]) -> str:
+    def _doubt(self, tokens: Span, alternatives: Sequence[tuple[str, Outcome]]) -> str:
         if tokens.high <= self.thresholds.advice_range_max_factor * tokens.low:
             return ""
-        first = asked[0][1].tokens_per_second
-        question, other = max(asked, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))
+        first = alternatives[0][1].tokens_per_second
+        question, other = max(alternatives, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))
         apart = abs(math.log(other.tokens_per_second / first))
         measured = self.known.measured
         window = math.log1p(COVERED_DEVIATIONS * measured.tokens_deviation_ratio)
@@ -253,12 +258,16 @@ def _shift_if_known(before: Span | None, after: Span | None) -> Shift | None:
     return None if before is None or after is None else _shift(before, after)
 
 
-def _with_all(value: float, others: Iterable[float], deviation_ratio: float) -> Span:
+def _with_all(value: float, others: Iterable[float], deviation_ratio: float, back: float | None = None) -> Span:
     """Return a value above 0 and its range, where all that is not known may come together.
 
-    Its ends are independent, and so is how far the window is from what the engine does: their squares add up.
+    Its ends are independent, and so is how far the window is from what the engine does: their squares add up. Where
+    prompts may come back, which would make it `back`, nothing says how likely that is: the value lies between both.
     """
     steps = [math.log(other / value) for other in others if other > 0]
+    if back:
+        half = math.log(back / value) / 2
+        value, steps = value * math.exp(half), [*steps, half, -half]
     window = math.log1p(COVERED_DEVIATIONS * deviation_ratio)
     down, up = (math.sqrt(sum(step * step for step in steps if step * sign > 0) + window * window) for sign in (-1, 1))
     return Span(value, value * math.exp(-down), value * math.exp(up))

@@ -6,14 +6,98 @@ from collections.abc import Sequence
 
 from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.server import Server
-from kvpressure.simulation.sessions import PrefixCache
 
 
-class _Ghost:
-    """A cache of another size beside the pool's, which sees the same requests."""
+class _Size:
+    """One of the caches: all that was kept from `first` on; of that one `left` tokens."""
 
-    def __init__(self, pool: float) -> None:
-        self.pool, self.cache, self.found = pool, PrefixCache(), 0.0
+    __slots__ = ("first", "left", "tokens", "total")
+
+    def __init__(self, tokens: float) -> None:
+        self.tokens, self.first, self.left, self.total = tokens, 0, 0.0, 0.0
+
+
+class PrefixCaches:
+    """Cached tokens of each session that is not running, in caches of several sizes that see the same requests.
+
+    The least recently used is evicted first, and its end before its beginning: so each cache has the end of one list of
+    all that was kept. `used` are tokens in use beside which they have to fit.
+    """
+
+    __slots__ = ("_kept", "_nothing", "_places", "_sizes")
+
+    def __init__(self, sizes: Sequence[float]) -> None:
+        self._sizes, self._nothing = [_Size(tokens) for tokens in sizes], [0.0] * len(sizes)
+        self._kept: list[float] = []
+        """Tokens in the order in which they were kept; 0 once they are in use again."""
+        self._places: dict[int, int] = {}
+
+    @property
+    def totals(self) -> list[float]:
+        """Return the tokens in each cache."""
+        return [one.total for one in self._sizes]
+
+    def found(self, session: int) -> list[float]:
+        """Return how many tokens of a session each cache has, from its beginning on."""
+        place, kept = self._places.get(session, -1), self._kept
+        return [0.0 if place < one.first else one.left if place == one.first else kept[place] for one in self._sizes]
+
+    def take(self, session: int, used: float) -> Sequence[float]:
+        """Evict what does not fit, and remove a session, which is in use now; return what each cache had of it."""
+        self.shrink(used)
+        place = self._places.pop(session, -1)
+        if place < 0:
+            return self._nothing
+        tokens, found = self._kept[place], []
+        for one in self._sizes:
+            first = one.first
+            if place > first:
+                one.total -= tokens
+                found.append(tokens)
+            elif place == first:
+                one.total -= one.left
+                found.append(one.left)
+                one.left = 0.0
+            else:
+                found.append(0.0)
+        self._kept[place] = 0.0
+        return found
+
+    def keep(self, session: int, tokens: float, used: float) -> None:
+        """Evict what does not fit, and let a session that is not here have so many tokens, most recently used."""
+        self.shrink(used)
+        if tokens <= 0:
+            return
+        place = self._places[session] = len(self._kept)
+        self._kept.append(tokens)
+        for one in self._sizes:
+            one.total += tokens
+            if one.first == place:
+                one.left = tokens
+
+    def shrink(self, used: float) -> None:
+        """Evict from each cache what does not fit."""
+        for one in self._sizes:
+            free = one.tokens - used
+            if one.total > free:
+                over = one.total - free if free > 0.0 else one.total
+                if one.left > over:
+                    one.left -= over
+                    one.total -= over
+                else:
+                    self._evict(one, over)
+
+    def _evict(self, one: _Size, over: float) -> None:
+        kept = self._kept
+        while over > 0 and one.first < len(kept):
+            if one.left > over:
+                one.left -= over
+                one.total -= over
+                return
+            one.total -= one.left
+            over -= one.left
+            one.first += 1
+            one.left = kept[one.first] if one.first < len(kept) else 0.0
 
 
 class Contexts:
@@ -21,68 +105,56 @@ class Contexts:
 
     def __init__(self, server: Server, pools: Sequence[float]) -> None:
         self._server = server
-        self._cache, self._tier = PrefixCache(), PrefixCache()
-        self._ghosts = [_Ghost(pool) for pool in pools]
-        self._asked = self._found = 0.0
+        sizes = [server.pool_tokens, *(pool for pool in pools if pool != server.pool_tokens)]
+        self._pools = [sizes.index(pool) for pool in pools]
+        self._caches, self._tier = PrefixCaches(sizes), PrefixCaches([server.tier_tokens])
+        self._asked = self._loaded = 0.0
+        self._found = [0.0] * len(sizes)
 
     @property
     def hit_ratio(self) -> float | None:
         """Return the share of the tokens of counted requests that was found; None without any."""
-        return self._found / self._asked if self._asked else None
+        return (self._found[0] + self._loaded) / self._asked if self._asked else None
 
     @property
     def hits_by_pool(self) -> tuple[float, ...]:
-        """Return the same of the other caches, in order; () without any."""
-        return tuple(ghost.found / self._asked for ghost in self._ghosts) if self._asked else ()
+        """Return the same of the other caches, in order, without what was loaded; () without any."""
+        return tuple(self._found[size] / self._asked for size in self._pools) if self._asked else ()
 
     def keep(self, request: Request, grown: int, peak: float) -> None:
         """Keep what was computed of a request that ran, `grown` tokens beyond those that it was admitted with.
 
-        `peak` is the most tokens that were in use since this was asked for anything: what did not fit then is evicted.
+        `peak` is the most tokens that were in use since the last look: what did not fit then is evicted.
         """
-        self._shrink(peak)
-        session = request.session
-        if session is None or not self._server.reuses:
+        session, server = request.session, self._server
+        if session is None or not server.reuses:
+            self._caches.shrink(peak)
             return
-        computed = request.tokens + grown - max(0, request.left) - request.shape.shared
-        self._cache.keep(session.number, computed)
-        for ghost in self._ghosts:
-            ghost.cache.keep(session.number, computed)
-        if self._server.tier_tokens:
-            self._tier.keep(session.number, max(computed, self._tier.found(session.number)))
-            self._tier.shrink(self._server.tier_tokens)
-
-    def _shrink(self, used: float) -> None:
-        """Evict what did not fit the pool when so many of its tokens were in use, nor the other pools with as many."""
-        free = self._server.pool_tokens - used
-        if self._cache.total > free:
-            self._cache.shrink(free)
-        for ghost in self._ghosts:
-            if ghost.cache.total > (free := ghost.pool - used):
-                ghost.cache.shrink(free)
+        computed = request.tokens + grown - max(0, request.left) - request.shared
+        self._caches.keep(session.number, computed, peak)
+        if server.tier_tokens:
+            self._tier.keep(session.number, max(computed, self._tier.take(session.number, 0.0)[0]), 0.0)
+            self._tier.shrink(0.0)
 
     def take(self, request: Request, peak: float, *, counting: bool) -> int:
         """Take what is kept of a request's session into use; return the tokens that have to be computed.
 
         Tokens that are loaded from the tier count as those that would be computed in that time. `peak` as for `keep`.
         """
-        self._shrink(peak)
         server, session = self._server, request.session
         assert session is not None  # noqa: S101 - contexts are those of sessions alone
-        shared = request.shape.shared if server.reuses else 0
-        own, number = request.tokens - shared, session.number
-        here = self._whole_blocks(min(self._cache.take(number), own - 1))
-        loaded = max(0, self._whole_blocks(min(self._tier.found(number), own - 1)) - here)
+        shared, block = request.shared if server.reuses else 0, server.block_tokens
+        own, loaded = request.tokens - shared, 0
+        found = self._caches.take(session.number, peak)
+        here = int((found[0] if found[0] < own else own - 1) // block * block)
+        if server.tier_tokens:
+            loaded = max(0, int(min(self._tier.found(session.number)[0], own - 1) // block * block) - here)
         if counting:
             self._asked += request.tokens
-            self._found += shared + here + loaded
-        block = server.block_tokens
-        for ghost in self._ghosts:
-            found = ghost.cache.take(number)
-            if counting:
-                ghost.found += shared + (own - 1 if found >= own else found) // block * block
+            self._loaded += loaded
+            for size, tokens in enumerate(found):
+                self._found[size] += shared + (tokens if tokens < own else own - 1) // block * block
+        if not loaded:
+            return own - here
         each = server.steps.prompt_token
         return own - here - loaded + (round(loaded * min(1.0, server.tier_token_seconds / each)) if each else 0)
-
-    def _whole_blocks(self, tokens: float) -> int:
-        return int(tokens // self._server.block_tokens * self._server.block_tokens)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kvpressure.simulation.outcome import Outcome
-from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.scheduler import Simulation
 from kvpressure.simulation.server import Demand, Server
 
 
@@ -40,15 +40,13 @@ class MeasuredHits:
         return self.off[-1][1]
 
 
-def measured_hits(
-    server: Server, demand: Demand, pools: Sequence[float], measured: Sequence[float]
-) -> MeasuredHits | None:
-    """Return the correction for an engine by pools in tokens, the least first; None of one pool: it tells of no other.
+def measured_hits(simulation: Simulation, pools: Sequence[float], measured: Sequence[float]) -> MeasuredHits | None:
+    """Return the correction for an engine by pools in tokens, the least first; None of one pool, which says no more.
 
-    It is simulated for as long as what is predicted of it.
+    The simulation of it goes on for as long as what is predicted is simulated.
     """
-    outcome = simulate(server, demand, pools=pools) if len(pools) > 1 else None
+    outcome, clients = simulation.outcome() if len(pools) > 1 else None, simulation.demand.clients
     if outcome is None or not outcome.hits_by_pool:
         return None
     off = (ours - theirs for ours, theirs in zip(measured, outcome.hits_by_pool, strict=True))
-    return MeasuredHits(tuple(zip((pool / demand.clients for pool in pools), off, strict=True)), max(measured))
+    return MeasuredHits(tuple(zip((pool / clients for pool in pools), off, strict=True)), max(measured))

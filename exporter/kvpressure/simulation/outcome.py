@@ -44,40 +44,34 @@ class Outcome:
 
 
 class Tally:
-    """What is counted of a run once it is warm; `limit` is the latest that an answer is in time, in seconds."""
+    """What is counted of a run once it is warm."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self) -> None:
         self.counting = False
         self.answered = self.tokens = self.preempted = 0
         self.latencies: list[float] = []
+        """Seconds of counted answers, and whether each was cut short."""
         self.first_tokens: list[float] = []
-        self._limit, self._begun = limit, 0.0
-        self.running_seconds = self.waiting_seconds = self._weighted_goodput = 0.0
-        self._good = self._shortened = 0
+        self.shortened: list[bool] = []
+        self._begun = self.running_seconds = self.waiting_seconds = 0.0
 
     def begin(self, now: float) -> None:
         """Count from now on."""
         self.counting, self._begun = True, now
 
-    def end(self, seconds: float, *, shortened: bool) -> None:
-        """Count an answer that took so long."""
-        self.answered += 1
-        if self.counting:
-            self.latencies.append(seconds)
-            self._shortened += shortened
-            self._good += seconds <= self._limit and not shortened
-            self._weighted_goodput += 0.0 if shortened else min(1.0, self._limit / seconds)
-
-    def outcome(self, now: float, refused_ratio: float, contexts: Contexts | None) -> Outcome | None:
-        """Return what was counted; None without an answer."""
+    def outcome(
+        self, now: float, limit_seconds: float, refused_ratio: float, contexts: Contexts | None
+    ) -> Outcome | None:
+        """Return what was counted, where later answers than `limit_seconds` are late; None without an answer."""
         seconds = now - self._begun
         if not self.latencies or seconds <= 0:
             return None
         ordered = sorted(self.latencies)
+        whole = [took for took, cut in zip(self.latencies, self.shortened, strict=True) if not cut]
         return Outcome(
             tokens_per_second=self.tokens / seconds,
-            goodput=self._good / seconds,
-            weighted_goodput=self._weighted_goodput / seconds,
+            goodput=sum(took <= limit_seconds for took in whole) / seconds,
+            weighted_goodput=sum(min(1.0, limit_seconds / took) for took in whole) / seconds,
             latency_p50=_quantile(ordered, 0.5),
             latency_p95=_quantile(ordered, 0.95),
             running=self.running_seconds / seconds,
@@ -85,7 +79,7 @@ class Tally:
             preempted_per_second=self.preempted / seconds,
             preempted_ratio=self.preempted / len(ordered),
             refused_ratio=refused_ratio,
-            shortened_ratio=self._shortened / len(ordered),
+            shortened_ratio=sum(self.shortened) / len(ordered),
             answers_per_second=len(ordered) / seconds,
             latencies=tuple(ordered),
             first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from kvpressure.simulation.server import RequestShape, Server
+from kvpressure.simulation.server import Server
 from kvpressure.simulation.sessions import Session
 
 
@@ -19,7 +19,10 @@ from kvpressure.simulation.sessions import Session
 class Request:
     """The state of one request in the simulated server. Times are seconds of virtual time, `since` is a step number."""
 
-    shape: RequestShape
+    prompt: int
+    """Tokens of the prompt."""
+    answer: int
+    """Tokens of the answer that is requested; `output` is what a cap leaves of it."""
     output: int
     arrived: float
     client: int
@@ -34,11 +37,8 @@ class Request:
     decoding: bool = False
     turn: int = 0
     session: Session | None = None
-    shared: int = field(init=False)
-    """Prompt tokens that a prefix cache holds whoever asks."""
-
-    def __post_init__(self) -> None:
-        self.shared = self.shape.shared
+    shared: int = 0
+    """Prompt tokens of the common beginning, which a prefix cache always has."""
 
 
 class FirstComeFirstServed(deque[Request]):
@@ -70,7 +70,7 @@ class ShortPromptsFirst:
     def add(self, request: Request) -> None:
         """Insert a request into its class, by arrival."""
         self._number += 1
-        heapq.heappush(self._heap, (request.shape.prompt > self._tokens, request.arrived, self._number, request))
+        heapq.heappush(self._heap, (request.prompt > self._tokens, request.arrived, self._number, request))
 
     push_back = add
 
@@ -84,7 +84,7 @@ class ShortPromptsFirst:
 
     def victim(self, running: dict[Request, None]) -> Request:
         """Return the request to preempt: the last to arrive of the last class."""
-        return max(running, key=lambda one: (one.shape.prompt > self._tokens, one.arrived))
+        return max(running, key=lambda one: (one.prompt > self._tokens, one.arrived))
 
 
 def queue_of(server: Server) -> FirstComeFirstServed | ShortPromptsFirst:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvpressure.simulation.sessions import Sessions
 
@@ -44,6 +45,19 @@ class StepSeconds:
         if self.experts:
             decode += self.experts * read_ratio(self.expert_ratio, sequences + prompt_tokens)
         return decode + self.prompt_token * prompt_tokens + self.prompt_pair * preceding_tokens
+
+    def function(self) -> Callable[..., float]:
+        """Return `of`, made for many calls."""
+        fixed, each, context = self.fixed, self.sequence, self.context_token
+        prompt, pair = self.prompt_token, self.prompt_pair
+
+        def seconds(
+            sequences: float, prompt_tokens: float, context_tokens: float = 0.0, preceding_tokens: float = 0.0
+        ) -> float:
+            decode = fixed + each * sequences + context * context_tokens
+            return decode + prompt * prompt_tokens + pair * preceding_tokens
+
+        return self.of if self.experts else seconds
 
     def scaled(self, by: float) -> StepSeconds:
         """Return step times multiplied by `by`."""
@@ -117,8 +131,7 @@ class Server:
         return min(self.cap_prompt, self.cap_total - 1, self.pool_tokens - self.block_tokens / 2)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestShape:
+class RequestShape(NamedTuple):
     """Token counts of one request: its prompt, the part of it (`own`) that no prefix cache holds, and its answer."""
 
     prompt: int

@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.simulation.demand import requests
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.page import Page
-from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.scheduler import Simulation
 from kvpressure.simulation.server import Demand, Server
 from kvpressure.simulation.sessions import Sessions
 from kvpressure.simulation.steps import UnknownError
@@ -47,6 +47,7 @@ class Fit:
 
     server: Server
     demand: Demand
+    simulation: Simulation
     outcome: Outcome
     error: float
     """Root mean square, of hits."""
@@ -113,9 +114,10 @@ class SessionFit:
 
     def _simulated(self, server: Server, demand: Demand) -> Fit:
         page, target = self._page, self._target
-        outcome = simulate(server, demand, pools=target.pools, answers=self._answers)
+        simulation = Simulation(server, demand, target.pools)
+        outcome = simulation.outcome(answers=self._answers)
         if outcome is None or not outcome.running or not outcome.hits_by_pool:
             raise UnknownError("the simulation completes no request")
         squares = [(ours - theirs) ** 2 for ours, theirs in zip(outcome.hits_by_pool, target.hits, strict=True)]
         pace = outcome.tokens_per_second / outcome.running / (page.generated / page.seconds / page.running)
-        return Fit(server, demand, outcome, math.sqrt(sum(squares) / len(squares)), pace)
+        return Fit(server, demand, simulation, outcome, math.sqrt(sum(squares) / len(squares)), pace)

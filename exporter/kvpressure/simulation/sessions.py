@@ -1,9 +1,10 @@
-"""Sessions that come back with all that was said before, and the prefix cache that keeps it or does not."""
+"""Sessions that come back with all that was said before."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 Span = tuple[float, float]
@@ -62,79 +63,25 @@ class Session:
         self._of, self.number, self.said = of, number, 0
         self._left = rng.randint(*(round(bound) for bound in of.turns))
 
-    @property
-    def over(self) -> bool:
-        """Whether no further turn comes."""
+    def turn(self, draw: Callable[[], float]) -> tuple[int, int]:
+        """Return the tokens of the next turn's prompt and of its answer; `draw` gives a number from 0 to 1."""
+        of = self._of
+        low, high = of.words if self.said else of.first
+        prompt = round(self.said + (low + (high - low) * draw()))
+        low, high = of.answers
+        answer = round(low + (high - low) * draw())
+        return prompt if prompt > of.shared else of.shared + 1, answer if answer > 0 else 1
+
+    def ended_with(self, prompt: int, answer: int) -> bool:
+        """Go on from that turn; return whether no further one comes."""
+        self.said, self._left = prompt + answer, self._left - 1
         return self._left <= 0 or (self.said > 0 and self.said + self._of.words[1] > self._of.longest)
-
-    def prompt(self, rng: random.Random) -> int:
-        """Return the tokens of the next turn's prompt."""
-        new = rng.uniform(*(self._of.words if self.said else self._of.first))
-        return max(self._of.shared + 1, round(self.said + new))
-
-    def heard(self, prompt: int, answer: int) -> None:
-        """Go on from that turn."""
-        self.said = prompt + answer
-        self._left -= 1
-
-
-class PrefixCache:
-    """Cached tokens of each session that is not running, the least recently used first; `total` is their sum."""
-
-    __slots__ = ("_tokens", "total")
-
-    def __init__(self) -> None:
-        self._tokens: dict[int, float] = {}
-        self.total = 0.0
-
-    def found(self, session: int) -> float:
-        """Return how many tokens of a session are here, from its beginning on."""
-        return self._tokens.get(session, 0.0)
-
-    def take(self, session: int) -> float:
-        """Remove a session: what it had is in use now."""
-        tokens = self._tokens.pop(session, 0.0)
-        if tokens:
-            self.total -= tokens
-        return tokens
-
-    def keep(self, session: int, tokens: float) -> None:
-        """Let a session have so many tokens here, as the most recently used."""
-        self.take(session)
-        if tokens > 0:
-            self._tokens[session] = tokens
-            self.total += tokens
-
-    def shrink(self, room: float) -> None:
-        """Evict until what is left fits: the least recently used session first, and its end before its beginning."""
-        tokens, over = self._tokens, self.total - max(0.0, room)
-        while tokens and over > 0:
-            session = next(iter(tokens))
-            if tokens[session] > over:
-                tokens[session] -= over
-                self.total -= over
-                return
-            evicted = tokens.pop(session)
-            self.total -= evicted
-            over -= evicted
 
 
 def begun(of: Sessions, number: int, rng: random.Random) -> Session:
     """Return a session that is somewhere between its first turn and its last, as its client is found at any time."""
     session = Session(of, number, rng)
     for _ in range(rng.randrange(max(1, round(of.mean_turns)))):
-        session.heard(session.prompt(rng), answer(of, rng))
-        if session.over:
+        if session.ended_with(*session.turn(rng.random)):
             return Session(of, number, rng)
     return session
-
-
-def answer(of: Sessions, rng: random.Random) -> int:
-    """Return the tokens of an answer."""
-    return max(1, round(rng.uniform(*of.answers)))
-
-
-def thinking(of: Sessions, rng: random.Random) -> float:
-    """Return seconds between an answer and the next prompt."""
-    low, high = of.think
-    return math.exp(rng.uniform(math.log(low), math.log(high))) if 0 < low < high else low

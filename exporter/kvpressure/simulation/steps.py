@@ -23,7 +23,7 @@ from kvpressure.simulation.server import STEP_TOKENS, RequestShape, StepSeconds,
 
 LEAST_INTERVALS: Final = 10
 BUSY_RUNNING: Final = 2.0
-"""Fewer requests than this at either poll may have left the engine without a step for a while."""
+"""Fewer requests than this at either poll, and none that waits, may have left the engine without a step."""
 KNEE_FACTOR: Final = 100.0
 KNEE_STEP: Final = 1.5
 KNEE_BISECTIONS: Final = 30
@@ -199,7 +199,8 @@ def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
         if one is None or not one.steps or one.generated is None or one.running is None or one.seconds <= 0:
             continue
         start = one if before is None or before.running is None else before
-        if min(start.running or 0.0, one.running) < BUSY_RUNNING:
+        queued = min(start.waiting or 0.0, one.waiting or 0.0) >= 1
+        if min(start.running or 0.0, one.running) < (1 if queued else BUSY_RUNNING):
             continue
         first, last = (
             None if each.usage_ratio is None or pool_tokens is None else each.usage_ratio * pool_tokens

@@ -69,7 +69,7 @@ def pressure_ratio(before: int, after: int, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Scheduling periods in which a cgroup wanted to run, and those in which it hit its CPU limit."""
+    """Scheduling periods in which a cgroup was runnable, and those in which it hit its CPU limit."""
 
     periods: int
     throttled: int
@@ -96,13 +96,13 @@ def throttled_ratio(before: Periods, after: Periods) -> float | None:
 
 def find(root: Path, ids: Collection[str]) -> Mapping[str, Path]:
     """Return each container id's `cpu.stat` below `root`, where it has one; one walk for all, no links are followed."""
-    wanted = {name for name in ids if _ID.fullmatch(name)}
+    valid = {name for name in ids if _ID.fullmatch(name)}
     found: dict[str, Path] = {}
     for directory in _walk(cpu_hierarchy(root)):
-        if len(found) == len(wanted):
+        if len(found) == len(valid):
             break
         name = container_id(directory.name)
-        if name in wanted and name not in found and (directory / "cpu.stat").is_file():
+        if name in valid and name not in found and (directory / "cpu.stat").is_file():
             found[name] = directory / "cpu.stat"
     return found
 
@@ -123,15 +123,15 @@ def container_id(name: str) -> str | None:
 
 def _walk(top: Path) -> Iterator[Path]:
     """Directories below `top`, nearer ones first and workloads before the host's own."""
-    queue, seen = deque([(top, 0)]), 0
+    queue, count = deque([(top, 0)]), 0
     while queue:
         directory, depth = queue.popleft()
         children: list[Path] = []
-        with suppress(OSError), os.scandir(directory) as entries:  # gone meanwhile, or not ours to see
+        with suppress(OSError), os.scandir(directory) as entries:  # gone meanwhile, or not readable
             children = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
         for path in children:
-            seen += 1
-            if seen > MAX_DIRECTORIES:
+            count += 1
+            if count > MAX_DIRECTORIES:
                 return
             yield path
             if depth + 1 < MAX_DEPTH:
@@ -141,7 +141,7 @@ def _walk(top: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The kernel's counters at one moment of the monotonic clock; `lacks` says in a word what this machine has not."""
+    """The kernel's counters at one moment of the monotonic clock; `lacks` are words for what this machine has not."""
 
     at: float
     stalled_microseconds: int | None = None
@@ -152,10 +152,10 @@ class _Reading:
 class HostSource(Source):
     """Reads PSI and `cpu.stat`; ratios are over the time between the two newest readings.
 
-    PSI that is not there or not for us, and cgroups that are not mounted here, are no failure: what they would tell is
+    PSI that is not there or not readable, and cgroups that are not mounted here, are no failure: their values are
     absent, and `errors` of the health counts "no_psi" and "no_cgroup" once.
 
-    Nothing here logs: a change of `health` is one line of the daemon's.
+    Nothing here logs: the daemon logs a line when `health` changes.
     """
 
     def __init__(self, settings: HostSettings, clock: Clock | None = None) -> None:
@@ -164,7 +164,7 @@ class HostSource(Source):
         self._worker = Worker(NAME)
         self._health = Health(NAME, "", self._clock.wall())
         self._report = HostReport(self._clock.wall())
-        self._wanted: Mapping[ContainerId, str] = {}
+        self._containers: Mapping[ContainerId, str] = {}
         self._before: _Reading | None = None
         self._lacks: frozenset[str] = frozenset()
         self._paths: dict[str, Path] = {}
@@ -187,14 +187,14 @@ class HostSource(Source):
 
     def follow(self, containers: Iterable[ContainerState]) -> None:
         """From now on read the throttling of these containers and no others."""
-        self._wanted = {state.id: state.runtime_id for state in containers if state.runtime_id}
+        self._containers = {state.id: state.runtime_id for state in containers if state.runtime_id}
 
     async def run(self) -> None:
         """Read at every interval until cancelled."""
         ticks = Ticks(self._settings.interval_seconds, spread(NAME))
         while True:
             await self.read()
-            # Not the tick at hand again, should the sleep have ended a little early.
+            # Not the same tick again, should the sleep have ended a little early.
             after = self._clock.monotonic() + self._settings.interval_seconds / 2
             await self._clock.sleep_until(ticks.due(ticks.upcoming(after)))
 
@@ -202,10 +202,10 @@ class HostSource(Source):
         """One reading. Raises nothing but cancellation."""
         if not self._settings.enabled:
             return
-        wanted, began, now = self._wanted, self._clock.monotonic(), self._clock.wall()
+        containers, began, now = self._containers, self._clock.monotonic(), self._clock.wall()
         late = f"no answer of procfs and cgroups in {DEADLINE_SECONDS:g} s"
         try:
-            reading = await self._worker.run(lambda: self._read(wanted, began), DEADLINE_SECONDS, late)
+            reading = await self._worker.run(lambda: self._read(containers, began), DEADLINE_SECONDS, late)
         except SourceError as error:
             self._report, self._before = HostReport(now), None
             self._health.down(now, error)
@@ -219,14 +219,14 @@ class HostSource(Source):
 
     # What follows runs in the worker's thread.
 
-    def _read(self, wanted: Mapping[ContainerId, str], now: float) -> _Reading:
-        self._search(frozenset(wanted.values()), now)
+    def _read(self, containers: Mapping[ContainerId, str], now: float) -> _Reading:
+        self._search(frozenset(containers.values()), now)
         stats = {
             container: (runtime_id, stat)
-            for container, runtime_id in wanted.items()
+            for container, runtime_id in containers.items()
             if (stat := self._periods(runtime_id)) is not None
         }
-        lacks = {"no_cgroup"} if wanted and not self._paths else set()
+        lacks = {"no_cgroup"} if containers and not self._paths else set()
         stalled = self._stalled()
         return _Reading(now, stalled, stats, frozenset(lacks | ({"no_psi"} if stalled is None else set())))
 
@@ -256,7 +256,7 @@ class HostSource(Source):
         try:
             return periods(_text(path))
         except OSError:
-            del self._paths[runtime_id]  # the container ended; should it be there still, it is looked for again
+            del self._paths[runtime_id]  # the container has ended; if not, its cgroup is searched for again
             return None
 
 

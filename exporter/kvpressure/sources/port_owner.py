@@ -1,7 +1,7 @@
 """Without Kubernetes: which process listens on an engine's port, and which GPUs it may use.
 
-Everything comes from /proc, read as the user the exporter runs as: processes of other users keep their open files and
-environment to themselves, and then the GPUs are not known.
+Everything comes from /proc, read as the user the exporter runs as: open files and environments of other users'
+processes are not readable, and then the GPUs are not known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kvpressure.commandline.budget import Budget
-from kvpressure.launch import declared, read_limits, read_start, runtime_of
+from kvpressure.commandline.options import whole
+from kvpressure.launch import Start, declared, read_limits, read_start, runtime_of
 from kvpressure.model.environment import Assignment, ContainerId, DeclaredLimit, Environment
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
@@ -25,14 +26,13 @@ from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.sources.pod_devices.ids import PROC, SYS, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
-    NotToldError,
+    UnknownGpusError,
     argv_of,
     family_of,
     holders_of,
     links,
     listening,
     parents_of_all,
-    ranks,
     read,
     root_of,
     visible_gpus,
@@ -48,7 +48,7 @@ _SAY: Final = "name the engine's GPUs in its `gpus`"
 
 @dataclass(frozen=True, slots=True)
 class PortOwner:
-    """Who listens on a port. `pid` is None when the owner is unknown; then `assignment.why` says why.
+    """The process that listens on a port. `pid` is None when it is unknown; then `assignment.why` says why.
 
     `limits` are those on the process's command line, None where it starts no engine or cannot be read, and where some
     may be hidden.
@@ -68,17 +68,17 @@ class _Process:
 
 
 def find_owners(ports: Iterable[int], proc: Path = PROC, sys: Path = SYS) -> dict[int, PortOwner]:
-    """Look each port up. Blocks for as long as it takes to walk /proc once; never raises for what it cannot read."""
-    wanted = listening(ports, proc)
-    holders = holders_of({inode for inodes in wanted.values() for inode in inodes}, proc)
+    """Return the owner of each port. Blocks while /proc is walked once; never raises for what it cannot read."""
+    sockets = listening(ports, proc)
+    holders = holders_of({inode for inodes in sockets.values() for inode in inodes}, proc)
     parents = parents_of_all(proc) if holders else {}
     names = read_kernel_names(proc, sys) if holders else KernelNames()
-    found = {port: _owner(port, inodes, holders, parents, names, proc) for port, inodes in wanted.items()}
+    found = {port: _owner(port, inodes, holders, parents, names, proc) for port, inodes in sockets.items()}
     return {port: _with_others(owner, found) for port, owner in found.items()}
 
 
 def port_here(url: str) -> int | None:
-    """Return the port of an address that is of this machine alone, None for any other and where it names none."""
+    """Return the port of a loopback address, None of any other and where it has none."""
     where = urlsplit(url)
     return where.port if where.hostname in _HERE else None
 
@@ -142,14 +142,14 @@ def _owner(
             why = f"several processes that have nothing to do with each other listen on port {port}; {_SAY}"
         return PortOwner(None, Assignment((), exclusive=False, why=why))
     argv = argv_of(root, proc)
-    # A command line may have megabytes: it is read here, beside the event loop, and once a look.
+    # A command line may have megabytes: it is read in this thread, and once for each look.
     start = read_start(argv[:1], argv[1:], {}, Budget())
     runtime = runtime_of("", start)
     limits = None if runtime is None else declared(read_limits(start), seen=start.seen)
     family = [_process(pid, proc) for pid in family_of(root, parents)]
     try:
-        return PortOwner(root, _gpus(family, argv, runtime or ASSUMED, names), limits)
-    except NotToldError as reason:
+        return PortOwner(root, _gpus(family, gpu_count(start, runtime or ASSUMED), names), limits)
+    except UnknownGpusError as reason:
         return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), limits)
 
 
@@ -163,25 +163,44 @@ def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
     return owner
 
 
-def _gpus(family: Sequence[_Process], argv: Sequence[str], runtime: Runtime, names: KernelNames) -> Assignment:
-    """Return what the listener and its descendants may use: what is visible to them, or else the devices they hold.
+def gpu_count(start: Start, runtime: Runtime) -> int | None:
+    """Return how many GPUs a server's options request on this machine; None where a file or a variable may change it.
+
+    With several machines it is more than there are here.
+    """
+    options, flags = (
+        next((one.options for one in start.servers if one.runtime is runtime), None),
+        runtime.starting.flags,
+    )
+    if options is None or options.hidden or start.cut:
+        return None
+    count, local = 1, flags.data_local in options.given
+    for name in (flags.sizing.tensor, flags.sizing.pipeline, flags.data_local if local else flags.sizing.data):
+        if name in options.given:
+            if (size := whole(options.given[name].text)) is None:
+                return None
+            count *= int(size)
+    return count
+
+
+def _gpus(family: Sequence[_Process], count: int | None, names: KernelNames) -> Assignment:
+    """Return what the listener and its descendants may use: what is visible to them, else the devices they have open.
 
     An engine takes as many of its visible GPUs as it has ranks, from the first on. CUDA and HIP may open devices that
     the process never computes on, so more open ones than ranks mean nothing.
     """
     open_devices = {device for process in family for device in process.open or ()}
     amd = "kfd" in open_devices or any(device.startswith("renderD") for device in open_devices)
-    wanted = ranks(argv, runtime.starting.flags.ranks)
     if (visible := _visible(family, names, amd=amd)) is not None:
         if not visible:
-            raise NotToldError("the process was started with no GPU visible to it")
-        return Assignment(visible[:wanted] if wanted else visible)
+            raise UnknownGpusError("the process was started with no GPU visible to it")
+        return Assignment(visible[:count] if count else visible)
     used = _open_gpus(open_devices, names)
     if not used:
         closed = all(process.open is None for process in family)
-        raise NotToldError(f"its open files may not be read; {_SAY}" if closed else "it has no GPU's device open")
-    if len(used) > 1 and (wanted is None or len(used) > wanted):
-        raise NotToldError(f"it has {len(used)} GPUs open and computes on fewer, or on as many; {_SAY}")
+        raise UnknownGpusError(f"its open files may not be read; {_SAY}" if closed else "it has no GPU's device open")
+    if len(used) > 1 and (count is None or len(used) > count):
+        raise UnknownGpusError(f"it has {len(used)} GPUs open and computes on fewer, or on as many; {_SAY}")
     return Assignment(used)
 
 
@@ -203,7 +222,7 @@ def _open_gpus(devices: Iterable[str], names: KernelNames) -> tuple[str, ...]:
         elif device.startswith("renderD"):
             gpus.add(names.amd.get(device, ""))
     if "" in gpus:
-        raise NotToldError(f"it has a GPU open that the driver does not name to the exporter; {_SAY}")
+        raise UnknownGpusError(f"it has a GPU open that the driver does not name to the exporter; {_SAY}")
     return tuple(sorted(gpus))
 
 

@@ -1,7 +1,7 @@
-"""What every source is: one `SOURCE` in its own file, registered by one line in `daemon.node_sources.SOURCES`.
+"""What every source is: one `SOURCE` in its own file, which `daemon.node_sources` finds.
 
-A registration is all that the rest knows of a source: its settings, the names of its health records, and how to make
-it. What it knows goes into a `Environment`, which is put together field by field with what the others know.
+A registration is all that other rooms use of a source: its settings, the names of its health records, and how to make
+it. What it reports is an `Environment`, which is merged field by field with those of the other sources.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ OnReport = Callable[[str, GpuReport], None]
 
 @record
 class Known:
-    """What is known besides, at each tick: the engines polled, the GPUs read, and what sources before this one found.
+    """What is known at each tick: the engines polled, the GPUs read, and what sources before this one reported.
 
-    `discovers` says whether any source looks for engines.
+    `discovers` is whether any source discovers engines.
     """
 
     targets: Sequence[Target] = ()
@@ -39,11 +39,11 @@ class Known:
 class Source:
     """Something outside that is read. Only `run` and `health` must be written.
 
-    Everything but `run` answers at once, on the event loop.
+    Everything but `run` returns at once, on the event loop.
     """
 
     discovers = False
-    """Whether it looks for engines."""
+    """Whether it discovers engines."""
 
     async def run(self) -> None:
         """Read until cancelled, or return where there is nothing to read. Raises nothing but cancellation."""
@@ -53,7 +53,7 @@ class Source:
         """One record for each thing that is read; none while the source is off."""
         raise NotImplementedError
 
-    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - not every source looks at what others know
+    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - not every source uses it
         """Return what it knows now, in its own fields. Called every second: `known` says what to read next."""
         return Environment()
 
@@ -67,15 +67,15 @@ class Source:
         return False
 
     def detach(self) -> None:
-        """Let go of a driver for a while, if it holds one."""
+        """Close a driver for a while, if it has one open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What a source is given beside its settings.
+    """What a source gets beside its settings.
 
-    Reports of GPUs go to `on_gpus` as they come; `ended` asks every source; `replaced` are the sources that these take
-    the place of, after a reload.
+    Reports of GPUs go to `on_gpus` as they come; `ended` is true where any source's `ended` is; `replaced` are the
+    sources of before a reload.
     """
 
     clock: Clock
@@ -89,9 +89,9 @@ class Registration(Generic[SettingsT]):
     """How a source is made and named.
 
     `make` gets the `section` of the settings, which is of the type `settings`, and is called again when that changes;
-    without a section it gets None, once. `names` are what people call the sources of its health records. A source that
-    `gives_gpus` makes the exporter not ready while it hangs. Those whose changes of state
-    are `logged_by_exporter` log none.
+    without a section it gets None, once. `names` are titles for people of the sources of its health records. A source
+    that `gives_gpus` makes the exporter not ready while it hangs. Those whose changes of state are `logged_by_exporter`
+    log none.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Registration(Generic[SettingsT]):
 
 
 def merged(parts: Iterable[Environment]) -> Environment:
-    """Everything that is known: mappings and lists put together, of other fields the last that is known."""
+    """Return all reports as one: mappings and tuples together, of other fields the last that is known."""
     together: dict[str, Any] = {}
     for part in parts:
         for name in (one.name for one in fields(part)):

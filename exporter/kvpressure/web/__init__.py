@@ -1,1 +1,1 @@
-"""HTTP: whoever asks, in a thread of its own, so that nothing they do makes a poll late."""
+"""The HTTP server, in a thread of its own, so that no client delays a poll."""

@@ -1,7 +1,7 @@
-"""Takes connections from listening sockets: a few at a time, and calmly when there is no file descriptor left.
+"""Accepts connections from listening sockets: a few at a time, and also when there is no file descriptor left.
 
-Not aiohttp's sites, nor the `loop.create_server` below them: these accept a whole backlog at once, whatever that
-evicts, write a traceback for each failed accept, and then stop listening for a second (decision 0401).
+Not with aiohttp's sites, nor the `loop.create_server` below them: these accept a whole backlog at once, whatever that
+evicts, log a traceback for each failed accept, and then stop listening for a second (decision 0401).
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from kvpressure.web.connection import STAGE_TIMEOUT_SECONDS, Connection, Stage
 from kvpressure.web.connections import FULL, NO_DESCRIPTOR, TLS, Connections, client_of
 
 BACKLOG: Final = 2048
-"""Longer, and those at its end would have given up by the time it is their turn."""
+"""In a longer queue, the last clients would have timed out before their turn."""
 
 MAX_PENDING: Final = 64
-"""Accepted and without a place; the rest wait in the kernel's queue. A quarter of all places where those are few,
-because each has a descriptor."""
+"""Connections that are accepted and have no place yet; others wait in the kernel's queue. At most a quarter of all
+places, because each has a descriptor."""
 
 PENDING_TIMEOUT_SECONDS: Final = 0.02
-"""Time to say something after having connected, when all places are taken, and when to look again for one."""
+"""How long a client may take to send a request when all places are taken, and the pause between two attempts."""
 
 SEND_BUFFER_BYTES: Final = 64 << 10
-"""Of an answer, in the kernel. It doubles it and charges the pod for it: 64 MiB with all connections at once, where its
-own 4 MiB for each would be 2 GiB."""
+"""Of a response, in the kernel, which doubles it and charges the pod for it: 64 MiB with all connections at once, where
+its default of 4 MiB each would be 2 GiB."""
 
 STARVED_SECONDS: Final = 0.2
-"""When to look again for a file descriptor."""
+"""Pause after an accept that failed for want of a file descriptor."""
 
-GOODBYE_SECONDS: Final = 2.0
-"""How long a client may take to answer that a TLS connection ends."""
+TLS_SHUTDOWN_SECONDS: Final = 2.0
+"""How long a client may take to confirm the end of a TLS connection."""
 
 HANDSHAKE_MARGIN_SECONDS: Final = 5.0
 """Stalled handshakes are ended and counted by `Connections`, a few in a turn; asyncio's own limit comes after that."""
 
 _TLS_TIMEOUTS: Final = {
     "ssl_handshake_timeout": STAGE_TIMEOUT_SECONDS[Stage.READING] + HANDSHAKE_MARGIN_SECONDS,
-    "ssl_shutdown_timeout": GOODBYE_SECONDS,
+    "ssl_shutdown_timeout": TLS_SHUTDOWN_SECONDS,
 }
 
 _CLOSE_WAIT: Final = 8
@@ -58,8 +58,8 @@ _STARVED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 log = structlog.get_logger("kvpressure.web")
 
 
-def has_spoken(pending: socket.socket) -> bool:
-    """Whether the client has said something and still waits for what it asked for."""
+def has_request(pending: socket.socket) -> bool:
+    """Return whether the client has sent data and still waits for a response."""
     try:
         state = pending.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         return state != _CLOSE_WAIT and bool(pending.recv(1, socket.MSG_PEEK))
@@ -68,7 +68,7 @@ def has_spoken(pending: socket.socket) -> bool:
 
 
 class Acceptor:
-    """Accepts into `connections`, each spoken to by a protocol that `make` makes, under the `context` of the moment."""
+    """Accepts into `connections`, each with a new protocol of `make` and the present TLS `context`."""
 
     def __init__(
         self, connections: Connections, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
@@ -83,7 +83,7 @@ class Acceptor:
         self._pending = asyncio.Semaphore(max(4, min(MAX_PENDING, connections.limit // 4)))
 
     async def listen(self, address: ListenAddress) -> int:
-        """Listen there, on every interface for a host "". Gives the port; raises OSError."""
+        """Listen on `address`, on every interface for a host ""; return the port. Raises OSError."""
         found = await self._loop.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -102,18 +102,18 @@ class Acceptor:
             raise missing
         for one in bound:
             one.setblocking(False)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # what is accepted inherits it
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited by its connections
             self._start(self._accept(one))
         self._sockets += bound
         return int(bound[-1].getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening, and give up those who have no place yet."""
+        """Stop listening, and close connections that have no place yet."""
         for task in self._tasks:
             task.cancel()
-        for one in self._sockets:
-            self._loop.remove_reader(one)  # the cancelled wait for it ends in a later turn of the loop
-            one.close()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)  # the cancelled wait for it ends later
+            listening.close()
         self._sockets.clear()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -138,7 +138,7 @@ class Acceptor:
             task.add_done_callback(functools.partial(_close_cancelled, accepted))
 
     async def _open(self, pending: socket.socket, client: str) -> None:
-        """Speak with it once it has a place; close it when it gets none."""
+        """Serve the connection once it has a place; close it when it gets none."""
         try:
             admitted = await self._admitted(pending)
         finally:
@@ -153,25 +153,25 @@ class Acceptor:
         tls: dict[str, Any] = {} if self.context is None else {"ssl": self.context, **_TLS_TIMEOUTS}
         try:
             await self._loop.connect_accepted_socket(lambda: connection, pending, **tls)
-        except OSError:  # what is wrong with a handshake is one too
+        except OSError:  # also of a TLS handshake
             self._connections.drop(connection, TLS)
             pending.close()
 
     async def _admitted(self, pending: socket.socket) -> bool:
-        """Whether there is a place: a free one, or one that is made for whoever has asked something."""
-        silent_until = self._loop.time() + PENDING_TIMEOUT_SECONDS
+        """Wait for a place, which a client with a request may get by eviction; return False where it gets none."""
+        timeout = self._loop.time() + PENDING_TIMEOUT_SECONDS
         while not self._connections.free():
-            spoken = has_spoken(pending)
-            if spoken and self._connections.make_room():
+            requested = has_request(pending)
+            if requested and self._connections.make_room():
                 break
-            if not spoken and self._loop.time() >= silent_until:
+            if not requested and self._loop.time() >= timeout:
                 return False
             await asyncio.sleep(PENDING_TIMEOUT_SECONDS)
         return True
 
     async def _failed(self, error: OSError) -> None:
-        """Wait a moment when descriptors are short, and give one back if anybody holds one for nothing."""
-        if error.errno not in _STARVED:  # the network's fault, with this one connection
+        """Log a failed accept; where descriptors are short, evict an idle connection and wait."""
+        if error.errno not in _STARVED:  # an error of the network, with this connection alone
             self._logger("a connection was lost before it was accepted", error=error.strerror)
             return
         self._connections.refused[NO_DESCRIPTOR] += 1
@@ -185,6 +185,6 @@ class Acceptor:
 
 
 def _close_cancelled(accepted: socket.socket, task: asyncio.Task[None]) -> None:
-    # One that is cancelled before its first step, or without a place, has no transport that would close it.
+    # A task that was cancelled before its first step, or without a place, has no transport that closes the socket.
     if task.cancelled():
         accepted.close()

@@ -1,7 +1,6 @@
 """TLS and basic auth of the exporter's own server, from a web configuration file in the exporter-toolkit's format.
 
-The part of that format that Python's ssl can keep its promise of is supported; the rest is an error, never ignored.
-What is in force follows the files.
+The keys that Python's ssl can honour are supported; any other is an error. Changes of the files are put in force.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ _UNSUPPORTED: Final[frozenset[strict_yaml.Path]] = frozenset(
     {("http_server_config",), ("rate_limit",), *(("tls_server_config", key) for key in _TLS_UNSUPPORTED)}
 )
 _MAX_HEADER: Final = 4096
-_REMEMBERED: Final = 128
-# bcrypt reads no more; htpasswd and Go cut silently, bcrypt 5 raises instead.
+_MAX_CACHED: Final = 128
+# bcrypt reads no more; htpasswd and Go truncate silently, bcrypt 5 raises.
 _BCRYPT_BYTES: Final = 72
-# The hash of nothing anybody knows: any 53 characters of the right alphabet cost as much to compare as a real one.
-_NOBODY: Final = "." * 53
+# A hash that no password matches, and that costs as much to compare as a real one.
+_NO_HASH: Final = "." * 53
 
 
 def _hash(given: Any) -> str:
-    # The value is never part of a message: it may be a password in the clear.
+    # The value is never part of a message: it may be a plain password.
     match = _HASH.fullmatch(given) if isinstance(given, str) else None
     if match is None:
         raise ValueError("must be a bcrypt hash, such as `htpasswd -nB USER` prints after the colon")
@@ -83,14 +82,14 @@ class TlsServerConfig(Section):
 
 
 class WebConfig(Section):
-    """A web configuration; an empty one means plain HTTP for everyone. Hashes are never shown."""
+    """A web configuration; an empty one is plain HTTP without passwords. Hashes are never shown."""
 
     tls_server_config: TlsServerConfig | None = None
     basic_auth_users: dict[str, Annotated[str, BeforeValidator(_hash)]] = Field(default_factory=dict, repr=False)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The certificate, key and CA files it names."""
+        """The certificate, key and CA files."""
         tls = self.tls_server_config
         named = (tls.cert_file, tls.key_file, tls.client_ca_file) if tls else ()
         return tuple(path for path in named if path is not None)
@@ -113,7 +112,7 @@ def read_web_config(path: Path) -> tuple[WebConfig, Document]:
 
 
 def tls_context(config: WebConfig, document: Document) -> ssl.SSLContext | None:
-    """Make the TLS context that `config` asks for, None for plain HTTP. Raises ConfigError with all problems."""
+    """Return the TLS context of `config`, None for plain HTTP. Raises ConfigError with all problems."""
     tls = config.tls_server_config
     if tls is None:
         return None
@@ -147,31 +146,31 @@ def tls_context(config: WebConfig, document: Document) -> ssl.SSLContext | None:
 
 
 def load_pair(context: ssl.SSLContext, tls: TlsServerConfig) -> None:
-    """Load certificate and key into `context`, which new connections then use. Raises ssl.SSLError or OSError."""
-    # Without a password OpenSSL would ask for it on the terminal and wait.
+    """Load certificate and key into `context`, for new connections. Raises ssl.SSLError or OSError."""
+    # Without a password OpenSSL would prompt for it on the terminal.
     context.load_cert_chain(tls.cert_file, tls.key_file, password="")
 
 
 class BasicAuth:
-    """Checks Authorization headers against `users` (name to bcrypt hash); without users everyone may pass.
+    """Checks Authorization headers against `users` (name to bcrypt hash); without users every request passes.
 
-    Answers are remembered by a keyed hash of user, hash and password, so that a scrape costs a bcrypt once.
-    Safe to call from several threads.
+    Results are cached by a keyed hash of user, bcrypt hash and password, so that scrapes cost one bcrypt in all. Safe
+    to call from several threads.
     """
 
     def __init__(self, users: Mapping[str, str], before: BasicAuth | None = None) -> None:
-        """With the configuration `before`, credentials that were right under it and still are need no new proof."""
+        """Take over the cache of the configuration `before`: credentials that are still right are not hashed again."""
         self._users = {user.encode(): hashed.encode() for user, hashed in users.items()}
         cost = max((int(hashed.split("$")[2]) for hashed in users.values()), default=4)
-        self._nobody = f"$2b${cost:02d}${_NOBODY}".encode()
+        self._no_hash = f"$2b${cost:02d}${_NO_HASH}".encode()
         self._key: bytes = secrets.token_bytes(32) if before is None else before._key  # noqa: SLF001 - its own class
         self._lock = threading.Lock()
-        # Apart, so that a flood of wrong passwords cannot push out the right one.
-        self._right: OrderedDict[bytes, None] = OrderedDict() if before is None else before._proven()  # noqa: SLF001
+        # Two caches, so that many wrong passwords cannot evict the right one.
+        self._right: OrderedDict[bytes, None] = OrderedDict() if before is None else before._accepted()  # noqa: SLF001
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
 
     def known(self, header: str | None) -> bool | None:
-        """Answer when that needs no bcrypt, else None: then call `check` off the event loop."""
+        """Return the result where it needs no bcrypt, else None: then call `check` off the event loop."""
         if not self._users:
             return True
         credentials = _credentials(header)
@@ -185,26 +184,26 @@ class BasicAuth:
             return False if digest in self._wrong else None
 
     def fingerprint(self, header: str | None) -> bytes:
-        """Return the same for the same credentials under the same configuration, and nothing to guess them from."""
+        """Return a key of the credentials under this configuration, from which they cannot be derived."""
         return self._digest(*(_credentials(header) or (b"", b"")))
 
     def check(self, header: str | None) -> bool:
-        """Answer for an Authorization header; takes a bcrypt, as long for unknown users as for known ones."""
+        """Return whether an Authorization header is right; takes one bcrypt, also for unknown users."""
         if (known := self.known(header)) is not None:
             return known
         user, password = _credentials(header) or (b"", b"")
         hashed = self._users.get(user)
-        matches = bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed or self._nobody)
+        matches = bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed or self._no_hash)
         right = matches and hashed is not None
         with self._lock:
-            memory = self._right if right else self._wrong
-            memory[self._digest(user, password)] = None
-            if len(memory) > _REMEMBERED:
-                memory.popitem(last=False)
+            cache = self._right if right else self._wrong
+            cache[self._digest(user, password)] = None
+            if len(cache) > _MAX_CACHED:
+                cache.popitem(last=False)
         return right
 
-    def _proven(self) -> OrderedDict[bytes, None]:
-        # The user's hash is part of what is remembered: with a new one, or without the user, it fits nothing.
+    def _accepted(self) -> OrderedDict[bytes, None]:
+        # The bcrypt hash is part of the key: with another one, or without the user, no entry matches.
         with self._lock:
             return self._right.copy()
 
@@ -214,7 +213,7 @@ class BasicAuth:
 
 
 class Refresh(Enum):
-    """What a look at the web configuration's files came to."""
+    """The outcome of checking the web configuration's files."""
 
     UNCHANGED = "unchanged"
     RELOADED = "reloaded"
@@ -222,7 +221,7 @@ class Refresh(Enum):
 
 
 class WebGuard:
-    """A web configuration in force: `context` for the listener, `auth` for requests. `path` None is plain HTTP."""
+    """The web configuration in force: `context` for the listener, `auth` for requests. `path` None is plain HTTP."""
 
     def __init__(self, path: Path | None) -> None:
         """Read the configuration. Raises ConfigError with all problems."""
@@ -232,21 +231,20 @@ class WebGuard:
         self.config, self.context, self.auth = self._load()
 
     def refresh(self) -> Refresh:
-        """Look at the files once and take in changes.
+        """Check the files once and put changes in force.
 
-        A renewed certificate goes into the living context, which new connections use at once. Raises ConfigError
-        when the new files are bad; then the old configuration stays in force. Reads files.
+        A renewed certificate is loaded into the present context, which new connections use at once. Raises ConfigError
+        when the new files are invalid; then the old configuration stays in force. Reads files.
         """
         changed = self._watch.look()
-        return self._take(changed) if changed else Refresh.UNCHANGED
+        return self._reload(changed) if changed else Refresh.UNCHANGED
 
-    def _take(self, changed: frozenset[Path]) -> Refresh:
-        # What a failed attempt saw change is still to be taken in by the next one.
-        self._pending |= changed
+    def _reload(self, changed: frozenset[Path]) -> Refresh:
+        self._pending |= changed  # kept for the next attempt where this one fails
         config, context, auth = self._load()
         old, tls = self.config.tls_server_config, config.tls_server_config
-        anew = old != tls or (tls is not None and tls.client_ca_file in self._pending)
-        if anew:
+        replaced = old != tls or (tls is not None and tls.client_ca_file in self._pending)
+        if replaced:
             self.context, self.auth = context, auth
         elif tls is not None and self.context is not None:
             try:
@@ -254,10 +252,10 @@ class WebGuard:
             except (ssl.SSLError, OSError) as error:
                 problem = Problem(str(tls.cert_file), None, "", f"changed while it was read: {error}")
                 raise ConfigError([problem]) from None
-        if not anew and self.config.basic_auth_users != config.basic_auth_users:
+        if not replaced and self.config.basic_auth_users != config.basic_auth_users:
             self.auth = BasicAuth(config.basic_auth_users, self.auth)
         self.config, self._pending = config, frozenset()
-        return Refresh.LISTENER if anew else Refresh.RELOADED
+        return Refresh.LISTENER if replaced else Refresh.RELOADED
 
     def _load(self) -> tuple[WebConfig, ssl.SSLContext | None, BasicAuth]:
         if self._path is None:
@@ -269,7 +267,7 @@ class WebGuard:
 
 
 def _credentials(header: str | None) -> tuple[bytes, bytes] | None:
-    """Read user and password from a Basic header; None when it is absent or something else."""
+    """Return user and password of a Basic header, None where it is absent or of another scheme."""
     scheme, _, encoded = (header or "")[: _MAX_HEADER + 1].partition(" ")
     if scheme.lower() != "basic" or len(header or "") > _MAX_HEADER:
         return None

@@ -1,8 +1,8 @@
-"""One connection of the HTTP server: between its transport and the protocol that speaks HTTP, it sees how far it is.
+"""One connection of the HTTP server, between its transport and the HTTP protocol: it tracks the stage of requests.
 
-Large answers leave in slices: whoever reads slowly holds a slice of its own, of a page that all share. aiohttp writes a
-body in one piece, of which asyncio keeps a copy for each connection: 6.7 MB of metrics from 512 engines, times hundreds
-of slow readers. Here the next slice is written when the one before has left.
+Large responses are sent in slices: a slow reader costs one slice of a page that all readers share. aiohttp writes a
+body in one piece, of which asyncio keeps a copy per connection: 6.7 MB of metrics from 512 engines, times hundreds of
+slow readers. Here each slice is written when the one before was sent.
 """
 
 from __future__ import annotations
@@ -23,41 +23,40 @@ if TYPE_CHECKING:
     from kvpressure.web.connections import Connections
 
 MAX_REQUEST_BYTES: Final = 32 << 10
-"""What a client may send before it is answered: a head is a few hundred bytes, and nobody has a body to send."""
-
+"""What a client may send before it gets a response: a head has a few hundred bytes, and no request has a body."""
 
 SLICE_BYTES: Final = 32 << 10
-"""What one connection holds at most of an answer, over TLS up to 128 KiB: 16 MiB with all connections at once."""
+"""Memory of one connection for its response, over TLS up to 128 KiB: 16 MiB with all connections at once."""
 
 MAX_PAGES_BYTES: Final = 16 << 20
-"""Pages that are being sent, each counted once: two of 512 engines. Slow readers who came at different times would
-otherwise keep each the page of their second."""
+"""Pages that are being sent, each counted once: two of 512 engines. Otherwise slow readers of different seconds would
+keep a page each."""
 
 DROPS_AT_ONCE: Final = 4
 DROP_PAUSE_SECONDS: Final = 0.005
-"""Readers that are dropped in one turn of the event loop, and before the next: ending a connection takes half a
-millisecond, and hundreds in one turn made a probe wait for 0.1 s and more."""
+"""Connections that are dropped at once, and the pause before the next: dropping one takes half a millisecond, and
+hundreds at once made a probe wait for 0.1 s and more."""
 
 
 class Stage(IntEnum):
-    """Where a connection is. The lower ones are evicted first when all places are taken."""
+    """The stage of a connection. Lower stages are evicted first when all places are taken."""
 
     READING = 0
-    """No full request has come yet: a handshake of TLS, or half a head."""
+    """No complete request was received yet: a TLS handshake, or half a head."""
     IDLE = 1
     """Kept alive between two requests."""
     WRITING = 2
-    """From a request's head until its answer has left."""
+    """From a request's head until its response is sent."""
 
 
 STAGE_TIMEOUT_SECONDS: Final[Mapping[Stage, float]] = {Stage.READING: 10.0, Stage.IDLE: 75.0, Stage.WRITING: 30.0}
-"""How long a connection may be in a stage."""
+"""How long a connection may stay in a stage."""
 
 TOO_LONG: Final = "request_too_long"
 
 
 class Connection(asyncio.Protocol):
-    """Passes everything on to `http`, and tells `table` of each change of its stage."""
+    """Passes all events to `http`, and each change of stage to `table`."""
 
     __slots__ = ("_transport", "_under_way", "client", "http", "last", "opening", "received", "stage", "table")
 
@@ -73,15 +72,15 @@ class Connection(asyncio.Protocol):
         self._under_way = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note that the handshake is over; a TCP connection has none of ours."""
+        """Start HTTP, after the TLS handshake where there is one."""
         self._transport = made = cast(asyncio.Transport, transport)
-        # Writing is paused while anything is unsent: the next slice follows, or an answer ends, when all has left.
-        # Not 0: a TLS transport then also pauses while nothing is, until the client happens to say something.
+        # Writing is paused while anything is unsent: the next slice, or the end of a response, waits until all is sent.
+        # Not 0: with that a TLS transport stays paused until the client sends something.
         made.set_write_buffer_limits(high=1)
         self.http.connection_made(made)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what the client sends, unless it is more than any client has to say."""
+        """Pass on what the client sends, up to `MAX_REQUEST_BYTES`."""
         self.received += len(data)
         if self.received > MAX_REQUEST_BYTES:
             self.table.drop(self, TOO_LONG)
@@ -91,32 +90,32 @@ class Connection(asyncio.Protocol):
         self.http.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Note that the client sends no more."""
+        """Pass on that the client sends no more."""
         return self.http.eof_received()
 
     def pause_writing(self) -> None:
-        """Note that the client does not take its answer as fast as it is written."""
+        """Pass on that data is unsent."""
         self.http.pause_writing()
 
     def resume_writing(self) -> None:
-        """All that was written has left."""
+        """Pass on that all data was sent."""
         self.http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that it is gone, whoever ended it."""
+        """Remove the closed connection from the table."""
         self.table.remove(self)
         self._transport = None
         self.http.connection_lost(exc)
 
     def began(self, task: asyncio.Task[object]) -> None:
-        """Note that a request's head is complete; `task` ends when its answer has left."""
+        """Record that a request's head is complete; `task` ends when its response is sent."""
         self._under_way += 1
         self.table.move(self, Stage.WRITING)
         task.add_done_callback(self._answered)
 
     def _answered(self, _: object) -> None:
         self._under_way -= 1
-        if self._under_way:  # the next request was there already
+        if self._under_way:  # the next request was received already
             return
         self.received = 0
         self.table.move(self, Stage.IDLE)
@@ -124,7 +123,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End it without regard for what is unsent."""
+        """Close the connection at once, whatever is unsent."""
         if self._transport is not None:
             self._transport.abort()
         elif self.opening is not None:
@@ -133,7 +132,7 @@ class Connection(asyncio.Protocol):
 
 @web.middleware
 async def accounted(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers as `handler` does; the request's connection knows of it, and slices the answer."""
+    """Return the response of `handler`, sent in slices; its connection tracks the request."""
     protocol = request.transport.get_protocol() if request.transport is not None else None
     task = asyncio.current_task()
     if not isinstance(protocol, Connection) or task is None:
@@ -147,14 +146,14 @@ async def accounted(request: web.Request, handler: Handler) -> web.StreamRespons
 
 @dataclass(slots=True)
 class _Page:
-    """One that is being sent to these; the reference keeps its id from being given to another."""
+    """A page that is being sent to `readers`; the reference keeps its id in use."""
 
     body: bytes
     readers: dict[Connection, None] = field(default_factory=dict)
 
 
 class SharedPages:
-    """The large pages that are being sent, bounded: the readers of the oldest are given up with `drop`."""
+    """The large pages that are being sent, bounded: the readers of the oldest are dropped with `drop`."""
 
     def __init__(self, drop: Callable[[Connection], None]) -> None:
         self._drop = drop
@@ -162,12 +161,12 @@ class SharedPages:
 
     @property
     def size_bytes(self) -> int:
-        """Of all pages that are being sent."""
+        """Bytes of all pages that are being sent."""
         return sum(len(page.body) for page in self._pages.values())
 
     @contextlib.contextmanager
     def sending(self, body: bytes, reader: Connection) -> Iterator[None]:
-        """Count `body` as held by `reader`, older pages giving way to it."""
+        """Count `body` as read by `reader`; drop readers of older pages where they are too many bytes."""
         page = self._pages.setdefault(id(body), _Page(body))
         page.readers[reader] = None
         while self.size_bytes > MAX_PAGES_BYTES and len(self._pages) > 1:
@@ -188,7 +187,7 @@ class SharedPages:
 
 
 class SlicedBody(Payload):
-    """A body for aiohttp that is written in slices."""
+    """A body for aiohttp that is sent in slices."""
 
     _autoclose = True
     _value: bytes
@@ -204,10 +203,10 @@ class SlicedBody(Payload):
         return self._value.decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write it all, each slice when the one before has left. Raises ConnectionError."""
-        body, self._value = self._value, b""  # the response may outlive its sending until a full collection of garbage
+        """Write the body, each slice when the one before was sent. Raises ConnectionError."""
+        body, self._value = self._value, b""  # the response may live until a full garbage collection
         with self._pages.sending(body, self._reader), memoryview(body) as view:
             for start in range(0, len(view), SLICE_BYTES):
                 await writer.write(view[start : start + SLICE_BYTES])
                 await writer.drain()
-                await asyncio.sleep(0)  # a fast reader's turn ends too: the next one may be a probe's
+                await asyncio.sleep(0)  # also after a fast reader's slice, so that a probe need not wait

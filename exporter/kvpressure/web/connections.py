@@ -1,4 +1,4 @@
-"""The connections of the HTTP server: how many there may be, how long each may take, and who is evicted."""
+"""The connections of the HTTP server: their number, deadlines and eviction."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MIN_CONNECTIONS: Final = 8
 SWEEP_SECONDS: Final = 1.0
 
 GRACE_SECONDS: Final = 0.25
-"""For so long nobody who has just come, or asked, is evicted: on a busy machine it takes a moment to hear him."""
+"""A new connection, or one with a new request, is not evicted for so long: a busy machine may not have read it yet."""
 
 SLOW_SECONDS: Final = 1.0
-"""Who takes longer for an answer is evicted before those who have just come; a page leaves in a tenth of that."""
+"""A client that takes longer for a response is evicted before new connections; a page is sent in a tenth of that."""
 
 FULL: Final = "full"
 TLS: Final = "tls_handshake"
@@ -36,7 +36,7 @@ NO_DESCRIPTOR: Final = "no_file_descriptor"
 SLOW_READER: Final = "slow_reader"
 _LATE: Final[Mapping[Stage, str]] = {
     Stage.READING: "slow_request",
-    Stage.IDLE: "",  # nobody's fault, and not counted
+    Stage.IDLE: "",  # not an error, and not counted
     Stage.WRITING: SLOW_READER,
 }
 REASONS: Final = (FULL, TOO_LONG, TLS, NO_DESCRIPTOR, *(reason for reason in _LATE.values() if reason))
@@ -45,16 +45,16 @@ _Places = dict[Connection, None]
 
 
 def max_connections(descriptors: int) -> int:
-    """How many connections there may be when the process may open so many files (-1: any number).
+    """Return the limit of connections for a process that may open so many files (-1: any number).
 
-    The other half of the descriptors is for polls, the GPU children, files and the moment of an accept.
+    The other half of the descriptors is for polls, GPU children, files and pending connections.
     """
     return MAX_CONNECTIONS if descriptors < 0 else max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, descriptors // 2))
 
 
 @functools.lru_cache(maxsize=4096)
 def client_of(host: str) -> str:
-    """Who shares the places of an address: itself, for IPv6 its /64, which a single machine has to itself."""
+    """Return the client of an address: the address itself, for IPv6 its /64, which one machine may own."""
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host.partition("%")[0])
         if address.version == 6:
@@ -63,11 +63,11 @@ def client_of(host: str) -> str:
 
 
 class Connections:
-    """All connections of one server on one event loop. `refused` counts those that were ended, by reason.
+    """All connections of one server on one event loop. `refused` counts those that were dropped, by reason.
 
-    When all places are taken and somebody comes who has asked something, the client with the most places loses the one
-    that has been the longest in the lowest stage, once its grace is over. So whoever fills them all disturbs itself,
-    and behind one address, a proxy's say, connections that ask nothing go before those of a Prometheus.
+    When all places are taken and a client sends a request, the client with the most places loses the connection that
+    has been longest in the lowest stage, after `GRACE_SECONDS`. So a client that takes all places evicts itself, and
+    behind one address, such as a proxy's, connections without a request are evicted before those of a Prometheus.
     """
 
     def __init__(self, limit: int) -> None:
@@ -82,7 +82,7 @@ class Connections:
         return sum(map(len, self._deadlines))
 
     def add(self, connection: Connection) -> None:
-        """Return a new one, for which room has been made."""
+        """Add a connection, for which a place is free."""
         self._place(connection)
         if self._sweeping is None:
             self._sweep()
@@ -92,31 +92,31 @@ class Connections:
         return len(self) < self.limit
 
     def make_room(self) -> bool:
-        """Evict somebody for one who has asked, where no place is free; False when nobody may be evicted."""
+        """Evict a connection where no place is free; return whether one is free now."""
         if not self.free() and (victim := self._victim()) is not None:
             self.drop(victim, FULL)
         return self.free()
 
     def evict_one(self) -> None:
-        """End one that does not wait for an answer, if there is one, to free its descriptor."""
+        """Drop a connection that does not wait for a response, where there is one, to free its descriptor."""
         if (waiting := next(self._all(Stage.WRITING), None)) is not None:
             self.drop(waiting, FULL)
 
     def move(self, connection: Connection, stage: Stage) -> None:
-        """Put into another stage, with a new deadline; nothing for one that is gone."""
+        """Put a connection into another stage, with a new deadline, unless it was removed."""
         if self.remove(connection):
             connection.stage = stage
             self._place(connection)
 
     def drop(self, connection: Connection, reason: str) -> None:
-        """End a connection at once, if nobody has; a `reason` "" is not counted."""
+        """Close a connection at once, unless it was removed; a `reason` "" is not counted."""
         if self.remove(connection):
             if reason:
                 self.refused[reason] += 1
             connection.abort()
 
     def remove(self, connection: Connection) -> bool:
-        """Forget one that has ended; False when that has been done."""
+        """Remove a connection; return False where it was removed before."""
         stage = connection.stage
         if connection not in self._deadlines[stage]:
             return False
@@ -128,14 +128,14 @@ class Connections:
         return True
 
     def retire(self) -> None:
-        """End all that were made under an older configuration: those being answered after their answer."""
+        """Close all connections of an older configuration, those that wait for a response after it."""
         for waiting in list(self._all(Stage.WRITING)):
             self.drop(waiting, "")
         for answering in self._deadlines[Stage.WRITING]:
             answering.last = True
 
     def close(self) -> None:
-        """End all."""
+        """Close all connections."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         for connection in list(self._all()):
@@ -148,7 +148,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         now, dropped = loop.time(), 0
         for stage, deadlines in zip(Stage, self._deadlines, strict=True):
-            # As long a time for all of a stage: the first one's deadline is the next.
+            # The timeout of a stage is the same for all, so the first connection's deadline is the next.
             while dropped < DROPS_AT_ONCE and deadlines and deadlines[first := next(iter(deadlines))] <= now:
                 self.drop(first, _LATE[stage])
                 dropped += 1
@@ -156,19 +156,18 @@ class Connections:
         self._sweeping = loop.call_later(pause, self._sweep)
 
     def _victim(self) -> Connection | None:
-        reading, idle, writing = max(self._clients.values(), key=_greed)
-        if reading and self._been(first := next(iter(reading))) >= GRACE_SECONDS:
+        reading, idle, writing = max(self._clients.values(), key=_places_taken)
+        if reading and self._seconds_in_stage(first := next(iter(reading))) >= GRACE_SECONDS:
             return first
-        # Those to be heard are too young: idle ones then, as long as they have more than their half, or slow readers.
+        # Connections that are being read are too new: idle ones, where they are more than half, or slow readers.
         if idle and (not reading or len(idle) > self.limit // 2):
             return next(iter(idle))
-        patience = SLOW_SECONDS if reading else GRACE_SECONDS
-        if writing and self._been(first := next(iter(writing))) >= patience:
+        limit = SLOW_SECONDS if reading else GRACE_SECONDS
+        if writing and self._seconds_in_stage(first := next(iter(writing))) >= limit:
             return first
         return None
 
-    def _been(self, connection: Connection) -> float:
-        """Seconds in its stage."""
+    def _seconds_in_stage(self, connection: Connection) -> float:
         since = self._deadlines[connection.stage][connection] - STAGE_TIMEOUT_SECONDS[connection.stage]
         return asyncio.get_running_loop().time() - since
 
@@ -179,6 +178,6 @@ class Connections:
         places[stage][connection] = None
 
 
-def _greed(places: tuple[_Places, ...]) -> tuple[int, ...]:
-    """How much one client holds: places, then those in the lowest stages."""
+def _places_taken(places: tuple[_Places, ...]) -> tuple[int, ...]:
+    """Return the places of one client, then those in the lowest stages."""
     return (sum(map(len, places)), *map(len, places))

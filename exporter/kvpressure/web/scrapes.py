@@ -1,6 +1,6 @@
-"""What is made off the event loop: metrics pages for scrapers, at most once per snapshot and format.
+"""Work off the event loop: metrics pages for scrapers, rendered at most once per snapshot and format.
 
-And what else requests of strangers may cause: in a thread of its own, with a short queue that nobody can fill alone.
+Other work that clients cause is done in a thread of its own, with a short queue that no client can fill alone.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from kvpressure.exposition import Snapshot, text
 T = TypeVar("T")
 
 MAX_QUEUED: Final = 16
-"""Pieces of work that may wait or be under way at once."""
+"""Jobs that may wait or be under way."""
 
 MAX_QUEUED_PER_CLIENT: Final = 4
-"""How many of them one client may have asked for, so that another one's turn comes soon."""
+"""Jobs that one client may have requested, so that others need not wait long."""
 
 RETRY_SECONDS: Final = 1
-"""When a client that was turned away may come again."""
+"""When a client whose request was rejected may retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page as it is sent."""
+    """A page as it is sent, with its headers."""
 
     body: bytes
     headers: dict[str, str]
 
 
 class Scrapes:
-    """Answers scrapes with the newest snapshot, `own` collectors' families behind it.
+    """Answers scrapes with the newest snapshot, followed by the families of the `own` collectors.
 
-    A page of 64 engines takes the library half as long as a second's polls of them. So a scrape that arrives while its
-    format is being rendered waits for that page, which is no older than rendering takes; and one thread renders, as
-    several would only take more of the interpreter from the polls.
+    Rendering a page of 64 engines takes half as long as a second's polls of them. So a scrape that arrives while its
+    format is being rendered waits for that page, which is no older than rendering takes; and only one thread renders,
+    as several would take more of the interpreter from the polls.
     """
 
     def __init__(self, snapshot: Callable[[], Snapshot], *own: Collector) -> None:
@@ -52,13 +52,13 @@ class Scrapes:
         self._newest: dict[bool, _Rendering] = {}
 
     async def answer(self, accept: str, accept_encoding: str) -> Answer:
-        """Return the page in the format and encoding that the headers ask for."""
+        """Return the page in the format and encoding that the headers accept."""
         form = text.negotiate(accept)
         headers = {"Content-Type": form.content_type, "Vary": "Accept, Accept-Encoding"}
         rendering = self._rendering(openmetrics=form.openmetrics)
         if not text.accepts_gzip(accept_encoding):
             return Answer(await _wait(rendering.plain), headers)
-        # Queued at once, behind the page itself: to come back to a busy event loop in between takes its time.
+        # Queued at once, after the page itself: returning to a busy event loop in between takes time.
         if rendering.compressed is None:
             plain = rendering.plain
             rendering.compressed = self._thread.submit(lambda: gzip.compress(plain.result(), compresslevel=1, mtime=0))
@@ -73,28 +73,28 @@ class Scrapes:
 
 
 async def _wait(work: Future[bytes]) -> bytes:
-    """Return the result; whoever stops waiting does not cancel the work, which others may wait for."""
+    """Return the result; cancelling the wait does not cancel the work, which others may wait for."""
     return await asyncio.shield(asyncio.wrap_future(work))
 
 
 @dataclass(slots=True)
 class _Rendering:
-    """A page under way, or made."""
+    """A page that is being rendered, or rendered."""
 
     snapshot: Snapshot
     plain: Future[bytes]
     compressed: Future[bytes] | None = None
 
 
-class Busy(Exception):  # noqa: N818 - a state, not a fault
-    """Too much of this kind is waiting already."""
+class Busy(Exception):  # noqa: N818 - a state, not an error
+    """Too many jobs of this kind are waiting."""
 
 
 class BoundedExecutor:
-    """Does one piece of work after the other; what is asked for while it is under way is not done twice.
+    """Runs one job after the other; requests for a job that waits or is under way share its result.
 
-    Used from one event loop. The thread is as important as any other: one that gives way while it holds the
-    interpreter's lock makes all others wait.
+    Used from one event loop. Its thread has the usual priority: a thread of lower priority that holds the interpreter's
+    lock would make all others wait.
     """
 
     def __init__(self, name: str) -> None:
@@ -104,7 +104,7 @@ class BoundedExecutor:
         self.refused = 0
 
     async def run(self, key: Hashable, client: str, work: Callable[[], T]) -> T:
-        """Return the result of `work`, or of that under way with the same `key`. Raise Busy and what `work` raises."""
+        """Return the result of `work`, or of the queued job with the same `key`. Raises Busy and what `work` raises."""
         future = self._under_way.get(key)
         if future is None:
             if len(self._under_way) >= MAX_QUEUED or self._clients[client] >= MAX_QUEUED_PER_CLIENT:
@@ -114,11 +114,11 @@ class BoundedExecutor:
             self._under_way[key] = future
             self._clients[client] += 1
             future.add_done_callback(lambda ended: self._ended(key, client, ended))
-        # Whoever goes away must not take the answer from those who stay.
+        # A client that disconnects must not cancel the job of others.
         return cast(T, await asyncio.shield(future))
 
     def close(self) -> None:
-        """Take no more work, and do not wait for what is under way."""
+        """Cancel the jobs that wait; do not wait for the one under way."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, key: Hashable, client: str, future: asyncio.Future[Any]) -> None:
@@ -127,4 +127,4 @@ class BoundedExecutor:
         if not self._clients[client]:
             del self._clients[client]
         if not future.cancelled():
-            future.exception()  # nobody may be left to ask for it
+            future.exception()  # all clients may have disconnected

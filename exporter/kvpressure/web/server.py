@@ -1,6 +1,6 @@
 """The HTTP server: connections, credentials, pages, and the web configuration's files.
 
-It has an event loop in a thread of its own, so that nothing its clients do makes a poll of an engine late.
+It has an event loop in a thread of its own, so that no client delays a poll of an engine.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REFRESH_SECONDS: Final = 5.0
-LAST_WORDS_SECONDS: Final = 0.5
-"""What the thread may take to end: a second signal or the process's end does not wait for it."""
-LAST_TURNS: Final = 3
+JOIN_SECONDS: Final = 0.5
+"""How long to wait for the thread to end; the process does not wait for it."""
+CLOSING_STEPS: Final = 3
 _NEVER: Final = 86_400.0
-"""For aiohttp's own time limits, which are ours to keep."""
+"""For aiohttp's own timeouts, which `Connections` replaces."""
 
 log = structlog.get_logger("kvpressure.web")
 
@@ -54,20 +54,20 @@ class WebServer:
             access_log=None,
             logger=_HttpLog(),
             keepalive_timeout=_NEVER,
-            # A body that has not come with its head is not waited for: nobody has one to send.
+            # No request has a body to wait for.
             lingering_time=0.0,
             shutdown_timeout=2.0,
         )
         self._acceptor: Acceptor | None = None
 
     def families(self) -> Mapping[str, object]:
-        """How many are connected and how many were refused, keyed as the exporter's own families. From any thread."""
+        """Return the counts of connections and refused requests, keyed as the exporter's families. From any thread."""
         refused = {reason: float(count) for reason, count in self.connections.refused.items()}
         refused |= {"passwords": float(self._passwords.refused), "pages": float(self._site.drawing.refused)}
         return {"web_connections": float(len(self.connections)), "web_refused_total": refused}
 
     async def start(self) -> list[str]:
-        """Bind every address; gives the URLs to reach them. Raises ConfigError when one cannot be bound."""
+        """Bind every address; return their URLs. Raises ConfigError when one cannot be bound."""
         await self._runner.setup()
         make = cast(Callable[[], asyncio.Protocol], self._runner.server)
         self._acceptor = Acceptor(self.connections, make, self._guard.context)
@@ -78,28 +78,28 @@ class WebServer:
             raise
 
     async def follow(self) -> None:
-        """Take in changes of certificates and users until cancelled; a bad change keeps what is in force."""
-        told: list[str] = []
+        """Put changes of certificates and users in force until cancelled; an invalid change is logged once."""
+        logged: list[str] = []
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             try:
                 refresh = await asyncio.to_thread(self._guard.refresh)
             except ConfigError as error:
                 problems = [str(problem) for problem in error.problems]
-                for problem in problems if problems != told else ():
+                for problem in problems if problems != logged else ():
                     log.error("new web configuration refused, the old one stays in force", problem=problem)
-                told = problems
+                logged = problems
                 continue
             if refresh is Refresh.UNCHANGED:
                 continue
-            told = []
+            logged = []
             if refresh is Refresh.LISTENER and self._acceptor is not None:
                 self._acceptor.context = self._guard.context
                 self.connections.retire()
             log.info("web configuration reloaded")
 
     async def close(self) -> None:
-        """Stop listening and end connections: those being answered after their answer, if it leaves within 2 s."""
+        """Stop listening and close connections, those that wait for a response after it, within 2 s."""
         if self._acceptor is not None:
             self._acceptor.close()
         self.connections.retire()
@@ -127,7 +127,7 @@ class WebServer:
 class Listener:
     """Serves one exporter on every address of the settings, on an event loop in a thread. Used from another loop.
 
-    The exporter is asked from that thread: a snapshot never changes, and the rest may be asked from any.
+    That thread reads from the exporter: snapshots never change, and its other methods are safe from any thread.
     """
 
     def __init__(self, exporter: Daemon, settings: WebSettings) -> None:
@@ -140,7 +140,7 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
     async def start(self) -> list[str]:
-        """Bind every address; gives the URLs. Raises ConfigError for a bad one, or a bad web configuration."""
+        """Bind every address; return the URLs. Raises ConfigError, also for an invalid web configuration."""
         self._thread.start()
         try:
             return await self._there(self._start())
@@ -149,12 +149,12 @@ class Listener:
             raise
 
     async def follow(self) -> None:
-        """Take in changes of certificates and users until cancelled; a bad change keeps what is in force."""
+        """Put changes of certificates and users in force until cancelled."""
         if self._server is not None:
             await self._there(self._server.follow())
 
     def families(self) -> Mapping[str, object]:
-        """Return what the exporter tells of its own server."""
+        """Return the families of the exporter's own server."""
         return {} if self._server is None else self._server.families()
 
     async def close(self) -> None:
@@ -162,18 +162,18 @@ class Listener:
         if self._server is not None:
             await self._there(self._server.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join, LAST_WORDS_SECONDS)
+        await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
 
     async def _start(self) -> list[str]:
         self._server = WebServer(self._exporter, self._settings)
         return await self._server.start()
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it on the server's loop; cancelling this cancels it."""
+        """Run `work` on the server's loop; cancelling this cancels it."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _faulty(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Tell what no handler expected, seldom: it may be somebody's doing."""
+        """Log an exception that no handler expects, rate-limited: a client may cause it."""
         error = context.get("exception")
         self._logger("the server met an error", what=context.get("message"), error=repr(error), exc_info=error)
 
@@ -186,17 +186,17 @@ class Listener:
             self._loop.close()
 
     async def _end(self) -> None:
-        """Let connections that were hung up on close their sockets: they do it in a later turn of the loop."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
+        """Cancel all tasks, and let dropped connections close their sockets, which takes some steps of the loop."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        for _ in range(LAST_TURNS):
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(CLOSING_STEPS):
             await asyncio.sleep(0)
 
 
 class _HttpLog(logging.Logger):
-    """For aiohttp's lines: what is wrong with a request is its client's fault, and anybody can send as many."""
+    """The logger of aiohttp, rate-limited, without invalid requests: any client can send many."""
 
     def __init__(self) -> None:
         super().__init__("kvpressure.web.http", logging.ERROR)

@@ -1,7 +1,7 @@
 """HTTP: /metrics, /targets, /, /api/v1/diagnosis and the probes, all from the newest snapshot; runbooks and schemas.
 
-What takes a while to make is made in a thread, one after the other, and whoever asks for too much of it is told to come
-again. No handler does I/O but the runbooks', which are read from the package there.
+Documents are rendered in a thread, one after the other; a client that requests too many gets 503. No handler does I/O
+but that of runbooks, which reads them from the package in that thread.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from kvpressure.daemon.exporter import Daemon
 
 Authorize = Callable[[str | None, str], Awaitable[bool]]
-"""Judges an Authorization header, "" or the address of whom it came from beside it. Raises Busy."""
+"""Checks an Authorization header, sent from a client's address, "" where that is unknown. Raises Busy."""
 
 RUNBOOKS: Mapping[Cause, str] = {cause: row.alert for cause, row in CATALOGUE.items() if row.alert}
-"""The runbook that fits a cause, by the name of its alert; causes without one get no link."""
+"""The runbook of a cause, by the name of its alert; causes without one get no link."""
 
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
-"""Need no credentials: a kubelet has none, and they tell nothing about the workload."""
+"""Paths without credentials: a kubelet has none, and they show nothing of the workload."""
 
 KEPT_PAGES: Final = 4
-"""Pages for people that are kept of one snapshot: everybody's, and those with an engine asked for."""
+"""Documents that are kept of one snapshot: the page, those with an engine selected, and others."""
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -45,7 +45,7 @@ _HEADERS = {
 
 
 class Site:
-    """The handlers, which ask `exporter` in any thread. `authorize` judges all requests but the probes'."""
+    """The handlers, which read from `exporter` in any thread. `authorize` checks all requests but the probes'."""
 
     def __init__(self, exporter: Daemon, telemetry_path: str, authorize: Authorize) -> None:
         self._exporter = exporter
@@ -56,7 +56,7 @@ class Site:
         self._drawn: dict[str, tuple[Snapshot, bytes]] = {}
 
     def app(self, *before: Middleware) -> web.Application:
-        """Return the application with all routes; requests go through the middlewares `before` first."""
+        """Return the application with all routes, after the middlewares `before`."""
         app = web.Application(middlewares=(*before, self._guard), client_max_size=4096)
         app.on_cleanup.append(self._close)
         app.on_response_prepare.append(_add_headers)
@@ -82,13 +82,13 @@ class Site:
         try:
             allowed = request.path in OPEN_PATHS or await self._authorize(request.headers.get("Authorization"), client)
         except Busy:
-            return _come_again(429, "too many credentials are being checked")
+            return _retry_later(429, "too many credentials are being checked")
         if not allowed:
             return web.Response(status=401, text="credentials needed\n", headers={"WWW-Authenticate": "Basic"})
         try:
             return await handler(request)
         except Busy:
-            return _come_again(503, "too many pages are being drawn")
+            return _retry_later(503, "too many pages are being drawn")
 
     async def _metrics(self, request: web.Request) -> web.Response:
         accepted = (request.headers.get(name, "") for name in ("Accept", "Accept-Encoding"))
@@ -96,17 +96,17 @@ class Site:
         return web.Response(body=answer.body, headers=answer.headers)
 
     async def _targets(self, request: web.Request) -> web.Response:
-        """Return a page for a browser, which asks for HTML by name; JSON for everybody else."""
-        for_people = "text/html" in request.headers.get("Accept", "") and request.query.get("format") != "json"
+        """Return HTML for a browser, which accepts it by name; JSON for other clients."""
+        html = "text/html" in request.headers.get("Accept", "") and request.query.get("format") != "json"
 
         def draw(snapshot: Snapshot) -> str:
-            if for_people:
+            if html:
                 return status.targets_html(snapshot, self._telemetry_path)
             return json_text(status.targets_json(snapshot))
 
-        body = await self._once(f"/targets {for_people}", request, draw)
+        body = await self._once(f"/targets {html}", request, draw)
         headers = {"Vary": "Accept"}
-        if for_people:
+        if html:
             return _page(body, headers)
         return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)
 
@@ -125,25 +125,25 @@ class Site:
         return web.Response(text=json_text(schema), content_type="application/schema+json")
 
     async def _root(self, request: web.Request) -> web.Response:
-        asked, snapshot = request.query.get("engine", ""), self._exporter.snapshot()
-        # Whatever else is asked for would be drawn as the page of no engine in particular.
-        wanted = asked if asked and asked in {ident(view.key) for view in snapshot.known} else ""
+        engine, snapshot = request.query.get("engine", ""), self._exporter.snapshot()
+        # With any other value the page has no engine selected.
+        selected = engine if engine in {ident(view.key) for view in snapshot.known} else ""
 
         def draw(snapshot: Snapshot) -> str:
-            return status.status_html(snapshot, self._telemetry_path, self._exporter.advice, RUNBOOKS, wanted)
+            return status.status_html(snapshot, self._telemetry_path, self._exporter.advice, RUNBOOKS, selected)
 
-        return _page(await self._once(f"/?{wanted}", request, draw), {})
+        return _page(await self._once(f"/?{selected}", request, draw), {})
 
     async def _once(self, name: str, request: web.Request, draw: Callable[[Snapshot], str]) -> bytes:
-        """Return a document of the newest snapshot, made once of each. Raise Busy."""
+        """Return a document of the newest snapshot, rendered once per snapshot. Raises Busy."""
         drawn = self._drawn.get(name)
         if drawn is None or drawn[0] is not self._exporter.snapshot():
 
             def work() -> tuple[Snapshot, bytes]:
                 snapshot = self._exporter.snapshot()
-                # Whatever names, errors and log lines stand in it: `curl` shows it on a terminal.
+                # Without control characters of names, errors and log lines: `curl` prints it on a terminal.
                 made = snapshot, clean_lines(draw(snapshot)).encode()
-                # Kept here: whoever asks before those who wait for it are told would have it drawn again.
+                # Kept in this thread: a request that arrives before the result is delivered finds it.
                 self._keep(name, made)
                 return made
 
@@ -151,14 +151,14 @@ class Site:
         return drawn[1]
 
     def _keep(self, name: str, made: tuple[Snapshot, bytes]) -> None:
-        """Keep a document, of the last few; called from the one thread that draws."""
+        """Keep the document as one of the last few; called in the thread that draws."""
         self._drawn.pop(name, None)
         self._drawn[name] = made
         while len(self._drawn) > KEPT_PAGES:
             del self._drawn[next(iter(self._drawn))]
 
     async def _runbooks(self, request: web.Request) -> web.Response:
-        # Relative, so that it also works behind a proxy that adds a prefix.
+        # Relative, so that it works behind a proxy that adds a prefix.
         raise web.HTTPFound(f"runbooks/?{request.rel_url.raw_query_string}")
 
     async def _runbook(self, request: web.Request) -> web.Response:
@@ -183,7 +183,7 @@ class Site:
 
 
 def _runbook(name: str, query: Mapping[str, str]) -> tuple[bool, str]:
-    """Whether there is such a runbook, and it or the list of all."""
+    """Return whether the runbook exists, and its page, or that of all runbooks."""
     try:
         return True, runbooks.page_html(name, query)
     except KeyError:
@@ -195,9 +195,9 @@ def _page(body: bytes, headers: dict[str, str]) -> web.Response:
     return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 
 
-def _come_again(status_code: int, why: str) -> web.Response:
-    again = {"Retry-After": str(RETRY_SECONDS)}
-    return web.Response(status=status_code, text=f"{why}: come again\n", headers=again)
+def _retry_later(status_code: int, why: str) -> web.Response:
+    headers = {"Retry-After": str(RETRY_SECONDS)}
+    return web.Response(status=status_code, text=f"{why}: retry later\n", headers=headers)
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

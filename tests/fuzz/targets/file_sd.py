@@ -6,7 +6,7 @@ from random import Random
 from urllib.parse import urlsplit
 
 from kvpressure.config.strict_yaml import ConfigError
-from kvpressure.engines.file_sd import _MEANING, parse_targets
+from kvpressure.engines.file_sd import _LABELS, parse_targets
 from kvpressure.net.addresses import refusal
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import SCALARS, WORDS, altered, files, written
@@ -69,7 +69,7 @@ def make(random: Random) -> bytes:
     for _ in range(1 + random.getrandbits(1)):
         addresses = random.choices(_ADDRESSES[:3] if random.getrandbits(1) else _ADDRESSES, k=1 + random.getrandbits(1))
         values = ("https", "http", "/m", "a", "b", "0,1", "all", "vllm", 131072, 1e400, *SCALARS)
-        labels = {key: random.choice(values) for key in random.sample(list(_MEANING), random.getrandbits(2))}
+        labels = {key: random.choice(values) for key in random.sample(list(_LABELS), random.getrandbits(2))}
         groups.append({"targets": addresses, "labels": labels})
     return written(random, altered(random, groups))
 
@@ -79,6 +79,6 @@ TARGET = Target(
     make=make,
     check=check,
     seeds=lambda: files("config/file_sd"),
-    words=(*WORDS, *(key.encode() for key in _MEANING), *(one.encode() for one in _ADDRESSES)),
+    words=(*WORDS, *(key.encode() for key in _LABELS), *(one.encode() for one in _ADDRESSES)),
     longest_bytes=2500,
 )

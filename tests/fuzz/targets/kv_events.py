@@ -9,7 +9,6 @@ import msgspec
 
 from kvpressure.sources.kv_events.decode import BadBatchError, batch
 from kvpressure.sources.kv_events.ghosts import GhostList
-from kvpressure.sources.kv_events.take import take
 from kvpressure.sources.kv_events.zmtp import Inbox, ProtocolError, message, ready
 from tests.fuzz.target import Target, expect
 
@@ -41,7 +40,7 @@ def check(data: bytes) -> tuple[object, ...]:
             space[: len(part)] = part
             for frames in inbox.received(len(part)):
                 try:
-                    take(ghosts, batch(frames[-1]), 1.0, counts)
+                    ghosts.take(batch(frames[-1]), 1.0, counts)
                 except BadBatchError:
                     bad += 1
     except ProtocolError:

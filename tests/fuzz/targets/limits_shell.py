@@ -10,7 +10,9 @@ import shlex
 from random import Random
 
 from kvpressure.commandline.budget import STEP, Budget, BudgetExceededError
-from kvpressure.commandline.shell import Script, Words, expand, unresolved
+from kvpressure.commandline.options import unresolved
+from kvpressure.commandline.programs import expand
+from kvpressure.commandline.shell import Script, Words
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from kvpressure.cli import main
 from kvpressure.cli.audit import lines
-from kvpressure.cli.report import CleanConsole
+from kvpressure.cli.console import CleanConsole
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.printable import clean
 from kvpressure.tools.audit import Manifests, audit, read

@@ -43,7 +43,7 @@ def triage(first: int, seconds: float) -> Sampled:
             targets = targets_of([server.url], Access(), gpus=False)
             async with Sampler(targets, THRESHOLDS, clock=clock) as sampler:
                 await sample(sampler, seconds)
-                (seen,) = sampler.seen()
+                (seen,) = sampler.sampled()
                 (view,) = seen.engines
                 assert view.diagnosis is not None
                 return Sampled(view.diagnosis.cause, sampler.seconds)
@@ -79,7 +79,7 @@ def test_one_that_refuses_the_connection_is_given_up_within_two_seconds():
         targets = targets_of([":1"], Access(), gpus=False)
         async with Sampler(targets, THRESHOLDS, clock=virtual_time.LoopClock()) as sampler:
             await sample(sampler, 30.0)
-            (seen,) = sampler.seen()
+            (seen,) = sampler.sampled()
             assert seen.problem.startswith("connection refused by http://localhost:1/metrics")
             return sampler.seconds
 
@@ -107,7 +107,7 @@ def behind(body: bytes) -> tuple[Cause, str, list[str]]:
             given = gateways_of(options(gateway.url))
             async with Sampler(targets, THRESHOLDS, clock=clock, gateways=given) as sampler:
                 await sample(sampler, 30.0)
-                ((view,),) = (seen.engines for seen in sampler.seen())
+                ((view,),) = (seen.engines for seen in sampler.sampled())
                 assert view.diagnosis is not None
                 return view.diagnosis.cause, view.diagnosis.grounds, sampler.problems
 
@@ -155,7 +155,7 @@ def with_events(port: int | None) -> tuple[float | None, list[str]]:
             targets = targets_of([engine.url], Access(), gpus=False, kv_events_port=port)
             async with Sampler(targets, THRESHOLDS) as sampler:
                 await sample(sampler, 6.0)
-                ((view,),) = (seen.engines for seen in sampler.seen())
+                ((view,),) = (seen.engines for seen in sampler.sampled())
                 return at(view.derived, "kv_evicted_blocks_total"), sampler.problems
 
     return asyncio.run(run())

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.commandline import shell
 from kvpressure.commandline.budget import NESTING, STEP, Budget, BudgetExceededError
-from kvpressure.commandline.programs import programs
-from kvpressure.commandline.shell import Script, unresolved
-from tests.support.starts import commands, expand, launches
+from kvpressure.commandline.options import unresolved
+from kvpressure.commandline.programs import expand, programs
+from kvpressure.commandline.shell import Script
+from tests.support.starts import commands, launches
 
 SIGNS = "ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"
 
@@ -205,7 +205,7 @@ def test_arguments_of_a_script_are_its_positional_words() -> None:
 
 
 def test_kubernetes_expands_what_is_set_and_leaves_the_rest() -> None:
-    assert expand("$(A) $(B) $$(A) $A", {"A": "1"}) == "1 $(B) $(A) $A"
+    assert expand("$(A) $(B) $$(A) $A", {"A": "1"}, Budget()) == "1 $(B) $(A) $A"
 
 
 def test_scripts_are_found_through_shells_and_eval() -> None:
@@ -261,7 +261,7 @@ def test_no_more_is_made_of_a_script_than_was_paid_for(script: str, env: dict[st
 def test_no_more_is_made_of_an_argument_than_was_paid_for(parts: list[str], value: str, work: int) -> None:
     budget = Budget(work)
     with contextlib.suppress(BudgetExceededError):
-        assert len(shell.expand("".join(parts), {"A": value}, budget)) <= work - budget.left
+        assert len(expand("".join(parts), {"A": value}, budget)) <= work - budget.left
 
 
 @given(st.text(alphabet=SIGNS), st.dictionaries(st.text("AB"), st.text()))

@@ -137,7 +137,7 @@ def test_a_flood_of_values_is_refused_before_it_takes_memory(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [LAUGHS, REPEATED, "a: &x [*x]\n", "x" * (1 << 20) + "x"])
-def test_what_is_too_large_can_be_told_from_what_is_wrong(text: str) -> None:
+def test_what_is_too_large_is_another_error_than_what_is_wrong(text: str) -> None:
     with pytest.raises(TooLargeError):
         load(text, "f")
 
@@ -166,7 +166,7 @@ def test_an_alias_used_within_reason_is_what_it_stands_for() -> None:
     assert load("a: &x {b: 1}\nc: *x\n", "f").data == {"a": {"b": 1}, "c": {"b": 1}}
 
 
-def test_problems_are_in_reading_order_and_told_once() -> None:
+def test_problems_are_in_reading_order_and_reported_once() -> None:
     first, second = Problem("f", 2, "", "x"), Problem("f", 10, "", "y")
     assert ConfigError([second, first, second]).problems == (first, second)
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from kvpressure.config.strict_yaml import ConfigError
-from kvpressure.config.thresholds import ASCENDING, UNITS, Thresholds, load_thresholds, packaged_text
+from kvpressure.config.thresholds import ASCENDING, UNITS, load_thresholds, packaged_text
 from tests.support.expectations import expected, fixtures
 
 
@@ -119,6 +119,8 @@ def test_problems_of_both_files_come_together() -> None:
     assert "preempting_min_ratio.value: must be from 0 to 1, got 3" in found[1]
 
 
-def test_every_field_is_a_threshold_of_a_known_unit() -> None:
-    units = [field.metadata.get("unit") for field in dataclasses.fields(Thresholds) if field.name != "entries"]
-    assert set(units) <= set(UNITS)
+def test_every_threshold_has_a_known_unit_and_its_name_ends_in_it() -> None:
+    thresholds = load_thresholds()
+    assert {entry.unit for entry in thresholds.entries.values()} == set(UNITS)
+    odd = {name for name in thresholds.values if name.rpartition("_")[2] != thresholds.entries[name].unit}
+    assert odd == {"kv_growth_min_r2"}

@@ -8,7 +8,7 @@ from kvpressure.config.settings import CanarySettings, Settings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.daemon.canaries import _asked, canary_times
+from kvpressure.daemon.canaries import _canary_target, canary_times
 from kvpressure.model.view import EngineKey
 from kvpressure.signals.canary import CanaryTimes, CanaryWanted
 
@@ -31,12 +31,12 @@ def test_a_pod_that_was_found_never_gets_the_key():
     settings = CanarySettings(enabled=True, api_key_file=Path("/key"))
     named = Target("t", "http://10.0.0.5:8000", namespace="chat", pod="llama-0")
     found = Target("t", "http://10.0.0.5:8000", namespace="chat", pod="llama-0", container="vllm")
-    assert _asked(WANTED, named, settings).api_key_file == Path("/key")
-    assert _asked(WANTED, found, settings).api_key_file is None
+    assert _canary_target(WANTED, named, settings).api_key_file == Path("/key")
+    assert _canary_target(WANTED, found, settings).api_key_file is None
 
 
 def test_only_one_of_several_ranks_is_named():
     target = Target("t", "http://10.0.0.5:8000")
     several = CanaryWanted(WANTED.key, "vllm", several=True)
-    assert _asked(WANTED, target, CanarySettings()).rank is None
-    assert _asked(several, target, CanarySettings()).rank == "3"
+    assert _canary_target(WANTED, target, CanarySettings()).rank is None
+    assert _canary_target(several, target, CanarySettings()).rank == "3"

@@ -44,7 +44,7 @@ class Follows:
 
 
 async def looks(recommender: Recommender, now: float, *views: EngineView) -> None:
-    recommender.look(now, views, THRESHOLDS)
+    recommender.start_next(now, views, THRESHOLDS)
     if (pending := recommender._pending) is not None:
         await asyncio.wait({pending})
         await asyncio.sleep(0)  # what it calls when it is done

@@ -22,7 +22,7 @@ from tests.support.verdicts import made as polls_with
 pytestmark = pytest.mark.recorded
 
 
-def test_a_churning_batch_of_two_is_told_within_half_a_minute_of_a_cold_start():
+def test_a_churning_batch_of_two_is_reported_within_half_a_minute_of_a_cold_start():
     """A real vLLM: polls fall in step with it, and half of them see the room that a request has just left."""
     polls = [
         line for line in read_trace(FIXTURES / "cold" / "churning-collapse.jsonl.xz") if isinstance(line, TraceLine)
@@ -149,14 +149,14 @@ def test_misleadingly_high_utilization_does_not_hide_kv_pressure():
     assert cause(with_gpu(1.0, **BLOCKED)) is Cause.KV_CACHE_PRESSURE
 
 
-def test_kv_pressure_that_was_told_outlasts_a_pool_that_empties_in_jumps():
+def test_kv_pressure_that_was_named_outlasts_a_pool_that_empties_in_jumps():
     dip = inputs(**QUEUE | {"blocked_ratio": 0.3, "blocked_by_long_ratio": 0.3})
     assert cause(dip, Cause.KV_CACHE_PRESSURE) is Cause.KV_CACHE_PRESSURE
     assert cause(dip, Cause.HEALTHY) is Cause.UNKNOWN
     assert cause(inputs(), Cause.KV_CACHE_PRESSURE) is Cause.HEALTHY
 
 
-HELD = {
+DEFERRED_STREAMS = {
     "demand": 8.0,
     "waiting": 8.0,
     "waiting_ratio": 1.0,
@@ -164,11 +164,11 @@ HELD = {
     "kv_usage_ratio": 0.1,
     "deferred_ratio": 1.0,
 }
-HELD |= {"all_deferred_ratio": 1.0, "unchanged": True, "steadiness": None}
+DEFERRED_STREAMS |= {"all_deferred_ratio": 1.0, "unchanged": True, "steadiness": None}
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("given", "expected"),
     [
         ({}, Cause.IDLE),
         ({"fetching_ratio": 0.0, "deferral": Deferral(connector=True)}, Cause.IDLE),
@@ -177,8 +177,8 @@ HELD |= {"all_deferred_ratio": 1.0, "unchanged": True, "steadiness": None}
     ],
     ids=["streams", "nothing is fetched", "all fetch", "they may fetch"],
 )
-def test_requests_that_are_held_are_idle_streams_only_where_they_fetch_nothing(told, expected):
-    assert cause(inputs(**HELD | told)) is expected
+def test_requests_that_stay_deferred_are_idle_streams_only_where_they_fetch_nothing(given, expected):
+    assert cause(inputs(**DEFERRED_STREAMS | given)) is expected
 
 
 FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0, "slowdown_factor": 1.0}
@@ -202,15 +202,20 @@ def test_a_busy_gpu_does_not_outweigh_what_holds_the_queue(recent, expected):
 def test_who_was_preempted_does_not_wait_for_room_where_there_is_plenty(free, expected):
     """A minute ago, before the server was started anew."""
     lengths = {"prompt_tokens": {"0.95": 800.0}, "output_tokens": {"0.95": 200.0}}
-    told = QUEUE | FITS | {"in_window": True, "in_long_window": True, "kv_usage_ratio": 0.3}
-    assert cause(inputs({"kv_free_tokens": free, **lengths}, **told)) is expected
-    assert cause(inputs({"kv_free_tokens": free}, **told)) is Cause.KV_CACHE_PRESSURE
+    given = QUEUE | FITS | {"in_window": True, "in_long_window": True, "kv_usage_ratio": 0.3}
+    assert cause(inputs({"kv_free_tokens": free, **lengths}, **given)) is expected
+    assert cause(inputs({"kv_free_tokens": free}, **given)) is Cause.KV_CACHE_PRESSURE
     assert (
-        cause(inputs({"kv_free_tokens": 1e6, **lengths}, **told | {"kv_usage_ratio": 0.5})) is Cause.KV_CACHE_PRESSURE
+        cause(inputs({"kv_free_tokens": 1e6, **lengths}, **given | {"kv_usage_ratio": 0.5})) is Cause.KV_CACHE_PRESSURE
     )
 
 
-ASKED = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0}
+NO_REASONS = {
+    "reasons_known": False,
+    "blocked_ratio": 0.0,
+    "blocked_by_long_ratio": 0.0,
+    "blocked_by_longest_ratio": 0.0,
+}
 NOTHING_FITS = {"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9, "blocked_by_longest_ratio": 0.9}
 CROWDED = Deferral(slots=1.0, adapters_oversubscribed=True, slots_taken=True)
 
@@ -238,12 +243,12 @@ CROWDED = Deferral(slots=1.0, adapters_oversubscribed=True, slots_taken=True)
     ],
 )
 def test_where_no_page_says_what_requests_wait_for_it_is_what_there_is_to_wait_for(recent, expected):
-    made = inputs({"kv_capacity_tokens": 50_000.0}, **(QUEUE | ASKED | recent))
+    made = inputs({"kv_capacity_tokens": 50_000.0}, **(QUEUE | NO_REASONS | recent))
     assert cause(made) is expected
 
 
 def test_a_stall_of_what_brings_kv_is_not_a_hang_while_it_still_brought_something():
-    still = QUEUE | ASKED | {"still_seconds": 60.0, "generated_tokens": 0.0}
+    still = QUEUE | NO_REASONS | {"still_seconds": 60.0, "generated_tokens": 0.0}
     stalled = inputs(deferral=Deferral(connector=True, brought_ratio=1.0), **still)
     assert cause(stalled) is Cause.DEFERRED
     assert cause(inputs(deferral=Deferral(connector=True), **still)) is Cause.STUCK
@@ -257,7 +262,7 @@ def test_requests_that_fetch_are_deferred_where_the_engine_says_so(deferred_rati
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("given", "expected"),
     [
         ({"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 2.8}, Cause.COMPUTE_BOUND),
         ({"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 0.3}, Cause.HEALTHY),
@@ -266,13 +271,13 @@ def test_requests_that_fetch_are_deferred_where_the_engine_says_so(deferred_rati
         ({"step_tokens": 3000.0, "prefill_ratio": 0.4, "prefilling": 2.8}, Cause.HEALTHY),
     ],
 )
-def test_a_pod_that_prefills_without_a_pause_is_at_its_limit_though_no_poll_sees_a_request(told, expected):
-    assert cause(inputs(demand=0.0, **told)) is expected
+def test_a_pod_that_prefills_without_a_pause_is_at_its_limit_though_no_poll_sees_a_request(given, expected):
+    assert cause(inputs(demand=0.0, **given)) is expected
 
 
-def test_an_estimate_of_the_work_is_told_and_judges_nothing():
+def test_an_estimate_of_the_work_is_reported_and_judges_nothing():
     work = {"estimated_flops_per_second": 4.2e13, "estimated_memory_bytes_per_second": 1.9e12}
-    told, plain = (judge_all(inputs(derived, **QUEUE)) for derived in (work, {}))
-    assert "42 TFLOP/s and moves 1,900 GB/s" in told["gpu_compute_low"].text
-    assert {name: one.state for name, one in told.items()} == {name: one.state for name, one in plain.items()}
+    given, plain = (judge_all(inputs(derived, **QUEUE)) for derived in (work, {}))
+    assert "42 TFLOP/s and moves 1,900 GB/s" in given["gpu_compute_low"].text
+    assert {name: one.state for name, one in given.items()} == {name: one.state for name, one in plain.items()}
     assert cause(inputs(work, **QUEUE)) is cause(inputs({}, **QUEUE))

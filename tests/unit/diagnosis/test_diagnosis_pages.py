@@ -25,14 +25,14 @@ from tests.support.verdicts import made as polls_with
 pytestmark = pytest.mark.recorded
 
 
-def test_a_cause_must_hold_before_it_is_told_and_then_stays():
+def test_a_cause_must_hold_before_it_is_reported_and_then_stays():
     diagnostician = Diagnostician()
-    told = []
+    causes = []
     for t in range(60):
         made = inputs(**BLOCKED) if t >= 30 else inputs()
-        told.append(diagnostician.diagnose(float(t), made).cause)
-    assert told[29] is Cause.HEALTHY
-    assert told.index(Cause.KV_CACHE_PRESSURE) == 30 + THRESHOLDS.cause_hold_seconds
+        causes.append(diagnostician.diagnose(float(t), made).cause)
+    assert causes[29] is Cause.HEALTHY
+    assert causes.index(Cause.KV_CACHE_PRESSURE) == 30 + THRESHOLDS.cause_hold_seconds
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +51,10 @@ def test_causes_never_flap_faster_than_the_dwell_time_allows(each, states):
     diagnostician = Diagnostician()
     changes, last = [], None
     for t, state in enumerate(states):
-        told = diagnostician.diagnose(float(t), made[state]).cause
-        if last is not None and told is not last:
+        cause = diagnostician.diagnose(float(t), made[state]).cause
+        if last is not None and cause is not last:
             changes.append(t)
-        last = told
+        last = cause
     assert all(b - a >= THRESHOLDS.cause_dwell_seconds for a, b in itertools.pairwise(changes))
 
 
@@ -73,12 +73,12 @@ def test_a_vanished_page_is_unknown_at_once_and_exactly_one_cause_is_ever_one():
 
 def causes_of(name: str, *, keep=lambda index: True, change=lambda page, index: page) -> list[tuple[str, Cause]]:
     pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
-    told = []
+    causes = []
     for index, line in enumerate(lines(name)):
         if keep(index):
             page = change(reader.read(line.page, line.t), index)
-            told += [(line.label, view.diagnosis.cause) for view in pipeline.on_page(FakeTarget(), page)]
-    return told
+            causes += [(line.label, view.diagnosis.cause) for view in pipeline.on_page(FakeTarget(), page)]
+    return causes
 
 
 STEADY = {
@@ -94,17 +94,17 @@ STEADY = {
 
 @pytest.mark.parametrize(("name", "expected"), STEADY.items())
 def test_every_steady_recording_gets_its_cause_after_a_few_polls(name, expected):
-    told = [cause for _, cause in causes_of(name)]
-    assert set(told[8:]) == {expected}
-    assert set(told[:7]) <= {Cause.UNKNOWN, expected}
+    causes = [cause for _, cause in causes_of(name)]
+    assert set(causes[8:]) == {expected}
+    assert set(causes[:7]) <= {Cause.UNKNOWN, expected}
 
 
 @pytest.mark.parametrize("name", STEADY)
 @pytest.mark.parametrize("seed", range(3))
 def test_losing_a_fifth_of_the_polls_changes_no_verdict(name, seed):
     rng = random.Random(seed)
-    told = [cause for _, cause in causes_of(name, keep=lambda index: rng.random() > 0.2)]
-    assert set(told[12:]) <= {STEADY[name]}
+    causes = [cause for _, cause in causes_of(name, keep=lambda index: rng.random() > 0.2)]
+    assert set(causes[12:]) <= {STEADY[name]}
 
 
 def shifted(page: EnginePage, by: float) -> EnginePage:
@@ -141,12 +141,12 @@ def test_a_server_restart_in_the_middle_changes_no_verdict_wrongly(name):
             return page
         return dataclasses.replace(since(page, last), started=(page.started or 0) + 1000)
 
-    told = [cause for _, cause in causes_of(name, change=restart)]
-    assert set(told[8:]) <= {STEADY[name]}
+    causes = [cause for _, cause in causes_of(name, change=restart)]
+    assert set(causes[8:]) <= {STEADY[name]}
 
 
 @pytest.mark.parametrize("cause_name", ["kv_cache_pressure", "concurrency_bound", "host_bound", "stuck"])
-def test_a_simulated_episode_is_told_within_half_a_minute_and_ends_within_one(cause_name):
+def test_a_simulated_episode_is_reported_within_half_a_minute_and_ends_within_one(cause_name):
     pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
     wrong = 0
     began, label = 0.0, ""

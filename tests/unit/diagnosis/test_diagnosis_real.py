@@ -17,7 +17,7 @@ pytestmark = pytest.mark.recorded
 SECONDS_UNTIL_STOP, SECONDS_UNTIL_GOING_ON = 15.0, 165.0
 
 
-def told(name: str) -> list[tuple[float, Diagnosis]]:
+def verdicts_of(name: str) -> list[tuple[float, Diagnosis]]:
     """Every verdict, with the seconds since the first page."""
     pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
     polls = [line for line in read_trace(FIXTURES / "cold" / f"{name}.jsonl.xz") if isinstance(line, TraceLine)]
@@ -34,7 +34,7 @@ def told(name: str) -> list[tuple[float, Diagnosis]]:
     "stuck within 45 s, with what stands still; healthy within 45 s of going on",
 )
 def test_a_stopped_engine_core_is_stuck_within_45_s_and_healthy_within_45_s_of_going_on():
-    verdicts = told("stopped-core")
+    verdicts = verdicts_of("stopped-core")
     stuck = [t for t, one in verdicts if one.cause is Cause.STUCK]
     assert SECONDS_UNTIL_STOP + 30 <= stuck[0] <= SECONDS_UNTIL_STOP + 45
     assert stuck[-1] <= SECONDS_UNTIL_GOING_ON + 45
@@ -48,7 +48,7 @@ def test_a_stopped_engine_core_is_stuck_within_45_s_and_healthy_within_45_s_of_g
 
 def test_an_encoder_under_load_has_no_decode_batch_and_so_none_that_collapsed():
     """Its page shows nobody running and a queue, and not one generated token, for ever."""
-    verdicts = told("embedding-flood")
+    verdicts = verdicts_of("embedding-flood")
     assert {one.cause for _, one in verdicts} <= {Cause.UNKNOWN, Cause.HEALTHY, Cause.COMPUTE_BOUND}
     for _, one in verdicts:
         assert one.symptoms["batch_collapse"].state is not True

@@ -57,7 +57,7 @@ def test_a_batch_has_collapsed_when_demand_exceeds_it_and_it_is_tiny_or_half_of_
     assert judge_all(made)["batch_collapse"].state is expected
 
 
-def test_every_evidence_says_in_words_what_was_seen():
+def test_every_evidence_says_in_words_what_was_observed():
     for evidence in judge_all(with_gpu(0.2, **BLOCKED)).values():
         assert len(evidence.text) > 5
         assert (evidence.value is None) or (evidence.threshold is not None)

@@ -32,7 +32,7 @@ FIRST = {
     "vllm:prompt_tokens_by_source_total": "0.16",
     "vllm:engine_sleep_state": "0.12",
 }
-"""Since when a version that was looked at exports it; `kv_fetch` was seen in a wheel of 0.32."""
+"""Since when a version that was looked at exports it; `kv_fetch` is in a wheel of 0.32."""
 
 
 def number(version: str) -> tuple[int, ...]:
@@ -67,8 +67,8 @@ def test_every_row_names_signals_and_series_that_the_runtime_has(runtime):
     for feature in runtime.evidence:
         assert set(feature.signals) <= known, feature
         assert set(feature.series) <= read, feature
-        asked = {name for rule in TABLE for name in rule.when.evidence}
-        assert asked & set(feature.signals), f"no rule asks for {feature.what}"
+        used = {name for rule in TABLE for name in rule.when.evidence}
+        assert used & set(feature.signals), f"no rule uses {feature.what}"
         assert not feature.how.endswith(".")
 
 
@@ -87,13 +87,13 @@ def test_what_the_page_of_a_version_has_is_not_missing(version):
     (engine,) = PageReader().read(made(version), 1.0).engines
     has = frozenset({*engine.gauges, *engine.counters})
     # A queue that nobody can explain where the page does not tell what it waits for, and one that was put off.
-    told = lacking(inputs(reasons_known=False), signals=has) | lacking(inputs(deferred_ratio=1.0), signals=has)
-    assert ("vllm:num_requests_waiting_by_reason" in told) is (version == "0.12.0")
-    assert ("vllm:num_requests_kv_fetch_by_stage" in told) is (version != "0.33.0")
-    assert "vllm:engine_sleep_state" not in told
+    named = lacking(inputs(reasons_known=False), signals=has) | lacking(inputs(deferred_ratio=1.0), signals=has)
+    assert ("vllm:num_requests_waiting_by_reason" in named) is (version == "0.12.0")
+    assert ("vllm:num_requests_kv_fetch_by_stage" in named) is (version != "0.33.0")
+    assert "vllm:engine_sleep_state" not in named
 
 
-def test_an_old_version_is_told_to_lack_the_reasons_and_a_new_one_is_not():
+def test_an_old_version_is_reported_to_lack_the_reasons_and_a_new_one_is_not():
     old, new = (last(f"kv-collapse-{version}").missing for version in ("0.12.0", "0.33.0"))
     assert [one.how for one in old if "reason" in "".join(one.series)] == ["vLLM 0.21 and later export it"]
     assert not [one for one in new if "reason" in "".join(one.series)]
@@ -128,10 +128,10 @@ def test_a_rule_that_could_not_be_judged_is_what_is_missing_and_one_that_was_dec
     assert busy not in {one.what for one in missing(at_cap)}, "a cap does, busy or not"
 
 
-def test_a_calm_verdict_asks_for_no_other_source():
-    told = {one.what for one in missing(inputs(waiting_ratio=0.6, blocked_ratio=0.0))}
+def test_a_calm_verdict_needs_no_other_source():
+    named = {one.what for one in missing(inputs(waiting_ratio=0.6, blocked_ratio=0.0))}
     assert rule(inputs(waiting_ratio=0.6, blocked_ratio=0.0)).id == "healthy.passing_queue"
-    assert not told & {one.missing.what for one in SOURCES}
+    assert not named & {one.missing.what for one in SOURCES}
 
 
 def test_the_json_says_what_is_missing_and_how_to_get_it():

@@ -127,16 +127,16 @@ def test_a_queue_drains_where_fewer_wait_than_over_the_whole_window():
 FILLS = {"kv_exhaustion_seconds": 60.0}
 
 
-class Seen(NamedTuple):
+class Winners(NamedTuple):
     wins: dict[str, str]
     """Where each rule won first, by its id."""
     together: dict[tuple[str, str], str]
-    """Where two rules held at once, in the order of the table."""
+    """Where two rules were true at once, in the order of the table."""
 
 
 @pytest.fixture(scope="module")
-def seen() -> Seen:
-    found, name = Seen({}, {}), ""
+def winners() -> Winners:
+    found, name = Winners({}, {}), ""
 
     def watched(now: Facts) -> Judged:
         judged = judge(now)
@@ -183,8 +183,8 @@ def test_a_rule_speaks_the_vocabulary(rule):
 
 
 def test_every_detail_has_a_rule():
-    told = {(rule.cause, rule.detail) for rule in TABLE}
-    assert {(cause, detail) for cause, details in DETAILS.items() for detail in details} <= told
+    named = {(rule.cause, rule.detail) for rule in TABLE}
+    assert {(cause, detail) for cause, details in DETAILS.items() for detail in details} <= named
 
 
 @pytest.mark.parametrize("row", OVERLAPS, ids=lambda row: row.why[:40])
@@ -194,13 +194,13 @@ def test_a_row_of_overlaps_is_of_rules_in_the_order_of_the_table(row):
     assert row.why.endswith(".")
 
 
-def test_rules_that_held_together_are_listed_with_the_reason_of_which_wins(seen):
-    unlisted = {pair: name for pair, name in seen.together.items() if not any(row.covers(*pair) for row in OVERLAPS)}
+def test_rules_that_are_true_together_are_listed_with_the_reason_of_which_wins(winners):
+    unlisted = {pair: name for pair, name in winners.together.items() if not any(row.covers(*pair) for row in OVERLAPS)}
     assert unlisted == {}, "add a row to tests/support/overlaps.py, or mend a predicate"
 
 
-def test_every_rule_wins_on_a_recording_or_says_why_it_does_not(seen):
-    unproven = {name for name in PRECEDENCE if name not in seen.wins}
+def test_every_rule_wins_on_a_recording_or_says_why_it_does_not(winners):
+    unproven = {name for name in PRECEDENCE if name not in winners.wins}
     assert unproven - set(WINS_NOWHERE) == set(), "no recording shows these rules, and no reason is given"
     assert set(WINS_NOWHERE) - unproven == set(), "a recording shows these rules now: take them off the list"
     assert all(WINS_NOWHERE.values())

@@ -31,7 +31,7 @@ def test_and_or_and_not_are_those_of_kleene(any_facts, one, other):
     assert (~both).state(any_facts) is (~saying(one) | ~saying(other)).state(any_facts)
 
 
-def test_what_is_missing_is_what_is_asked_first_of_what_is_not_known(any_facts):
+def test_what_is_missing_is_that_of_the_first_unknown_part(any_facts):
     unknown, later = saying(None, "first"), saying(None, "second")
     assert (saying(True) & unknown & later).lacks(any_facts) == {"first"}
     assert (saying(False) & unknown).lacks(any_facts) == frozenset()
@@ -47,14 +47,14 @@ def test_what_is_not_known_may_be_taken_as_something_and_lacks_nothing_then(any_
     assert saying(True).known_true().state(any_facts) is True
 
 
-def test_a_question_is_asked_once_and_not_at_all_after_what_decides(any_facts):
-    asked: list[str] = []
+def test_a_predicate_is_computed_once_and_not_at_all_after_what_decides(any_facts):
+    evaluated: list[str] = []
 
-    def asks(name: str, answer: bool) -> Predicate:
-        return fact()(lambda _: asked.append(name) or answer)
+    def recorded(name: str, answer: bool) -> Predicate:
+        return fact()(lambda _: evaluated.append(name) or answer)
 
-    one, other = asks("one", True), asks("other", False)
-    whole = Shared(one & other & asks("never", True))
+    one, other = recorded("one", True), recorded("other", False)
+    whole = Shared(one & other & recorded("never", True))
     assert whole.state(any_facts) is whole.state(any_facts) is False
     assert one.state(any_facts) is True
-    assert asked == ["one", "other"]
+    assert evaluated == ["one", "other"]

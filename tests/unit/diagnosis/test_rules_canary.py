@@ -20,9 +20,9 @@ FROZEN = {"frozen_seconds": 40.0}
 def judged(state: bool | None, seconds: int = 10, **recent: object) -> Diagnosis:
     """The verdict after so many polls on the same evidence."""
     made = inputs(**recent)  # type: ignore[arg-type]
-    asked = dataclasses.replace(made, external_evidence={CANARY_UNANSWERED: OutsideEvidence(state, "what happened")})
+    judged = dataclasses.replace(made, external_evidence={CANARY_UNANSWERED: OutsideEvidence(state, "what happened")})
     diagnostician = Diagnostician()
-    return [diagnostician.diagnose(float(t), asked) for t in range(seconds)][-1]
+    return [diagnostician.diagnose(float(t), judged) for t in range(seconds)][-1]
 
 
 def test_an_idle_page_and_no_answer_is_stuck_and_says_so():
@@ -61,16 +61,16 @@ def test_evidence_that_is_missing_names_the_setting_until_it_is_on():
     ],
 )
 def test_what_is_left_of_a_frozen_page_after_the_answer(state, pressed, cause, detail):
-    told = {CANARY_UNANSWERED: OutsideEvidence(state, ""), "cpu_pressed": OutsideEvidence(pressed, "")}
-    won = rule(dataclasses.replace(inputs(**FROZEN), external_evidence=told))
+    evidence = {CANARY_UNANSWERED: OutsideEvidence(state, ""), "cpu_pressed": OutsideEvidence(pressed, "")}
+    won = rule(dataclasses.replace(inputs(**FROZEN), external_evidence=evidence))
     assert (won.cause, won.detail) == (cause, detail)
 
 
 @pytest.mark.parametrize("state", [True, False, None])
 def test_a_cache_full_of_blocks_that_nobody_fetches_stays_what_it_is_whatever_is_answered(state):
     stranded = inputs(still_seconds=40.0, blocked_ratio=1.0, blocked_by_long_ratio=1.0)
-    told = {CANARY_UNANSWERED: OutsideEvidence(state, "")}
-    assert rule(dataclasses.replace(stranded, external_evidence=told)).id == "kv.stranded"
+    evidence = {CANARY_UNANSWERED: OutsideEvidence(state, "")}
+    assert rule(dataclasses.replace(stranded, external_evidence=evidence)).id == "kv.stranded"
 
 
 def test_what_stands_still_for_a_moment_is_stuck_where_nobody_answers():
@@ -79,6 +79,6 @@ def test_what_stands_still_for_a_moment_is_stuck_where_nobody_answers():
     assert judged(None, **began).cause is not Cause.STUCK
 
 
-def test_where_nobody_is_asked_there_is_no_such_symptom():
+def test_where_no_request_is_sent_there_is_no_such_symptom():
     made: Inputs = inputs()
     assert CANARY_UNANSWERED not in Diagnostician().diagnose(0.0, made).symptoms

@@ -24,7 +24,7 @@ from tests.support.verdicts import LAB, THRESHOLDS, grounds, inputs, rule, views
 pytestmark = pytest.mark.recorded
 
 EVERY = sorted((*LAB.glob("*.xz"), *(LAB / "apart").glob("*.xz")))
-TOLD = {
+EXPECTED = {
     "deferred-lora-0.33.0": (Cause.DEFERRED, "lora_slots"),
     "deferred-remote-0.33.0": (Cause.DEFERRED, "external_kv"),
     "paused-keep-0.33.0": (Cause.PAUSED, "pause_call"),
@@ -56,20 +56,20 @@ def verdicts(path: Path) -> list[Diagnosis]:
     return [view.diagnosis for view in views(path) if view.diagnosis is not None]
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_recording_ends_with_the_detail_of_what_happened_in_it(name: str):
     last = verdicts(LAB / f"{name}.jsonl.xz")[-1]
-    assert (last.cause, last.detail) == TOLD[name]
+    assert (last.cause, last.detail) == EXPECTED[name]
     assert bool(last.grounds) == bool(last.detail)
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
 def test_every_detail_is_a_word_of_its_cause_and_none_flaps(path: Path):
-    told = verdicts(path)
-    assert all(one.detail in {"", *DETAILS[one.cause]} for one in told)
+    named = verdicts(path)
+    assert all(one.detail in {"", *DETAILS[one.cause]} for one in named)
     changes = [
         after.t
-        for before, after in pairwise(told)
+        for before, after in pairwise(named)
         if after.cause is before.cause and before.detail and after.detail != before.detail
     ]
     assert all(b - a >= THRESHOLDS.cause_hold_seconds for a, b in pairwise(changes))
@@ -78,11 +78,11 @@ def test_every_detail_is_a_word_of_its_cause_and_none_flaps(path: Path):
 
 def test_a_hung_engine_says_what_stands_still_and_since_when_also_beyond_the_window():
     last = verdicts(LAB / "stuck-hang-0.33.0.jsonl.xz")[-1]
-    told = [one for one in verdicts(LAB / "stuck-hang-0.33.0.jsonl.xz") if one.cause is Cause.STUCK]
+    named = [one for one in verdicts(LAB / "stuck-hang-0.33.0.jsonl.xz") if one.cause is Cause.STUCK]
     assert "generated tokens" in last.grounds
     assert "the use of the KV cache" in last.grounds
     assert "8 requests run, 0 wait" in last.grounds
-    began = {one.grounds.partition("since ")[2].partition(" UTC")[0] for one in told}
+    began = {one.grounds.partition("since ")[2].partition(" UTC")[0] for one in named}
     assert len(began) == 1, "the time at which it stopped does not move"
 
 
@@ -126,13 +126,13 @@ def test_what_is_waited_for_is_named_only_where_nothing_else_can_be_it(found, fe
 
 def test_without_the_reasons_for_waiting_a_connector_is_named_by_what_it_brings():
     found = Deferral(connector=True, brought_ratio=0.8, offload=True)
-    told = grounds(inputs(deferral=found, **NO_REASONS))
-    assert told == ("offload", "80% of the prompts' tokens come from elsewhere; an offload tier is in use.")
+    text = grounds(inputs(deferral=found, **NO_REASONS))
+    assert text == ("offload", "80% of the prompts' tokens come from elsewhere; an offload tier is in use.")
 
 
 def test_without_the_reasons_for_waiting_what_is_left_has_no_word():
-    told = grounds(inputs(deferral=NOTHING_ELSE, **NO_REASONS, waited_steps=640.0, prefilling=0.0))
-    assert told == ("", "They fit, and wait for 640 steps: for a grammar, or behind one that a limit holds back.")
+    text = grounds(inputs(deferral=NOTHING_ELSE, **NO_REASONS, waited_steps=640.0, prefilling=0.0))
+    assert text == ("", "They fit, and wait for 640 steps: for a grammar, or behind one that a limit holds back.")
 
 
 def test_without_a_word_the_grounds_say_between_what_it_is():
@@ -164,9 +164,9 @@ def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
     made = inputs(
         {"requests_running_max": 24.0}, at_cap=True, step_tokens=40.0, kv_usage_ratio=usage, blocked_ratio=0.0
     )
-    detail, told = grounds(made)
+    detail, text = grounds(made)
     assert detail == "sequence_cap"
-    assert ("a watermark would look the same" in told) == (usage > 0.9)
+    assert ("a watermark would look the same" in text) == (usage > 0.9)
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
         ({"blocked_ratio": 1.0, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
     ],
 )
-def test_how_the_cache_is_short_is_told(recent, expected):
+def test_how_the_cache_is_short_is_reported(recent, expected):
     assert word(Cause.KV_CACHE_PRESSURE, inputs(**recent)) == expected
 
 
 def test_preemption_says_what_it_throws_out_where_that_is_known():
     thrown = {"burst_count": 3, "request_ratio": 0.3, "kv_usage_ratio": 0.6}
-    told = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **thrown))["preempting"].text
-    assert told == "preemptions per request served: 30%; about 1,234 tokens of KV cache lost to it per second"
+    text = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **thrown))["preempting"].text
+    assert text == "preemptions per request served: 30%; about 1,234 tokens of KV cache lost to it per second"
     assert "lost to it" not in judge_all(inputs(**thrown, blocked_ratio=None))["preempting"].text
 
 
@@ -213,7 +213,7 @@ HELD_UP = {"prefill_ratio": 0.99, "step_tokens": 900.0, "held_up_ratio": 0.6, "p
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("given", "expected"),
     [
         ({}, "compute.prefill"),
         ({"held_up_ratio": 0.3}, "healthy.served"),
@@ -222,9 +222,9 @@ HELD_UP = {"prefill_ratio": 0.99, "step_tokens": 900.0, "held_up_ratio": 0.6, "p
         ({"waiting": 5.0, "waiting_ratio": 1.0, "at_cap": True}, "concurrency.sequence_cap"),
     ],
 )
-def test_long_prompts_that_hold_up_those_who_decode_are_compute(asked, expected):
+def test_long_prompts_that_hold_up_those_who_decode_are_compute(given, expected):
     quiet = {"waiting": 0.0, "waiting_ratio": 0.0, **FITS}
-    assert rule(inputs(**(quiet | HELD_UP | asked))).id == expected
+    assert rule(inputs(**(quiet | HELD_UP | given))).id == expected
 
 
 def test_the_grounds_say_how_much_of_the_time_prompts_take():
@@ -236,7 +236,7 @@ def test_the_grounds_say_how_much_of_the_time_prompts_take():
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("given", "expected"),
     [
         ({}, "compute.decode_bandwidth"),
         ({"slowdown_factor": 2.2, "step_tokens": 60.0}, "compute.decode"),
@@ -247,12 +247,12 @@ def test_the_grounds_say_how_much_of_the_time_prompts_take():
         ({"waiting": 5.0, "waiting_ratio": 1.0, "blocked_by_longest_ratio": 1.0}, "kv.longest"),
     ],
 )
-def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_bandwidth(asked, expected):
+def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_bandwidth(given, expected):
     decoding = {"prefill_ratio": 0.1, "step_tokens": 25.0, "slowdown_factor": 2.5, "kv_usage_ratio": 0.6}
-    found = inputs(**({"waiting": 0.0, "waiting_ratio": 0.0} | FITS | decoding | asked))
+    found = inputs(**({"waiting": 0.0, "waiting_ratio": 0.0} | FITS | decoding | given))
     found = replace(found, step_tokens_baseline=20.0, kv_usage_baseline=0.2)
     assert rule(found).id == expected
-    if not asked:
+    if not given:
         assert grounds(found)[1] == (
             "Steps that decode take 2.5 times as long as healthy ones and read 3.0 times as much context; generated "
             "tokens have not grown with it."
@@ -260,7 +260,7 @@ def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_b
 
 
 @pytest.mark.parametrize("by", DETAILS[Cause.PAUSED])
-def test_who_paused_it_is_told(by):
+def test_the_detail_says_how_it_was_paused(by):
     assert word(Cause.PAUSED, inputs(paused_by=by)) == by
 
 
@@ -272,7 +272,7 @@ def test_who_paused_it_is_told(by):
         ({"still_seconds": 20.0}, "nothing_runs"),
     ],
 )
-def test_how_it_is_stuck_is_told(seconds, expected):
+def test_how_it_is_stuck_is_reported(seconds, expected):
     assert word(Cause.STUCK, inputs(kv_usage_ratio=0.3, **seconds)) == expected
 
 
@@ -291,7 +291,7 @@ def test_unknown_says_what_is_missing(recent, derived, expected):
     assert word(Cause.UNKNOWN, inputs(derived, **recent)) == expected
 
 
-def test_a_watermark_is_told_with_how_much_it_keeps():
+def test_a_watermark_is_reported_with_how_much_it_keeps():
     made = inputs({"kv_free_tokens": 96.0}, {"kv_watermark_ratio": 0.1}, blocked_ratio=0.9, by_watermark_ratio=0.8)
     assert grounds(made) == (
         "watermark",
@@ -302,27 +302,27 @@ def test_a_watermark_is_told_with_how_much_it_keeps():
 def test_declared_to_vllm_it_reaches_the_verdict_on_a_recording():
     path = LAB / "kv-watermark-long-0.33.0.jsonl.xz"
     declared = [DeclaredLimit("kv_watermark_ratio", 0.05, "--watermark=0.05")]
-    told = {limits is not None: [] for limits in (None, declared)}
+    details = {limits is not None: [] for limits in (None, declared)}
     for limits in (None, declared):
         for item in Replay(ReplayTarget("t", limits=limits), THRESHOLDS).views(path):
             assert not isinstance(item, TraceError)
-            told[limits is not None] += [view.diagnosis.detail for view in item[1] if view.diagnosis]
-    assert told[False].count("watermark") == 0
-    assert told[True].count("watermark") > len(told[True]) / 4
+            details[limits is not None] += [view.diagnosis.detail for view in item[1] if view.diagnosis]
+    assert details[False].count("watermark") == 0
+    assert details[True].count("watermark") > len(details[True]) / 4
 
 
-def test_a_detail_is_held_as_long_as_a_cause_is_and_empty_gives_way_at_once():
+def test_a_detail_stays_as_long_as_a_cause_does_and_empty_gives_way_at_once():
     """The symptom under it comes and goes with every request that ends."""
     blocked = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=0, request_ratio=0.0)
     preempting = inputs(
         blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=3, request_ratio=0.3, kv_usage_ratio=0.6
     )
-    engine, told = Diagnostician(), []
+    engine, details = Diagnostician(), []
     for t in range(40):
         odd = t in (20, 21) or t >= 30
-        told.append(engine.diagnose(float(t), preempting if odd else blocked).detail)
-    assert set(told[:30]) == {"admission"}
-    assert told[33:] == ["admission"] * 1 + ["preemption"] * 6
+        details.append(engine.diagnose(float(t), preempting if odd else blocked).detail)
+    assert set(details[:30]) == {"admission"}
+    assert details[33:] == ["admission"] * 1 + ["preemption"] * 6
 
 
 @pytest.mark.parametrize(
@@ -332,6 +332,6 @@ def test_a_prefill_engine_whose_prompts_are_read_at_once_lacks_cache_of_its_own(
     ratio: float, seconds: float, detail: str
 ):
     polls = inputs({"kv_capacity_tokens": 10_000.0}, blocked_ratio=0.9, reasons_known=True)
-    held = Transfer(PREFILL, held_tokens=4000.0, held_ratio=ratio, held_seconds=seconds)
-    assert rule(replace(polls, window=replace(polls.window, transfer=held))).detail == detail
+    transfer = Transfer(PREFILL, held_tokens=4000.0, held_ratio=ratio, held_seconds=seconds)
+    assert rule(replace(polls, window=replace(polls.window, transfer=transfer))).detail == detail
     assert rule(polls).detail == "admission"

@@ -26,11 +26,11 @@ NOBODY_WAITS = {"waiting": 0.0, "waiting_ratio": 0.0, "demand": 4.0, "kv_usage_r
 BLOCKED = {"kv_usage_ratio": 0.9, "blocked_ratio": 1.0}
 
 
-def evicting(share: float = 0.4, recomputed: float = 0.75, **asked: object) -> Inputs:
-    """Polls that show what is `asked`, and evictions that take a `share` of the time."""
-    found = inputs(**(asked or NOBODY_WAITS))
-    told = replace(EVICTED, time_ratio=share, lasting_time_ratio=share, recomputed_ratio=recomputed)
-    return replace(found, window=replace(found.window, eviction=told))
+def evicting(share: float = 0.4, recomputed: float = 0.75, **given: object) -> Inputs:
+    """Polls that show what is `given`, and evictions that take a `share` of the time."""
+    found = inputs(**(given or NOBODY_WAITS))
+    eviction = replace(EVICTED, time_ratio=share, lasting_time_ratio=share, recomputed_ratio=recomputed)
+    return replace(found, window=replace(found.window, eviction=eviction))
 
 
 def test_where_nobody_waits_eviction_is_the_detail():
@@ -52,7 +52,7 @@ def test_of_those_that_do_not_fit_alone_nothing_more_is_said():
     assert "evicted" not in grounds(evicting(share=0.1, **BLOCKED))[1]
 
 
-def test_eviction_is_told_at_once_for_what_it_takes_has_lasted_and_another_cause_is_not():
+def test_eviction_is_reported_at_once_for_what_it_takes_has_lasted_and_another_cause_is_not():
     diagnostician = Diagnostician()
     diagnostician.diagnose(0.0, inputs(**NOBODY_WAITS))
     assert diagnostician.diagnose(60.0, inputs(**BLOCKED, waiting=5.0, waiting_ratio=1.0, demand=9.0)).cause is (
@@ -98,10 +98,10 @@ PROMPTS = {"demand": 0.2, "waiting": 0.0, "waiting_ratio": 0.0}
 PROMPTS |= {"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 2.8}
 
 
-def computing(told: Eviction) -> Inputs:
+def computing(eviction: Eviction) -> Inputs:
     """Polls of steps full of prompts, and what is known of evictions."""
     found = inputs(**PROMPTS)
-    return replace(found, window=replace(found.window, eviction=told))
+    return replace(found, window=replace(found.window, eviction=eviction))
 
 
 def test_where_nothing_tells_what_was_here_before_eviction_is_no_verdict_and_what_would_tell_is_named():
@@ -113,8 +113,8 @@ def test_where_nothing_tells_what_was_here_before_eviction_is_no_verdict_and_wha
 def test_a_calm_verdict_names_kv_events_alone_of_other_sources_and_only_where_prompts_may_be_evicted():
     def missing(share: float) -> list[str]:
         found = inputs(**NOBODY_WAITS, prefilling=share)
-        told = Eviction(turnover_seconds=9.0, hit_ratio=0.1)
-        said = Diagnostician().diagnose(1.0, replace(found, window=replace(found.window, eviction=told)))
+        eviction = Eviction(turnover_seconds=9.0, hit_ratio=0.1)
+        said = Diagnostician().diagnose(1.0, replace(found, window=replace(found.window, eviction=eviction)))
         assert said.cause is Cause.HEALTHY
         return [one.what for one in said.missing]
 
@@ -131,8 +131,8 @@ def test_a_past_that_shows_no_eviction_leaves_nothing_to_ask():
 
 
 def test_sessions_that_other_replicas_find_are_named_as_routing():
-    told = Eviction(turnover_seconds=300.0, hit_ratio=0.1, hit_ratio_elsewhere=0.8)
-    found = Diagnostician().diagnose(1.0, computing(told))
+    eviction = Eviction(turnover_seconds=300.0, hit_ratio=0.1, hit_ratio_elsewhere=0.8)
+    found = Diagnostician().diagnose(1.0, computing(eviction))
     assert found.cause is Cause.COMPUTE_BOUND
     assert "80% at other replicas" in found.grounds
     assert "routing" in found.grounds

@@ -97,8 +97,8 @@ def test_a_gateway_that_holds_back_where_nothing_explains_it_keeps_to_a_limit_of
     found = view({**BUSY, "kv_usage": usage}, report(kv_usage_ratio=usage))
     assert verdict(found) == (Cause.CONCURRENCY_BOUND, "held_at_gateway")
     assert found.diagnosis is not None
-    told = advise(found.diagnosis, found.derived, found.limits, Place(), THRESHOLDS, observed=found.observed)
-    assert "gateway" in told[0].title
+    advice = advise(found.diagnosis, found.derived, found.limits, Place(), THRESHOLDS, observed=found.observed)
+    assert "gateway" in advice[0].title
 
 
 def test_where_the_engines_own_queues_hold_it_back_they_are_judged_by_that_queue():
@@ -137,10 +137,10 @@ def test_a_gateway_that_does_not_report_the_use_of_caches_is_judged_by_the_engin
 @pytest.mark.parametrize("depth", [0.0, 5.0, 50.0, None])
 @pytest.mark.parametrize("queue", [1.0, 46.0])
 def test_no_engine_with_a_queue_in_front_is_healthy_or_idle(gauges, usage, depth, queue):
-    told = report(kv_usage_ratio=usage, engine_queue_requests=depth, queue_requests=queue)
+    gateway = report(kv_usage_ratio=usage, engine_queue_requests=depth, queue_requests=queue)
     for own in (0.0, 1.0):
         waiting = {**gauges, "waiting": own, "waiting_capacity": own}
-        assert verdict(view(waiting, told, seconds=40))[0] not in {Cause.HEALTHY, Cause.IDLE}
+        assert verdict(view(waiting, gateway, seconds=40))[0] not in {Cause.HEALTHY, Cause.IDLE}
 
 
 @pytest.mark.parametrize(

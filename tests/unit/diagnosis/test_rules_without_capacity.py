@@ -15,7 +15,7 @@ def cause(**recent: float | bool | None) -> Cause:
 
 
 @pytest.mark.parametrize(
-    ("recent", "told"),
+    ("recent", "expected"),
     [
         ({}, Cause.UNKNOWN),
         ({"waiting_ratio": 0.6}, Cause.HEALTHY),
@@ -26,13 +26,13 @@ def cause(**recent: float | bool | None) -> Cause:
     ],
     ids=["all wait all the time", "a queue that comes and goes", "full", "at a cap", "learned", "put off"],
 )
-def test_a_queue_before_a_pool_of_no_known_size(recent: dict[str, float | bool], told: Cause) -> None:
-    assert cause(**recent) is told
+def test_a_queue_before_a_pool_of_no_known_size(recent: dict[str, float | bool], expected: Cause) -> None:
+    assert cause(**recent) is expected
 
 
-@pytest.mark.parametrize(("usage", "told"), [(0.89, Cause.KV_CACHE_PRESSURE), (0.3, Cause.STUCK)])
-def test_nothing_runs_beside_a_cache_that_is_held_because_of_it(usage: float, told: Cause) -> None:
-    assert cause(kv_usage_ratio=usage, demand=10.0, generated_tokens=0.0, still_seconds=60.0) is told
+@pytest.mark.parametrize(("usage", "expected"), [(0.89, Cause.KV_CACHE_PRESSURE), (0.3, Cause.STUCK)])
+def test_nothing_runs_beside_a_cache_without_room_because_of_it(usage: float, expected: Cause) -> None:
+    assert cause(kv_usage_ratio=usage, demand=10.0, generated_tokens=0.0, still_seconds=60.0) is expected
 
 
 def test_what_is_missing_is_said() -> None:

@@ -80,7 +80,7 @@ def test_nothing_known_is_no_confidence_even_where_it_counts_nothing() -> None:
 
 
 @pytest.mark.parametrize(("usage", "higher"), [(0.99, False), (1.0, True)])
-def test_a_limit_of_one_asks_for_the_last_block(usage: float, higher: bool) -> None:
+def test_a_limit_of_one_needs_the_last_block(usage: float, higher: bool) -> None:
     before = scoring.score(made("kv_saturated_min_ratio: 1", blocked_ratio=1.0, kv_usage_ratio=0.6))
     after = scoring.score(made("kv_saturated_min_ratio: 1", blocked_ratio=1.0, kv_usage_ratio=usage))
     assert before is not None

@@ -99,6 +99,6 @@ def test_hits_of_larger_pools_by_kv_events_are_what_predictions_start_from():
     assert view.observed is not None
     found = {one.factor: one.ratio for one in view.observed.hits_by_pool}
     assert found[2.0] == pytest.approx(0.2 + 0.8 * 0.4, abs=0.02)
-    told = view.derived["prefix_cache_hit_ratio_by_pool"]
-    assert isinstance(told, Mapping)
-    assert found == pytest.approx({float(pool): ratio for pool, ratio in told.items()})
+    by_pool = view.derived["prefix_cache_hit_ratio_by_pool"]
+    assert isinstance(by_pool, Mapping)
+    assert found == pytest.approx({float(pool): ratio for pool, ratio in by_pool.items()})

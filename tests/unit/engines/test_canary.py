@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from kvpressure.engines.canary import AskedEngine, CanarySource
+from kvpressure.engines.canary import CanarySource, CanaryTarget
 from kvpressure.model.samples import CanaryReport, CanaryResult
 from kvpressure.net.schedule import SystemClock
 from kvpressure.runtimes.registry import named
@@ -19,8 +19,8 @@ VLLM, SGLANG = named("vllm").asking, named("sglang").asking
 
 
 async def ask(url: str, *, rank: str | None = None, asking=VLLM, seconds: float = 10.0) -> CanaryReport:
-    engine = AskedEngine(Target(url), "m", asking, rank)  # type: ignore[arg-type]
-    return await CanarySource(engine, SystemClock(), deadline_seconds=seconds).ask()
+    engine = CanaryTarget(Target(url), "m", asking, rank)  # type: ignore[arg-type]
+    return await CanarySource(engine, SystemClock(), deadline_seconds=seconds).send()
 
 
 @pytest.mark.parametrize("rank", ["a\r\nX-Evil: 1", "", "٣", "-1"])
@@ -42,8 +42,8 @@ async def test_where_no_header_names_a_rank_several_cannot_be_asked():
 async def test_the_api_is_beside_the_page_wherever_its_runtime_has_that(prefix: str, asked: str):
     asking = named("trtllm").asking
     async with FaultServer(error()) as server:
-        engine = AskedEngine(Target(server.url, path=prefix + asking.page), "m", asking)  # type: ignore[arg-type]
-        await CanarySource(engine, SystemClock(), deadline_seconds=10.0).ask()
+        engine = CanaryTarget(Target(server.url, path=prefix + asking.page), "m", asking)  # type: ignore[arg-type]
+        await CanarySource(engine, SystemClock(), deadline_seconds=10.0).send()
         assert [request.path for request in server.requests][:1] == [asked]
 
 

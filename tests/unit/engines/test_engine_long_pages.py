@@ -74,7 +74,7 @@ def test_a_long_page_is_learned_once() -> None:
 )
 def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvpressure.promtext.lines._pair", lambda name, value: (name.decode(), value.decode()))
-    monkeypatch.setattr("kvpressure.promtext.lines._one", lambda head, series: (head, series))
+    monkeypatch.setattr("kvpressure.promtext.lines._shared", lambda head, series: (head, series))
     page = hostile(0)[: 1 * MIB].rpartition(b"\n")[0] + b"\n"
     memory = Memory()
     ordinary, learned = counted(memory)
@@ -90,7 +90,7 @@ def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monke
 
 
 def test_what_is_held_is_about_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvpressure.promtext.lines._one", lambda head, series: (head, series))
+    monkeypatch.setattr("kvpressure.promtext.lines._shared", lambda head, series: (head, series))
     for page in (of_ranks(1), of_ranks(32), hostile(1)[: 2 * MIB].rpartition(b"\n")[0] + b"\n"):
         scanner = counted(Memory(1 << 40))[0]
         tracemalloc.start()
@@ -98,7 +98,7 @@ def test_what_is_held_is_about_what_is_counted(monkeypatch: pytest.MonkeyPatch) 
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         (layout,) = scanner._layouts.values()
-        assert 0.6 < layout.held_bytes / held < 1.6
+        assert 0.6 < layout.size_bytes / held < 1.6
 
 
 def test_a_target_that_is_gone_gives_its_part_back() -> None:
@@ -115,10 +115,10 @@ def test_a_page_that_shrinks_gives_its_part_back() -> None:
     memory = Memory()
     scanner, other = counted(memory)[0], counted(memory)[0]
     scanner.scan(of_ranks(64))
-    before = dict(memory._held)
+    before = dict(memory._used)
     for ranks in (1, 2, 3, 4):  # as many layouts as are kept: the long one is the oldest, and forgotten
         scanner.scan(of_ranks(ranks) + b"# HELP x\n" * ranks)
-    assert sum(memory._held.values()) < sum(before.values()) / 2
+    assert sum(memory._used.values()) < sum(before.values()) / 2
     other.scan(of_ranks(64))
     assert len(other._layouts) == 1
 
@@ -207,7 +207,7 @@ async def test_the_thread_keeps_nobody_waiting() -> None:
 
 def test_replicas_share_what_is_alike_on_their_pages() -> None:
     page, scanners, held = of_ranks(2), [counted()[0] for _ in range(8)], []
-    lines._one.cache_clear()
+    lines._shared.cache_clear()
     tracemalloc.start()
     found = []
     for scanner in scanners:

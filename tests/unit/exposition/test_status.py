@@ -213,7 +213,7 @@ def test_a_node_with_dozens_of_engines_draws_charts_for_the_worst_and_the_one_as
     snapshot, last = with_history(views), ident(views[-1].key)
     assert status_html(snapshot, "/metrics").count('class="strip"') == CHARTED_ENGINES
     assert f'href="/?engine={last}#{last}"' in status_html(snapshot, "/metrics")
-    asked = status_html(snapshot, "/metrics", wanted=last)
+    asked = status_html(snapshot, "/metrics", selected=last)
     assert asked.count('class="strip"') == CHARTED_ENGINES + 1
     assert re.search(rf'id="{last}"\s+data-target="t14" data-default="open"', asked)
 

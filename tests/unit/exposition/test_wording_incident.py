@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.exposition.wording import SHOWN_SECONDS, incident_json, incident_text
+from kvpressure.model.incident import Incident, Price, Since
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import Incident, Price, Since
 
 OPEN = Incident(Cause.KV_CACHE_PRESSURE, 0.0, 840.0, 60.0, lost_tokens=412_345.0, lost_seconds=450.0)
 OVER = replace(OPEN, ended=840.0, since=Since(180.0, 92.0))

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from kvpressure.kubernetes import Action, GoneError, KubeError
 from kvpressure.kubernetes import client as client_module
-from kvpressure.kubernetes.client import LARGEST_STATUS_BYTES, KubeClient
+from kvpressure.kubernetes.client import MAX_STATUS_BYTES, KubeClient
 from kvpressure.kubernetes.kubeconfig import Config
 from tests.stubs.portforward import serving, status
 from tests.support.certificates import authority, server_context
@@ -99,7 +99,7 @@ async def test_every_refusal_has_its_word_and_sentence(code: int, reason: str, s
 @pytest.mark.fault("an API server, or what answers in its place, whose answer has no end", "reading ends at a bound")
 @pytest.mark.parametrize("code", [200, 500])
 async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    monkeypatch.setattr(client_module, "LARGEST_JSON_BYTES", 1 << 20)
+    monkeypatch.setattr(client_module, "MAX_JSON_BYTES", 1 << 20)
     sent = 0
 
     async def endless(request: web.Request) -> web.StreamResponse:
@@ -115,7 +115,7 @@ async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytes
             await client.json("/pods", LIST)
         assert len(await client.text("/log", LIST, {}, 1000)) == 1000 if code == 200 else True
     assert sent < (64 << 20)
-    assert LARGEST_STATUS_BYTES <= 1 << 20
+    assert MAX_STATUS_BYTES <= 1 << 20
 
 
 @pytest.mark.fault(

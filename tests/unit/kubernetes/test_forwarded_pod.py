@@ -66,7 +66,7 @@ class Api:
 async def looked(api: Api) -> ForwardedPod:
     found = ForwardedPod(Found(api.pod), engine_pod(Found(api.pod), 1.0))
     for now in (2.0, 3.0):
-        await found.look(cast("KubeClient", api), now)
+        await found.refresh(cast("KubeClient", api), now)
     return found
 
 

@@ -84,7 +84,7 @@ def test_whatever_comes_gives_bytes_or_a_sentence(message):
 
 
 def test_a_forward_to_another_port_or_channel_is_refused():
-    with pytest.raises(KubeError, match="not to the port"):
+    with pytest.raises(KubeError, match="not to the requested port"):
         Frames(PORT).feed(b"\x00\x50\x00")
     with pytest.raises(KubeError, match="channel 7"):
         Frames(PORT).feed(b"\x07x")

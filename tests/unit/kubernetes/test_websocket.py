@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 from kvpressure.kubernetes import Action, KubeError
 from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.kubeconfig import Config
-from kvpressure.kubernetes.websocket import LARGEST_MESSAGE_BYTES, WebSocket
+from kvpressure.kubernetes.websocket import MAX_MESSAGE_BYTES, WebSocket
 from tests.stubs.portforward import PROTOCOL, serving
 
 FORWARD = Action("get", "pods/portforward", "prod", "llama-0")
@@ -75,7 +75,7 @@ async def no_text(socket: web.WebSocketResponse, _: web.Request) -> None:
 
 
 async def too_much(socket: web.WebSocketResponse, _: web.Request) -> None:
-    await socket.send_bytes(b"x" * (LARGEST_MESSAGE_BYTES + 1))
+    await socket.send_bytes(b"x" * (MAX_MESSAGE_BYTES + 1))
 
 
 async def in_pieces_without_end(socket: web.WebSocketResponse, request: web.Request) -> None:

@@ -41,7 +41,7 @@ def test_within_a_major_version_keys_are_only_added(name: str) -> None:
         assert list(missing(older, newest)) == []
 
 
-def test_a_key_that_goes_is_seen() -> None:
+def test_a_key_that_goes_is_found() -> None:
     older = json.loads((FOLDER / f"diagnosis-{version(SCHEMAS['diagnosis'])}.schema.json").read_text())
     newer = json.loads(json.dumps(older))
     del newer["properties"]["gpus"]

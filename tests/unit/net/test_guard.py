@@ -169,6 +169,14 @@ async def test_ticks_sat_out_while_backing_off_are_not_missed_ones():
     assert of.counts.missed == 0
 
 
+async def test_cheap_failures_are_retried_at_every_tick():
+    clock = VirtualClock()
+    of = guard(clock)
+    async with running(of, fails("refused"), []):
+        await clock.advance(22)
+    assert (of.counts.polls, of.counts.missed) == (22, 0)
+
+
 async def test_the_first_reading_of_a_slow_source_comes_within_a_second():
     clock, values = VirtualClock(), []
     of = guard(clock, interval_seconds=60.0)

@@ -58,7 +58,7 @@ def test_accepted_drafts_by_position_are_used_only_where_the_total_is_missing() 
     assert read(total, *positions)[0].counters == {"accepted_draft_tokens": 9.0}
 
 
-def test_engines_are_told_apart_by_model_and_rank() -> None:
+def test_engines_are_distinguished_by_model_and_rank() -> None:
     found = read(
         'vllm:num_requests_running{engine="1",model_name="b"} 1',
         'vllm:num_requests_running{engine="0",model_name="b"} 2',

@@ -20,7 +20,7 @@ def test_the_baseline_learns_while_healthy_and_never_from_an_incident():
     assert baseline.values(THRESHOLDS)["e2e"] == 1.0
 
 
-def test_latency_that_is_inflated_already_is_not_learned_before_its_incident_is_told():
+def test_latency_that_is_inflated_already_is_not_learned_before_its_incident_is_reported():
     baseline = Baseline()
     learn(baseline, 1.0, healthy=True)
     learn(baseline, 30.0, healthy=True, since=200)

@@ -1,4 +1,4 @@
-"""When a request of one token is wanted, and of what its answer is evidence, over polls made by hand."""
+"""When a request of one token is due, and of what its answer is evidence, over polls made by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def follow(
 
 
 def wanted_at(watch: Watch, seconds: range, **how: object) -> list[int]:
-    """When it is wanted, if each request is sent at once and answered."""
+    """When it is due, if each request is sent at once and answered."""
     times = []
     for t in seconds:
         follow(watch, t, t, **how)  # type: ignore[arg-type]
@@ -48,25 +48,25 @@ def wanted_at(watch: Watch, seconds: range, **how: object) -> list[int]:
     return times
 
 
-def test_an_idle_engine_is_asked_after_its_time_and_then_at_each_interval():
+def test_an_idle_engine_gets_a_request_after_its_time_and_then_at_each_interval():
     assert wanted_at(Watch(), range(200)) == [30, 90, 150]
 
 
-def test_an_engine_that_gets_nowhere_is_asked_after_its_time_though_the_window_is_shorter():
+def test_an_engine_without_progress_gets_a_request_after_its_time_though_the_window_is_shorter():
     assert wanted_at(Watch(), range(100, 400), frozen_at=100) == [130, 190, 250, 310, 370]
 
 
-def test_an_engine_whose_page_keeps_its_last_step_is_asked_too_for_it_may_hang():
+def test_an_engine_whose_page_keeps_its_last_step_gets_a_request_too_for_it_may_hang():
     assert wanted_at(Watch(), range(100, 300), frozen_at=100, keeps=True) == [130, 190, 250]
 
 
-def test_a_new_stall_is_asked_about_after_its_own_time():
+def test_a_new_stall_gets_a_request_after_its_own_time():
     watch = Watch()
     assert wanted_at(watch, range(40)) == [30]
     assert wanted_at(watch, range(40, 80), frozen_at=40) == [70]
 
 
-def test_who_takes_no_such_request_is_asked_ten_times_as_rarely():
+def test_a_server_that_takes_no_such_request_gets_one_ten_times_as_rarely():
     watch = Watch()
     follow(watch, 0, 30)
     watch.sent(30.0)
@@ -101,10 +101,10 @@ def test_an_answer_of_another_process_or_from_before_a_pause_is_none():
         }
 
 
-def test_only_asked_needs_a_request_and_a_page_as_idle_as_that():
+def test_only_canary_needs_a_request_and_a_page_as_idle_as_that():
     watch = Watch()
     follow(watch, 0, 40)
-    assert not watch.only_asked(40.0, 15.0)
+    assert not watch.only_canary(40.0, 15.0)
     watch.sent(30.0)
-    assert watch.only_asked(40.0, 15.0)
-    assert not watch.only_asked(40.0, 45.0)
+    assert watch.only_canary(40.0, 15.0)
+    assert not watch.only_canary(40.0, 45.0)

@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.incident import Incident
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import Incident
 from kvpressure.signals.cost import LOST_TOKENS, Cost
 from kvpressure.signals.points import Point
 
@@ -64,11 +64,11 @@ def test_what_is_missing_against_the_healthy_rate_is_lost(engine: Engine):
 
 
 def test_a_burst_within_trouble_pays_back_before_more_is_lost_and_the_counter_never_falls(engine: Engine):
-    seen = []
+    lost = []
     for rate in (40.0, 160.0, 40.0):
         engine.spend(10, Cause.KV_CACHE_PRESSURE, rate=rate)
-        seen.append(engine.lost)
-    assert seen == [pytest.approx(600.0)] * 3
+        lost.append(engine.lost)
+    assert lost == [pytest.approx(600.0)] * 3
     engine.spend(10, Cause.KV_CACHE_PRESSURE, rate=40.0)
     assert engine.lost == pytest.approx(1200.0)
 
@@ -80,7 +80,7 @@ def test_an_engine_that_does_all_it_can_or_rests_loses_nothing(engine: Engine, c
     assert engine.cost.incident(LIMITS) is None
 
 
-def test_where_nothing_tells_what_it_would_do_only_the_time_is_told():
+def test_where_it_is_not_known_what_it_would_do_only_the_time_is_reported():
     engine = Engine()
     engine.spend(90, Cause.KV_CACHE_PRESSURE, rate=40.0, with_room=None)
     assert engine.lost is None
@@ -106,8 +106,8 @@ def test_under_a_cap_the_lower_of_both_counts(engine: Engine, with_room, lost):
     assert engine.lost == pytest.approx(lost)
 
 
-def test_the_seconds_before_trouble_is_told_are_not_learned_as_healthy(engine: Engine):
-    """At a demand that was never seen, and for longer than a bin needs."""
+def test_the_seconds_before_trouble_is_reported_are_not_learned_as_healthy(engine: Engine):
+    """At a demand that was never lost, and for longer than a bin needs."""
     engine.spend(20, Cause.HEALTHY, demand=64.0, rate=20.0)
     engine.spend(60, Cause.HOST_BOUND, demand=64.0, rate=20.0)
     assert engine.lost == pytest.approx(60 * 80.0)
@@ -128,7 +128,7 @@ def test_a_short_calm_does_not_end_an_incident_and_a_long_one_does(engine: Engin
     assert engine.lost == pytest.approx(9000.0)
 
 
-def test_what_comes_after_is_told_beside_it(engine: Engine):
+def test_what_comes_after_is_reported_beside_it(engine: Engine):
     engine.spend(60, Cause.KV_CACHE_PRESSURE, rate=40.0)
     engine.cost.restarted()
     engine.cost.restarted()

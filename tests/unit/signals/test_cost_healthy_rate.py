@@ -19,7 +19,7 @@ def learned(**seconds_by_demand: tuple[float, float]) -> HealthyRate:
     return rate
 
 
-def test_nothing_is_told_before_a_minute_was_seen():
+def test_nothing_is_known_before_a_healthy_minute():
     assert learned(d4=(59, 100.0)).at(4.0, LIMITS) is None
     assert learned(d4=(60, 100.0)).at(4.0, LIMITS) == pytest.approx(100.0)
 
@@ -30,7 +30,7 @@ def test_between_two_demands_it_lies_between_and_below_the_lowest_it_is_a_share(
     assert rate.at(2.0, LIMITS) == pytest.approx(50.0)
 
 
-def test_beyond_the_highest_the_most_that_was_seen_counts_and_no_more():
+def test_beyond_the_highest_demand_the_highest_rate_counts_and_no_more():
     rate = learned(d4=(60, 100.0), d16=(60, 300.0), d32=(60, 280.0))
     assert rate.at(500.0, LIMITS) == pytest.approx(300.0)
 

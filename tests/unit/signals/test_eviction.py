@@ -25,19 +25,19 @@ FREE = 0.5 * CACHE.capacity_tokens
 
 
 class Engine:
-    """An engine that serves prompts of `PROMPT` tokens, one a second, and what is told of its cache."""
+    """An engine that serves prompts of `PROMPT` tokens, one a second, and what is measured of its cache."""
 
     def __init__(self, siblings: Octaves | None = None) -> None:
         self.curve, self._t, self._written = HitCurve(siblings), 0, 0.0
 
     def serve(self, seconds: int, *, turnover: float, hits: float) -> Eviction:
-        """What is told after so long, at a turnover (seconds) and a hit ratio."""
-        told = Eviction()
+        """What is measured after so long, at a turnover (seconds) and a hit ratio."""
+        measured = Eviction()
         for _ in range(seconds):
             self._t += 1
             self._written += FREE / turnover
-            told = self.curve.take(self._t, self._past(FREE / turnover, hits), {}, THRESHOLDS)
-        return told
+            measured = self.curve.take(self._t, self._past(FREE / turnover, hits), {}, THRESHOLDS)
+        return measured
 
     def _past(self, written: float, hits: float) -> EngineWindow:
         return window(
@@ -58,18 +58,18 @@ class Engine:
 def test_hits_that_fell_with_the_turnover_are_computed_again():
     engine = Engine()
     engine.serve(120, turnover=200.0, hits=0.8)
-    told = engine.serve(90, turnover=10.0, hits=0.2)
-    assert told.hit_ratio_before == pytest.approx(0.8)
-    assert told.recomputed_ratio == pytest.approx(0.6 / 0.8)
-    assert told.time_ratio == pytest.approx(BUSY * 0.6 / 0.8)
-    assert told.turnovers == pytest.approx(9.0)
+    measured = engine.serve(90, turnover=10.0, hits=0.2)
+    assert measured.hit_ratio_before == pytest.approx(0.8)
+    assert measured.recomputed_ratio == pytest.approx(0.6 / 0.8)
+    assert measured.time_ratio == pytest.approx(BUSY * 0.6 / 0.8)
+    assert measured.turnovers == pytest.approx(9.0)
 
 
 def test_where_nothing_is_computed_again_the_time_for_it_is_none_and_known():
     engine = Engine()
     engine.serve(120, turnover=200.0, hits=0.8)
-    told = engine.serve(90, turnover=10.0, hits=0.8)
-    assert (told.recomputed_ratio, told.time_ratio) == (0.0, 0.0)
+    measured = engine.serve(90, turnover=10.0, hits=0.8)
+    assert (measured.recomputed_ratio, measured.time_ratio) == (0.0, 0.0)
 
 
 def test_a_reset_ends_before_the_cache_is_written_over():
@@ -89,9 +89,9 @@ def test_a_restart_begins_to_count_anew():
 
 def test_without_a_slower_turnover_nothing_is_known():
     engine = Engine()
-    told = engine.serve(600, turnover=10.0, hits=0.1)
-    assert told.hit_ratio_before is None
-    assert told.recomputed_ratio is None
+    measured = engine.serve(600, turnover=10.0, hits=0.1)
+    assert measured.hit_ratio_before is None
+    assert measured.recomputed_ratio is None
     assert engine.serve(60, turnover=200.0, hits=0.1).recomputed_ratio is None
 
 
@@ -111,10 +111,10 @@ def test_a_quiet_hour_is_remembered_over_many_octaves():
 def test_other_replicas_at_a_slower_turnover_stand_for_a_past():
     model = Octaves()
     Engine(model).serve(120, turnover=200.0, hits=0.8)
-    told = Engine(model).serve(90, turnover=10.0, hits=0.2)
-    assert told.hit_ratio_before == pytest.approx(0.8)
-    assert told.by_siblings
-    assert told.evidence == "other replicas of the model"
+    measured = Engine(model).serve(90, turnover=10.0, hits=0.2)
+    assert measured.hit_ratio_before == pytest.approx(0.8)
+    assert measured.by_siblings
+    assert measured.evidence == "other replicas of the model"
 
 
 def test_a_past_at_turnovers_that_were_short_too_does_not_hide_what_others_found():
@@ -122,9 +122,9 @@ def test_a_past_at_turnovers_that_were_short_too_does_not_hide_what_others_found
     Engine(model).serve(120, turnover=2_000.0, hits=0.8)
     engine = Engine(model)
     engine.serve(60, turnover=40.0, hits=0.1)
-    told = engine.serve(90, turnover=10.0, hits=0.1)
-    assert told.hit_ratio_before == pytest.approx(0.8)
-    assert told.by_siblings
+    measured = engine.serve(90, turnover=10.0, hits=0.1)
+    assert measured.hit_ratio_before == pytest.approx(0.8)
+    assert measured.by_siblings
 
 
 def test_the_own_past_goes_before_that_of_others():
@@ -132,17 +132,17 @@ def test_the_own_past_goes_before_that_of_others():
     Engine(model).serve(600, turnover=200.0, hits=0.9)
     engine = Engine(model)
     engine.serve(120, turnover=200.0, hits=0.5)
-    told = engine.serve(60, turnover=10.0, hits=0.2)
-    assert told.hit_ratio_before == pytest.approx(0.5)
-    assert not told.by_siblings
+    measured = engine.serve(60, turnover=10.0, hits=0.2)
+    assert measured.hit_ratio_before == pytest.approx(0.5)
+    assert not measured.by_siblings
 
 
-def test_replicas_that_find_more_although_their_cache_lives_no_longer_are_told_and_are_no_eviction():
+def test_replicas_that_find_more_although_their_cache_lives_no_longer_are_reported_and_are_no_eviction():
     model = Octaves()
     Engine(model).serve(120, turnover=10.0, hits=0.8)
-    told = Engine(model).serve(90, turnover=200.0, hits=0.2)
-    assert told.hit_ratio_elsewhere == pytest.approx(0.8)
-    assert told.recomputed_ratio is None
+    measured = Engine(model).serve(90, turnover=200.0, hits=0.2)
+    assert measured.hit_ratio_elsewhere == pytest.approx(0.8)
+    assert measured.recomputed_ratio is None
 
 
 def test_an_engine_is_no_other_replica_of_itself():
@@ -163,23 +163,23 @@ def eviction_seconds(path: Path) -> tuple[set[int], set[int]]:
         if computed and again >= 0.2 * computed:
             true.add(t)
     found = (view.diagnosis for view in views(path))
-    told = {round(one.t) for one in found if one and one.cause is Cause.KV_CACHE_PRESSURE and one.detail == "eviction"}
-    return true, told
+    named = {round(one.t) for one in found if one and one.cause is Cause.KV_CACHE_PRESSURE and one.detail == "eviction"}
+    return true, named
 
 
 @pytest.mark.recorded
-def test_sessions_that_join_are_told_once_the_pool_is_too_small_for_all():
-    true, told = eviction_seconds(LAB / "joins-0.33.0.jsonl.xz")
+def test_sessions_that_join_are_reported_once_the_pool_is_too_small_for_all():
+    true, named = eviction_seconds(LAB / "joins-0.33.0.jsonl.xz")
     assert len(true) > 200
-    assert len(told & true) >= 0.8 * len(true)
-    assert all(true & set(range(t - 15, t + 16)) for t in told)
+    assert len(named & true) >= 0.8 * len(true)
+    assert all(true & set(range(t - 15, t + 16)) for t in named)
 
 
 @pytest.mark.recorded
 @pytest.mark.parametrize("name", ["cold", "reset", "scattered", "trace-light", "uncached", "calm-130"])
-def test_what_is_no_eviction_is_never_told(name):
-    _, told = eviction_seconds(LAB / f"{name}-0.33.0.jsonl.xz")
-    assert told == set()
+def test_what_is_no_eviction_is_never_reported(name):
+    _, named = eviction_seconds(LAB / f"{name}-0.33.0.jsonl.xz")
+    assert named == set()
 
 
 def lasting(*shares: float | None, recomputed: float = 0.5) -> list[float | None]:

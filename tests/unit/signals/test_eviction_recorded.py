@@ -41,7 +41,7 @@ def page(row: dict[str, str]) -> str:
 
 
 def replayed(sessions: int) -> Iterator[EngineView]:
-    """What is told after each row."""
+    """What the verdict says after each row."""
     settings, thresholds = paced(STEP_SECONDS, THRESHOLDS)
     reader, pipeline = PageReader(), Pipeline(settings, thresholds)
     with RECORDED.open() as file:
@@ -59,12 +59,12 @@ def says(view: EngineView) -> str:
 
 
 @pytest.mark.parametrize("sessions", [24, 32])
-def test_sessions_that_push_each_other_out_are_told(sessions: int):
-    told = [says(view) for view in replayed(sessions)]
+def test_sessions_that_push_each_other_out_are_reported(sessions: int):
+    texts = [says(view) for view in replayed(sessions)]
     # The last six minutes: hits have fallen for good less than a minute before.
-    assert all(told[-12:])
-    assert "this engine's own past" in told[-1]
-    assert "highest rate seen" in told[-1]
+    assert all(texts[-12:])
+    assert "this engine's own past" in texts[-1]
+    assert "highest rate seen" in texts[-1]
 
 
 def test_sessions_that_have_room_are_not():

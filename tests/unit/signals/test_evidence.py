@@ -70,7 +70,7 @@ def test_only_a_recent_oomkilled_is_host_memory(reason: str, code: int, ago: flo
     assert str(code) in found["host_oom"].text
 
 
-def test_the_node_and_its_events_are_told_beside_the_last_end():
+def test_the_node_and_its_events_are_reported_beside_the_last_end():
     events = EventReport(
         ContainerId("", "", ""), {"SystemOOM": 1, "BackOff": 4}, {"SystemOOM": NOW - 9, "BackOff": NOW}
     )
@@ -87,7 +87,7 @@ def test_one_restart_is_a_rollout_and_two_or_a_crash_loop_are_restarting():
 
 
 def test_restarts_are_counted_from_the_first_look_and_forgotten_with_their_container():
-    restarts = Restarts(seconds=600.0)
+    restarts = Restarts()
     restarts.update(0.0, {KEY: state(restarts=7)})
     assert restarts.lately(KEY) == 0
     restarts.update(60.0, {KEY: state(restarts=9)})
@@ -100,7 +100,7 @@ def test_restarts_are_counted_from_the_first_look_and_forgotten_with_their_conta
 
 
 def test_a_pod_made_anew_under_its_name_does_not_answer_for_the_one_before():
-    restarts = Restarts(seconds=600.0)
+    restarts = Restarts()
     for t, uid, count in ((0.0, "u1", 0), (10.0, "u1", 3), (20.0, "u2", 0), (30.0, "u2", 1)):
         restarts.update(t, {KEY: state(pod_uid=uid, restarts=count)})
     assert restarts.lately(KEY) == 1

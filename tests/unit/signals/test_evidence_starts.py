@@ -3,7 +3,7 @@ from __future__ import annotations
 from kvpressure.signals.evidence import MAX_STARTS, Starts
 
 
-def test_a_server_that_is_seen_for_the_first_time_has_not_restarted() -> None:
+def test_a_server_that_is_read_for_the_first_time_has_not_restarted() -> None:
     starts = Starts()
     assert starts.lately("a", 100.0) is None
     assert not starts.restarted("a", 50.0)
@@ -32,6 +32,6 @@ def test_what_is_kept_is_bounded_and_ends_with_the_target() -> None:
     for t in range(100):
         starts.restarted("a", float(t))
     assert starts.lately("a", 100.0) == MAX_STARTS
-    starts.forget({"a", "never seen"})
+    starts.forget({"a", "never read"})
     assert starts.lately("a", 100.0) is None
     assert not starts.restarted("a", 200.0)

@@ -11,7 +11,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.signals import compute
 from kvpressure.signals.context import Context
 from kvpressure.signals.fit import Fit, fit_of
-from kvpressure.signals.room import held_capacity_tokens
+from kvpressure.signals.room import estimated_capacity_tokens
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
 POLLS = 21
@@ -164,14 +164,14 @@ def kept_free(ratio: float | None, usage: float = 0.6, running: float = 4.0):
         (0.35, 0.6, 0.0, 0.0, None),
         (0.35, 0.97, 4.0, 1.0, 0.0),
     ],
-    ids=["not declared", "none", "room beside it", "held by it", "nothing runs", "full anyway"],
+    ids=["not declared", "none", "room beside it", "by_watermark_ratio by it", "nothing runs", "full anyway"],
 )
 def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, running, blocked, by_watermark):
-    _, blocked_ratio, held = kept_free(ratio, usage, running)
-    assert (blocked_ratio, held) == (blocked, by_watermark)
+    _, blocked_ratio, by_watermark_ratio = kept_free(ratio, usage, running)
+    assert (blocked_ratio, by_watermark_ratio) == (blocked, by_watermark)
 
 
-def test_free_tokens_are_told_as_they_are_judged():
+def test_free_tokens_are_reported_as_they_are_judged():
     made, _, _ = kept_free(0.35)
     derived, _ = compute(made, CONTEXT)
     # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
@@ -202,7 +202,7 @@ def test_a_pool_that_nobody_sizes_is_as_large_as_what_those_who_run_hold_says(us
 
 
 @pytest.mark.parametrize(("usage", "blocked"), [(0.9, 0.0), (0.999, 1.0)])
-def test_a_prefix_that_all_share_is_held_once(usage, blocked):
+def test_a_prefix_that_all_share_takes_room_once(usage, blocked):
     """Ten requests of 60 tokens of their own behind 540 that all share: 1140 tokens of the pool."""
     made = window(
         60,
@@ -210,7 +210,7 @@ def test_a_prefix_that_all_share_is_held_once(usage, blocked):
         lambda t: {**mixed(t), "prompt_tokens": 600.0 * t, "computed_prompt_tokens": 60.0 * t},
         cache=CacheConfig(),
     )
-    assert held_capacity_tokens(made.latest(20.0, 8), made) == int(1140 / usage)
+    assert estimated_capacity_tokens(made.latest(20.0, 8), made) == int(1140 / usage)
     assert fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS)).blocked_ratio == blocked
 
 

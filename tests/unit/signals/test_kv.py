@@ -185,7 +185,7 @@ def test_what_preemption_throws_out_is_what_running_requests_hold_on_average():
         ({"running": 4.0, "kv_usage": 0.8}, {"preemptions": 1.0}, CacheConfig()),
         ({"running": 4.0}, {"preemptions": 1.0}, CACHE),
     ],
-    ids=["no preemptions told", "no capacity", "no use told"],
+    ids=["no preemptions", "no capacity", "no use"],
 )
 def test_what_it_throws_out_is_not_known_without_what_it_is_made_of(gauges, counters, cache):
     derived = derive(60, lambda _: gauges, lambda t: {name: t * value for name, value in counters.items()}, cache=cache)

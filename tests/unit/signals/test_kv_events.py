@@ -113,8 +113,8 @@ def test_a_clock_that_is_set_back_neither_freezes_the_window_nor_empties_it(back
     events = EventWindow(60.0)
     for second in range(240):
         wall = 10_000.0 + second - (back if second >= 120 else 0.0)
-        told = dataclasses.replace(report(float(second), missed_per_second=400.0), t=wall, since=10_000.0)
-        events.take(told, poll(wall))
+        reported = dataclasses.replace(report(float(second), missed_per_second=400.0), t=wall, since=10_000.0)
+        events.take(reported, poll(wall))
         if second >= 30:
             found = events.misses(page(), DERIVED)
             assert found.recomputed_ratio == pytest.approx(0.4, rel=0.05)
@@ -134,8 +134,8 @@ def test_what_is_forgotten_after_the_clock_was_set_back_is_known_to_be():
 def test_with_the_time_of_a_prompt_token_the_share_of_time_is_that_of_the_misses():
     events, rng, stored, steps = EventWindow(60.0), random.Random(1), 0.0, 0.0
     for t in range(120):
-        told = dataclasses.replace(report(float(t), missed_per_second=400.0), stored_tokens=stored)
-        events.take(told, poll(float(t), steps=steps, generation_tokens=10.0 * t))
+        reported = dataclasses.replace(report(float(t), missed_per_second=400.0), stored_tokens=stored)
+        events.take(reported, poll(float(t), steps=steps, generation_tokens=10.0 * t))
         prompts = rng.uniform(500.0, 1_500.0)  # at 0.5 ms each, and 20 ms a step without
         stored, steps = stored + prompts + 10.0, steps + (1.0 - prompts * 0.0005) / 0.02
     found = events.misses(page(), DERIVED)
@@ -145,8 +145,8 @@ def test_with_the_time_of_a_prompt_token_the_share_of_time_is_that_of_the_misses
         few = seconds < 20.0
         assert takes == pytest.approx(0.2 * min(1.0, math.sqrt(seconds / 20.0)), rel=0.03 if few else 0.02)
         assert recomputed == pytest.approx(0.4, rel=0.25 if few else 0.15)
-    told = with_events(Eviction(), found, page(), DERIVED, THRESHOLDS)
-    assert (told.time_ratio, told.newest) == (found.time_ratio, found.newest)
+    combined = with_events(Eviction(), found, page(), DERIVED, THRESHOLDS)
+    assert (combined.time_ratio, combined.newest) == (found.time_ratio, found.newest)
 
 
 def test_one_long_prompt_is_no_rate_of_misses():
@@ -156,9 +156,9 @@ def test_one_long_prompt_is_no_rate_of_misses():
         events, stored, steps = EventWindow(60.0), 0.0, 0.0
         for t in range(120):
             missed = 9_000.0 if t >= 112 else 0.0
-            told = dataclasses.replace(report(float(t)), missed_tokens=missed, missed_squares=missed**2 / prompts)
-            told = dataclasses.replace(told, stored_tokens=stored)
-            events.take(told, poll(float(t), steps=steps, generation_tokens=10.0 * t))
+            reported = dataclasses.replace(report(float(t)), missed_tokens=missed, missed_squares=missed**2 / prompts)
+            reported = dataclasses.replace(reported, stored_tokens=stored)
+            events.take(reported, poll(float(t), steps=steps, generation_tokens=10.0 * t))
             prompt = 500.0 + 500.0 * (t % 3)
             stored, steps = stored + prompt + 10.0, steps + (1.0 - prompt * 0.0005) / 0.02
         return events.misses(page(), DERIVED).newest[1]
@@ -169,23 +169,23 @@ def test_one_long_prompt_is_no_rate_of_misses():
 
 def test_the_series_are_there_while_events_are_read():
     events = taken(missed_per_second=400.0, counts={"batches": 5, "stored": 3, "new": 1})
-    told = events.families(events.misses(page(), DERIVED))
-    assert told["kv_capacity_miss_tokens_total"] == pytest.approx(400.0 * 119)
-    assert told["prefix_cache_hit_ratio_by_pool"]["2"] == pytest.approx(0.52)
-    assert told["kv_events_total"] == {"stored": 3.0, "removed": 0.0, "cleared": 0.0, "unknown": 0.0}
-    assert told["kv_event_batches_total"]["read"] == 5.0
+    series = events.families(events.misses(page(), DERIVED))
+    assert series["kv_capacity_miss_tokens_total"] == pytest.approx(400.0 * 119)
+    assert series["prefix_cache_hit_ratio_by_pool"]["2"] == pytest.approx(0.52)
+    assert series["kv_events_total"] == {"stored": 3.0, "removed": 0.0, "cleared": 0.0, "unknown": 0.0}
+    assert series["kv_event_batches_total"]["read"] == 5.0
     assert EventWindow(60.0).families(None) == {}
 
 
 PAST = Eviction(hit_ratio=HITS, hit_ratio_before=0.8, recomputed_ratio=0.7, time_ratio=0.5, turnovers=3.0)
 
 
-def told(past: Eviction, **misses) -> Eviction:
+def combined(past: Eviction, **misses) -> Eviction:
     return with_events(past, Misses(**misses), page(), DERIVED, THRESHOLDS)
 
 
 def test_events_need_no_past():
-    found = told(Eviction(), recomputed_ratio=0.4)
+    found = combined(Eviction(), recomputed_ratio=0.4)
     assert found.by_events
     assert found.recomputed_ratio == 0.4
     assert found.time_ratio == pytest.approx(0.4 * 0.5)
@@ -193,11 +193,11 @@ def test_events_need_no_past():
 
 
 def test_events_that_know_the_whole_pool_overrule_the_past():
-    assert told(PAST, recomputed_ratio=0.0, complete=True).recomputed_ratio == 0.0
-    assert told(PAST, recomputed_ratio=0.0, complete=False) == PAST
-    assert told(PAST, recomputed_ratio=0.8, complete=False).by_events
+    assert combined(PAST, recomputed_ratio=0.0, complete=True).recomputed_ratio == 0.0
+    assert combined(PAST, recomputed_ratio=0.0, complete=False) == PAST
+    assert combined(PAST, recomputed_ratio=0.8, complete=False).by_events
     reset = dataclasses.replace(PAST, turnovers=0.5)
-    assert told(reset, recomputed_ratio=0.0).recomputed_ratio == 0.0
+    assert combined(reset, recomputed_ratio=0.0).recomputed_ratio == 0.0
 
 
 def test_without_events_the_past_is_all_there_is():

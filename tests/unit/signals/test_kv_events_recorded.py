@@ -25,7 +25,6 @@ from kvpressure.signals.kv_events import NEWEST_SECONDS
 from kvpressure.simulation.calibrate_sessions import known_sessions
 from kvpressure.sources.kv_events.decode import batch
 from kvpressure.sources.kv_events.ghosts import GhostList
-from kvpressure.sources.kv_events.take import take
 from tests.support.printed import printed
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import THRESHOLDS
@@ -43,7 +42,7 @@ def lines(ending: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def seen() -> tuple[list[EngineView], list[dict]]:
+def recorded() -> tuple[list[EngineView], list[dict]]:
     """Every view, with the events up to then; and what the block pool's ledger has of each second."""
     about, *rest = lines(".txt.xz")
     batches = [(float(t), bytes.fromhex(data)) for t, data in map(str.split, rest)]
@@ -53,15 +52,15 @@ def seen() -> tuple[list[EngineView], list[dict]]:
     for page in pages:
         while batches and batches[0][0] <= page["t"]:
             t, payload = batches.pop(0)
-            take(ghosts, batch(payload), t, counts)
+            ghosts.take(batch(payload), t, counts)
         events = ghosts.report(page["t"], 0, counts)
         pipeline.set_environment(page["t"], Environment(kv_events={TARGET.name: (events,)}))
         views += pipeline.on_page(TARGET, reader.read(page["page"].encode(), page["t"]))
     return views, json.loads(about)["seconds"]
 
 
-def test_the_share_of_the_time_is_that_of_the_ledger(seen):
-    views, seconds = seen
+def test_the_share_of_the_time_is_that_of_the_ledger(recorded):
+    views, seconds = recorded
     off = []
     for second in range(60, 150):
         true = sum(one["again"] for one in seconds[second - 59 : second + 1]) * TOKEN_SECONDS / 60
@@ -70,8 +69,8 @@ def test_the_share_of_the_time_is_that_of_the_ledger(seen):
     assert max(map(abs, off)) < 0.25
 
 
-def test_eviction_is_told_once_it_took_a_fifth_of_twenty_seconds_or_more_of_fewer_and_from_then_on(seen):
-    views, seconds = seen
+def test_eviction_is_reported_once_it_took_a_fifth_of_twenty_seconds_or_more_of_fewer_and_from_then_on(recorded):
+    views, seconds = recorded
 
     def takes_at(t: int, last: int) -> float:
         again = sum(one["again"] for one in seconds[max(0, t - last + 1) : t + 1])
@@ -80,10 +79,10 @@ def test_eviction_is_told_once_it_took_a_fifth_of_twenty_seconds_or_more_of_fewe
     takes = [max(takes_at(t, int(last)) for last in NEWEST_SECONDS) for t in range(150)]
     begins = next(t for t, share in enumerate(takes) if share >= THRESHOLDS.eviction_time_min_ratio)
     found = [view.diagnosis.symptoms.get("evicting") for view in views]
-    told = [one is not None and one.state is True for one in found]
-    assert abs(told.index(True) - begins) <= 3
-    assert all(told[told.index(True) :])
-    causes = {view.diagnosis.cause for view, one in zip(views, told, strict=True) if one}
+    judged = [one is not None and one.state is True for one in found]
+    assert abs(judged.index(True) - begins) <= 3
+    assert all(judged[judged.index(True) :])
+    causes = {view.diagnosis.cause for view, one in zip(views, judged, strict=True) if one}
     assert causes == {Cause.KV_CACHE_PRESSURE}
 
 
@@ -94,8 +93,8 @@ def said_of_larger(said: str) -> float:
     return int(found.group(1)) / 100
 
 
-def test_hits_by_pool_reach_metrics_and_json_triage_and_the_simulation_that_advises(seen):
-    view = next(one for one in reversed(seen[0]) if one.diagnosis.detail == "eviction")
+def test_hits_by_pool_reach_metrics_and_json_triage_and_the_simulation_that_advises(recorded):
+    view = next(one for one in reversed(recorded[0]) if one.diagnosis.detail == "eviction")
     curve = view.derived["prefix_cache_hit_ratio_by_pool"]
     assert curve["1.5"] > view.derived["prefix_cache_hit_ratio"] + 0.1
     page = text.render(Snapshot(view.t, (view,), (), (), {}), openmetrics=True).decode()

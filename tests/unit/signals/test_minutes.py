@@ -68,11 +68,11 @@ def test_counters_that_begin_again_are_another_process():
     assert means.minutes() is None
 
 
-def test_where_nothing_is_looked_up_nothing_is_told():
+def test_where_nothing_is_looked_up_nothing_is_reported():
     assert read(200, prefix_queries=0.0, prefix_hits=0.0).minutes() is None
 
 
-def test_hits_of_larger_pools_are_means_over_minutes_of_pools_that_are_always_told():
+def test_hits_of_larger_pools_are_means_over_minutes_of_pools_that_are_always_reported():
     means = PoolMeans()
     for t in range(600):
         means.take(float(t), {2.0: 0.2 if t < 450 else 0.4, 1.5: 0.1} | ({} if t < 400 else {8.0: 0.9}))

@@ -93,14 +93,14 @@ def minutes(path: Path) -> Iterator[tuple[float, float, float]]:
     """Least, measured and most age of the blocks evicted in each whole minute but the first: means over blocks."""
     with lzma.open(path, "rt") as lines:
         truth = {row["t"]: row["truth"]["cache"] for row in map(json.loads, lines)}
-    told = {views[0].t: views[0].derived for _, views in Replay(ReplayTarget("t"), THRESHOLDS).views(path) if views}
+    values = {views[0].t: views[0].derived for _, views in Replay(ReplayTarget("t"), THRESHOLDS).views(path) if views}
     begin = min(truth)
     for minute, group in groupby(sorted(truth), lambda t: int((t - begin) // 60)):
         times = list(group)
         ages = [
             (truth[t]["evicted"], derived[LEAST], truth[t]["age"][0], derived[MOST])
             for t in times
-            if "age" in truth[t] and (derived := told.get(t, {})).keys() >= AGES
+            if "age" in truth[t] and (derived := values.get(t, {})).keys() >= AGES
         ]
         blocks = sum(count for count, *_ in ages)
         if minute and blocks >= 50 and times[-1] - times[0] >= 59.0:
@@ -117,7 +117,7 @@ def test_the_age_at_eviction_that_the_labs_pool_shows_lies_within_the_bounds(reg
 
 
 def test_a_runtime_that_counts_computed_prompts_only_has_no_prompt_token_taken_off_twice():
-    # SGLang's counter of tokens by the batch leaves out what its cache held.
+    # SGLang's counter of tokens by the batch leaves out what its cache had.
     derived = derive(half_used, served(200.0, 0.8, 50.0, prefill_tokens=200.0))
     free = 0.5 * CACHE.capacity_tokens
     assert derived["cache_turnover_seconds"] == pytest.approx(free / 250.0)

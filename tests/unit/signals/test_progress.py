@@ -29,8 +29,8 @@ def test_a_page_that_stands_still_with_requests_in_its_batch_is_frozen():
 @pytest.mark.parametrize("seconds", [60, 65], ids=["gateway answers last", "gateway fails last"])
 def test_a_gateway_that_comes_and_goes_moves_nothing(seconds):
     def gauges(t: int) -> dict[str, float]:
-        held = {"waiting": 2.0 + t, "waiting_deferred": t / 2, IN_ENGINE: 2.0} if t // 5 % 2 else {}
-        return running(t) | {"waiting_deferred": 0.0} | held
+        at_gateway = {"waiting": 2.0 + t, "waiting_deferred": t / 2, IN_ENGINE: 2.0} if t // 5 % 2 else {}
+        return running(t) | {"waiting_deferred": 0.0} | at_gateway
 
     assert progress_of(window(seconds, gauges, stops(20))).frozen_seconds == seconds - 21.0
     moved = progress_of(window(seconds, lambda t: gauges(t) | {"running": 8.0 + (t >= 50)}, stops(20)))

@@ -34,17 +34,17 @@ def polled(
     slow: tuple[float, float] = (0.0, 1.0),
 ) -> Iterator[tuple[EngineWindow, float]]:
     """A window after each poll of a second, and how many have waited on average over the verdict's."""
-    window, seen = EngineWindow(60, 600), []
+    window, queue = EngineWindow(60, 600), []
     for t in range(seconds):
-        seen.append(waiting(t))
+        queue.append(waiting(t))
         counters = {} if started is None else {"started": started(t)}
-        gauges, histograms = {"running": 4.0, "waiting": seen[-1]}, {"ttft": first_tokens(t, *slow)}
+        gauges, histograms = {"running": 4.0, "waiting": queue[-1]}, {"ttft": first_tokens(t, *slow)}
         window.add(float(t), EngineSample("m", "0", gauges, counters, histograms))
-        lately = seen[-int(LIMITS.verdict_window_seconds) :]
+        lately = queue[-int(LIMITS.verdict_window_seconds) :]
         yield window, sum(lately) / len(lately)
 
 
-def told(
+def series(
     seconds: int,
     waiting: Callable[[int], float],
     started: Callable[[int], float] | None,
@@ -82,61 +82,61 @@ def test_one_admission_long_ago_counts_for_all_the_time_since_and_none_for_the_t
 
 
 def test_without_a_counter_of_admissions_or_a_queue_nothing_is_known():
-    assert told(30, lambda _: 5.0, None)[-1] == {}
+    assert series(30, lambda _: 5.0, None)[-1] == {}
     *_, (window, _) = polled(30, lambda _: 5.0, float)
     assert drain_seconds(window, None, 20.0) is None
 
 
 def test_a_long_queue_is_unserved_for_as_long_as_it_lasts_without_any_healthy_past():
-    assert unserved(told(60, lambda _: 2 * LONGEST, float))[-1] == pytest.approx(59.0, abs=2.0)
-    assert unserved(told(60, lambda _: 0.5 * LONGEST, float))[-1] == 0.0
+    assert unserved(series(60, lambda _: 2 * LONGEST, float))[-1] == pytest.approx(59.0, abs=2.0)
+    assert unserved(series(60, lambda _: 0.5 * LONGEST, float))[-1] == 0.0
 
 
 def test_with_a_healthy_past_it_is_unserved_from_the_latency_that_will_be_inflated():
-    assert unserved(told(60, lambda _: 3.0, float, baseline={"e2e": 2.0}))[-1] == pytest.approx(59.0, abs=2.0)
-    assert unserved(told(60, lambda _: 3.0, float, baseline={"e2e": 4.5}))[-1] == 0.0
+    assert unserved(series(60, lambda _: 3.0, float, baseline={"e2e": 2.0}))[-1] == pytest.approx(59.0, abs=2.0)
+    assert unserved(series(60, lambda _: 3.0, float, baseline={"e2e": 4.5}))[-1] == 0.0
 
 
 def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
     inflated: Derived = {"latency_inflation_factor": {"e2e": 2 * LIMITS.latency_inflated_min_factor}}
-    assert unserved(told(60, lambda _: 1.0, float, inflated))[-1] > 50
-    assert unserved(told(60, lambda _: 0.0, float, inflated))[-1] == 0.0
+    assert unserved(series(60, lambda _: 1.0, float, inflated))[-1] > 50
+    assert unserved(series(60, lambda _: 0.0, float, inflated))[-1] == 0.0
 
 
 def test_a_few_that_wait_for_all_the_others_count_although_the_queue_drains_in_a_second():
-    assert unserved(told(60, lambda _: 1.0, float, slow=SLOW))[-1] > 50
-    assert unserved(told(60, lambda _: 1.0, float, slow=(0.05, 40.0)))[-1] == 0.0, "fewer than one in a hundred"
-    assert unserved(told(60, lambda _: 1.0, float, slow=(0.2, 0.9)))[-1] == 0.0, "no longer than it may be"
-    assert unserved(told(60, lambda _: 0.0, float, slow=SLOW))[-1] == 0.0, "nobody waits"
+    assert unserved(series(60, lambda _: 1.0, float, slow=SLOW))[-1] > 50
+    assert unserved(series(60, lambda _: 1.0, float, slow=(0.05, 40.0)))[-1] == 0.0, "fewer than one in a hundred"
+    assert unserved(series(60, lambda _: 1.0, float, slow=(0.2, 0.9)))[-1] == 0.0, "no longer than it may be"
+    assert unserved(series(60, lambda _: 0.0, float, slow=SLOW))[-1] == 0.0, "nobody waits"
 
 
 def test_first_tokens_that_take_as_long_in_health_are_not_late():
-    assert unserved(told(60, lambda _: 1.0, float, baseline={"ttft": 30.0}, slow=SLOW))[-1] == 0.0
-    assert unserved(told(60, lambda _: 1.0, float, baseline={"ttft": 5.0}, slow=SLOW))[-1] > 50
+    assert unserved(series(60, lambda _: 1.0, float, baseline={"ttft": 30.0}, slow=SLOW))[-1] == 0.0
+    assert unserved(series(60, lambda _: 1.0, float, baseline={"ttft": 5.0}, slow=SLOW))[-1] > 50
 
 
 def test_without_a_queue_nothing_is_unserved_even_where_a_healthy_request_takes_no_time():
-    assert unserved(told(60, lambda _: 0.0, float, baseline={"e2e": 0.0}))[-1] == 0.0
+    assert unserved(series(60, lambda _: 0.0, float, baseline={"e2e": 0.0}))[-1] == 0.0
 
 
-def test_a_queue_that_shrinks_is_not_told_although_it_still_takes_long_to_drain():
-    found = unserved(told(80, lambda t: 40.0 if t < 60 else max(0.0, 40.0 - 4.0 * (t - 60)), lambda t: 0.5 * t))
+def test_a_queue_that_shrinks_is_not_reported_although_it_still_takes_long_to_drain():
+    found = unserved(series(80, lambda t: 40.0 if t < 60 else max(0.0, 40.0 - 4.0 * (t - 60)), lambda t: 0.5 * t))
     assert found[59] == pytest.approx(59.0, abs=2.0)
     assert found[70:] == [0.0] * 10
 
 
 def test_a_queue_that_is_empty_now_and_then_has_lasted_and_one_that_is_over_begins_anew():
-    thrash = unserved(told(90, lambda t: 0.0 if t % 5 == 0 else 60.0, float))
+    thrash = unserved(series(90, lambda t: 0.0 if t % 5 == 0 else 60.0, float))
     assert thrash[-1] == pytest.approx(88.0, abs=3.0)
-    again = unserved(told(120, lambda t: 60.0 if t < 30 or t >= 60 else 0.0, float))
+    again = unserved(series(120, lambda t: 60.0 if t < 30 or t >= 60 else 0.0, float))
     assert again[29] == pytest.approx(29.0, abs=2.0)
     assert again[59] == 0.0
     assert 40 < again[-1] < 60
 
 
-def test_a_queue_that_breathes_has_lasted_since_before_its_troughs_and_is_not_told_in_them() -> None:
+def test_a_queue_that_breathes_has_lasted_since_before_its_troughs_and_is_not_reported_in_them() -> None:
     """Eight seconds of forty that wait, then eight of one: within every trough the queue shrinks."""
-    found = unserved(told(120, lambda t: 40.0 if t % 16 < 8 else 1.0, float))
+    found = unserved(series(120, lambda t: 40.0 if t % 16 < 8 else 1.0, float))
     assert found[115] == pytest.approx(115.0, abs=8.0)
     assert 0.0 in found[100:112], "nothing begins while it shrinks"
 

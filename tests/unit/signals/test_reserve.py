@@ -1,4 +1,4 @@
-"""`signals.reserve`: what has to be free for answers, and what batches that were held show of it."""
+"""`signals.reserve`: what has to be free for answers, and what batches with a queue show of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvpressure.model.samples import CacheConfig, EngineSample
 from kvpressure.signals.context import Context
 from kvpressure.signals.fit import fit_of
 from kvpressure.signals.points import BATCH, Point, with_batch
-from kvpressure.signals.reserve import AskedTokens, reserved
+from kvpressure.signals.reserve import RequestedTokens, reserved
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import THRESHOLDS, histogram
 
@@ -23,7 +23,7 @@ def engine(
     batch: Callable[[int], float], *, ratio: float | None = 0.1, waiting: float = 9.0, prompt_steps: float = 1.0
 ) -> tuple[EngineWindow, float]:
     """Return 21 polls of a pool with 12,000 tokens free, and what requests are known to ask for."""
-    made, learned, asked, generated = EngineWindow(60, 600), AskedTokens(), 0.0, 0.0
+    made, learned, requested, generated = EngineWindow(60, 600), RequestedTokens(), 0.0, 0.0
     for t in range(21):
         generated += STEPS * batch(t)
         gauges = {"running": batch(t), "waiting": waiting, "kv_usage": 0.4, "used_tokens": 8000.0}
@@ -39,19 +39,19 @@ def engine(
         answers = {"request_output_tokens": histogram((ANSWER,), (1.0 + t, 1.0 + t), ANSWER * (1 + t))}
         gauges |= {} if ratio is None else {"reserve_ratio": ratio}
         made.add(float(t), EngineSample("m", "0", gauges, counters, answers, POOL))
-        asked = learned.take(made, THRESHOLDS)
-    return made, asked
+        requested = learned.take(made, THRESHOLDS)
+    return made, requested
 
 
-def blocked(made: EngineWindow, asked: float) -> float | None:
-    return fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS, asked_tokens=asked)).blocked_ratio
+def blocked(made: EngineWindow, requested: float) -> float | None:
+    return fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS, requested_tokens=requested)).blocked_ratio
 
 
-def test_a_batch_that_grew_while_requests_waited_was_held_by_what_was_reserved():
-    made, asked = engine(lambda t: 10.0 if t < 10 else 14.0)
+def test_a_batch_that_grew_while_requests_waited_was_limited_by_what_was_reserved():
+    made, requested = engine(lambda t: 10.0 if t < 10 else 14.0)
     # 12,000 were not enough for a prompt of 400, its answer, and a tenth of what ten more may generate.
-    assert asked == pytest.approx((12_000 - PROMPT + 0.1 * 10 * ANSWER / 2) / (1 + 0.1 * 10))
-    assert blocked(made, asked) == 1.0
+    assert requested == pytest.approx((12_000 - PROMPT + 0.1 * 10 * ANSWER / 2) / (1 + 0.1 * 10))
+    assert blocked(made, requested) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_a_batch_that_grew_while_requests_waited_was_held_by_what_was_reserved()
     ids=["a cap", "a place that is being filled", "nobody waits", "prompts take turns", "nothing is reserved"],
 )
 def test_nothing_is_known_where_something_else_may_hold_the_batch(made: tuple[EngineWindow, float]):
-    window, asked = made
-    assert asked == 0.0
-    assert blocked(window, asked) == 0.0
+    window, requested = made
+    assert requested == 0.0
+    assert blocked(window, requested) == 0.0
 
 
 def test_what_was_known_is_forgotten_with_the_longer_window():
-    made, learned = EngineWindow(60, 600), AskedTokens()
+    made, learned = EngineWindow(60, 600), RequestedTokens()
     for t in range(21):
         batch = 10.0 if t < 10 else 14.0
         gauges = {"running": batch, "waiting": 9.0, "kv_usage": 0.4, "reserve_ratio": 0.1}

@@ -1,4 +1,4 @@
-"""signals.room: what waits and does not fit, told by the runtime or by free tokens."""
+"""signals.room: what waits and does not fit, reported by the runtime or by free tokens."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_what_a_watermark_keeps_free_is_not_to_be_had():
     assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.8, rel=0.01)
 
 
-def test_a_queue_of_which_nobody_knows_what_it_takes_asks_for_no_known_share():
+def test_a_queue_of_unknown_cost_needs_no_known_share():
     found = derived({"running": 0.0, "waiting": 2.0, "kv_usage": 0.0}, cache=CacheConfig())
     assert "demand_replicas" not in found
 
@@ -147,7 +147,7 @@ def test_prompts_that_come_faster_than_they_are_computed_ask_for_more_than_there
     assert at(found, "demand_replicas", "prefill") == pytest.approx(1.5 + waiting / 300)
 
 
-def test_an_idle_engine_is_asked_for_nothing_and_one_that_tells_nothing_is_not_known():
+def test_an_idle_engine_has_no_demand_and_that_of_an_empty_page_is_not_known():
     found = derived({"running": 0.0, "waiting": 0.0, "kv_usage": 0.0}, counters(0.0), max_num_seqs=8.0)
     assert found == {
         "saturation_ratio": 0.0,

@@ -33,7 +33,7 @@ def test_a_plateau_needs_both_halves_of_the_window():
     assert "throughput_plateau" not in throughput.derive(w, CONTEXT)
 
 
-def test_what_gpus_are_given_to_do_is_told_only_where_it_is_estimated():
+def test_the_work_of_gpus_is_reported_only_where_it_is_estimated():
     def counters(t):
         return {"estimated_flops": 2e12 * t, "estimated_read_bytes": 3e9 * t, "estimated_write_bytes": 1e9 * t}
 

@@ -47,7 +47,7 @@ def test_one_burst_a_minute_is_bursty():
     assert traffic.burstiness(w) == pytest.approx(12, abs=1)
 
 
-def test_requests_still_held_have_arrived_too():
+def test_requests_still_in_the_engine_have_arrived_too():
     w = window(60, lambda t: {"running": 0.0, "waiting": 60.0 * (t >= 30)}, arrivals(lambda t: 0.0))
     assert traffic.burstiness(w) == pytest.approx(12, abs=1)
 

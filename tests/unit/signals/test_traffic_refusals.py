@@ -30,7 +30,7 @@ def derived(refused: Callable[[int], dict[str, float]]) -> dict[str, Any]:
     return dict(compute(engine(refused), CONTEXT)[0])
 
 
-def test_refusals_are_told_as_a_rate_and_as_a_share_of_what_was_sent():
+def test_refusals_are_reported_as_a_rate_and_as_a_share_of_what_was_sent():
     found = derived(lambda t: {"rejected": 3.0 * t})
     assert found["requests_refused_per_second"] == pytest.approx(3.0)
     assert found["refused_request_ratio"] == pytest.approx(3 / 4)

@@ -15,8 +15,8 @@ def preempting(usage: float | None, lowest: float | None = None, every: int = 6)
     """One request in a batch of ten is preempted every so many seconds; usage is lowest right after it."""
 
     def gauges(t: int) -> dict[str, float]:
-        seen = lowest if lowest is not None and t % every == 0 else usage
-        return {"running": 10.0, "waiting": 0.0} | ({} if seen is None else {"kv_usage": seen})
+        lowered = lowest if lowest is not None and t % every == 0 else usage
+        return {"running": 10.0, "waiting": 0.0} | ({} if lowered is None else {"kv_usage": lowered})
 
     made = window(40, gauges, lambda t: {"preemptions": float(t // every), "started": t / 4})
     return verdict_window(made, CONTEXT).preemption

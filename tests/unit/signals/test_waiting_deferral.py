@@ -6,7 +6,7 @@ from kvpressure.signals.waiting import Deferral, deferral_of
 from tests.support.engines import window
 
 
-def test_slots_are_taken_where_they_were_at_a_time_and_oversubscribed_where_more_were_asked_for():
+def test_slots_are_taken_where_they_were_at_a_time_and_oversubscribed_where_more_were_requested():
     made = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": float(t % 3), "adapters_seen": 5.0})
     assert deferral_of(made) == Deferral(slots=2.0, adapters_oversubscribed=True, slots_taken=True)
     alone = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": 2.0, "adapters_seen": 2.0})

@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.model.samples import EngineSample, GpuSample, HistogramSample
-from kvpressure.signals.context import GpuWindow
-from kvpressure.signals.points import Point, Tally, line, weighted_quantiles
+from kvpressure.model.samples import EngineSample, HistogramSample
+from kvpressure.signals.points import Point
 from kvpressure.signals.windows import MAX_POINTS, EngineWindow
 
 INF = math.inf
@@ -36,7 +34,7 @@ def test_a_counter_that_falls_is_a_restart_from_zero():
     assert window.delta("steps") == 30 + 9
 
 
-def test_a_restart_that_the_counter_alone_does_not_show_is_told_by_the_page():
+def test_a_restart_that_the_counter_alone_does_not_show_is_known_from_the_page():
     window = window_of({"steps": 10.0})
     window.add(1.0, sample(counters={"steps": 25.0}), restarted=True)
     assert window.delta("steps") == 25
@@ -149,7 +147,7 @@ def test_the_shape_window_looks_further_back():
     window = EngineWindow(20, 200)
     for t in range(400):
         window.add(float(t), sample(histograms={"e2e": hist(t, t, t)}))
-    recent, shape = window.histogram("e2e"), window.shape("e2e")
+    recent, shape = window.histogram("e2e"), window.long_histogram("e2e")
     assert recent is not None
     assert shape is not None
     assert 20 <= recent.count <= 22
@@ -181,71 +179,15 @@ def test_memory_per_engine_is_bounded_over_a_simulated_day():
     for t in range(0, 86400, 7):
         window.add(float(t), sample({"running": 1.0}, {"steps": t}, {"e2e": hist(t, t, t)}))
     assert len(window.points) <= 61
-    assert len(window._recent) <= 32
-    assert len(window._shape) <= 26
+    assert len(window._recent._readings) <= 32
+    assert len(window._long._readings) <= 26
 
 
-@given(st.lists(st.integers(1, 64), min_size=1, max_size=100), st.floats(0.01, 1.0))
-def test_weighted_quantiles_equal_those_of_the_repeated_values(values, q):
-    pairs = [(float(v), 1.0 + v % 3) for v in values]
-    repeated = sorted(v for v, w in pairs for _ in range(int(w)))
-    found = weighted_quantiles(pairs, [q])
-    assert found == [repeated[max(0, math.ceil(q * len(repeated) - 1e-9) - 1)]]
-
-
-def test_quantiles_of_nothing_are_unknown():
-    assert weighted_quantiles([], [0.5]) is None
-    assert weighted_quantiles([(3.0, 0.0)], [0.5]) is None
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 100), st.floats(-1e6, 1e6)), min_size=3, max_size=50, unique_by=lambda p: round(p[0], 2)
-    )
-)
-def test_the_line_is_that_of_the_standard_library(points):
-    fit = line(points)
-    assert fit is not None
-    expected = statistics.linear_regression([t for t, _ in points], [v for _, v in points])
-    assert fit.slope == pytest.approx(expected.slope, rel=1e-5, abs=1e-5)
-    assert -1e-9 <= fit.r2 <= 1 + 1e-9
-
-
-def test_a_line_needs_three_points_at_different_times():
-    assert line([(0, 1), (1, 2)]) is None
-    assert line([(1, 1), (1, 2), (1, 3)]) is None
-
-
-def test_a_tally_is_a_cumulative_histogram_of_weights():
-    tally = Tally((1.0, 2.0))
-    for value, weight in ((1.0, 5.0), (1.5, 2.0), (9.0, 1.0)):
-        tally.observe(value, weight)
-    assert tally.histogram() == HistogramSample((1.0, 2.0, INF), (5.0, 7.0, 8.0), 17.0)
-
-
-def gpu(t: float, *utilization: float) -> GpuSample:
-    return GpuSample(t, "GPU-1", "0", "nvidia", utilization=utilization)
-
-
-def test_gpu_utilization_is_the_mean_of_all_the_drivers_samples():
-    window = GpuWindow(60)
-    window.add(gpu(0.0, 1.0, 1.0, 1.0))
-    window.add(gpu(1.0, 0.0))
-    assert window.utilization == 0.75
-
-
-def test_gpu_utilization_is_unknown_as_soon_as_the_driver_gives_none():
-    window = GpuWindow(60)
-    window.add(gpu(0.0, 1.0))
-    window.add(gpu(1.0))
-    assert window.utilization is None
-
-
-def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
-    asked: list[tuple[float, float]] = []
+def test_each_interval_is_computed_once_and_forgotten_with_its_polls():
+    calls: list[tuple[float, float]] = []
 
     def span(before: Point, after: Point) -> float:
-        asked.append((before.t, after.t))
+        calls.append((before.t, after.t))
         return after.t - before.t
 
     window = EngineWindow(seconds=3, long_window_seconds=30)
@@ -255,15 +197,15 @@ def test_each_interval_is_asked_about_once_and_forgotten_with_its_polls():
         kept = [at for at in times[: index + 1] if at >= t - 3]
         assert window.each_interval(span) == [b - a for a, b in itertools.pairwise(kept)]
         assert window.each_interval(span) == window.each_interval(span)
-    assert asked == [pair for pair in itertools.pairwise(times) if pair != (4.0, 7.5)], "7.5 forgot all before"
-    assert window.each_interval(lambda before, after: after.t) == [8.0], "another question is asked of all there are"
+    assert calls == [pair for pair in itertools.pairwise(times) if pair != (4.0, 7.5)], "7.5 forgot all before"
+    assert window.each_interval(lambda before, after: after.t) == [8.0], "another question is calls of all there are"
 
 
-def test_what_histograms_say_is_asked_again_when_some_came():
-    asked: list[float] = []
+def test_values_of_histograms_are_computed_again_when_some_came():
+    calls: list[float] = []
 
     def count(window: EngineWindow, factor: float) -> float:
-        asked.append(window.t)
+        calls.append(window.t)
         histogram = window.histogram("ttft")
         return 0.0 if histogram is None else histogram.count * factor
 
@@ -277,10 +219,10 @@ def test_what_histograms_say_is_asked_again_when_some_came():
     assert [polled(1.0), polled(2.0)] == [0.0, 0.0]
     assert polled(6.0, 2.0, 4.0) == 6.0
     assert window.of_histograms(count, 3.0) == 9.0
-    assert asked == [0.0, 6.0, 6.0]
+    assert calls == [0.0, 6.0, 6.0]
 
 
-def test_what_a_poll_is_asked_twice_is_still_that_poll():
+def test_computing_twice_at_one_poll_still_gives_that_poll():
     window = EngineWindow(seconds=2, long_window_seconds=30)
     for t, running in ((0.0, 1.0), (1.0, 2.0), (2.0, 6.0), (3.0, 4.0)):
         window.add(t, sample({"running": running, f"at_{t:.0f}": 1.0}))
@@ -323,21 +265,8 @@ def test_what_a_histogram_saw_lately_follows_the_time_also_between_two_pages_tha
         window.add(float(n), sample({"running": 1.0}, histograms=brought))
         # The newest is that of `last`; what is compared with it, the newest that is 20 s old or older.
         last, since = n - n % 6, max(0, (n - 20) // 6 * 6)
-        seen = window.histogram("ttft", 20.0)
-        assert (0 if seen is None else seen.count) == 3.0 * (last - since)
-
-
-@given(st.lists(st.tuples(st.floats(0.1, 40.0), st.lists(st.floats(0, 1), max_size=6)), min_size=1, max_size=40))
-def test_utilization_is_the_mean_of_the_drivers_samples_in_the_window(reads: list[tuple[float, list[float]]]):
-    window, t = GpuWindow(60), 0.0
-    for step, utilization in reads:
-        t += step
-        window.add(GpuSample(t, "u", "0", "nvidia", utilization=tuple(utilization)))
-        for since in (window.samples[0].t, t - 20):
-            lately = [value for one in window.samples if one.t >= since for value in one.utilization]
-            mean = statistics.fmean(lately) if utilization else None
-            assert window.utilization_since(since) == (None if mean is None else pytest.approx(mean))
-        assert len(window._totals) == len(window.samples), "no more is kept than the window holds"
+        observed = window.histogram("ttft", 20.0)
+        assert (0 if observed is None else observed.count) == 3.0 * (last - since)
 
 
 def tokens(point: Point) -> float | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.simulation.measured_hits import MeasuredHits, measured_hits
-from kvpressure.simulation.scheduler import simulate
+from kvpressure.simulation.scheduler import Simulation, simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
 from kvpressure.simulation.sessions import Sessions
 
@@ -57,11 +57,11 @@ def test_what_is_no_session_has_no_hits_to_correct():
 
 
 def test_an_engine_whose_hits_were_measured_is_predicted_to_have_them():
-    found, outcome = measured_hits(SERVER, DEMAND, POOLS, MEASURED), simulate(SERVER, DEMAND)
+    found, outcome = measured_hits(Simulation(SERVER, DEMAND, POOLS), POOLS, MEASURED), simulate(SERVER, DEMAND)
     assert found is not None
     assert outcome is not None
     assert found.corrected(outcome, SERVER, DEMAND).hit_ratio == pytest.approx(0.2, abs=0.02)
 
 
 def test_one_pool_tells_of_no_other():
-    assert measured_hits(SERVER, DEMAND, POOLS[:1], MEASURED[:1]) is None
+    assert measured_hits(Simulation(SERVER, DEMAND, POOLS[:1]), POOLS[:1], MEASURED[:1]) is None

@@ -13,7 +13,7 @@ MIXED = Demand(tuple([RequestShape(200, 200, 140)] * 450 + [RequestShape(5700, 5
 
 
 def request(prompt: int, came: float) -> Request:
-    return Request(RequestShape(prompt, prompt, 10), 10, came, 0)
+    return Request(prompt, 10, 10, came, 0)
 
 
 def test_first_come_first_served_puts_who_was_thrown_out_at_the_head_and_throws_out_the_last():

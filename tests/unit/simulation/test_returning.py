@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import known
-from kvpressure.simulation.config_changes import apart, keep_free, kv_in_8_bits
+from kvpressure.simulation.config_changes import apart, applied, keep_free, kv_in_8_bits
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.returning import Returning, returning
 from tests.support.observed import pressed_view
@@ -37,8 +38,30 @@ def test_more_memory_may_give_far_more_where_prompts_may_come_back():
     uncached = replace(observed, cache=replace(observed.cache, prefix_caching=False))
     for change, opens in ((kv_in_8_bits(), True), (keep_free(0.0), False)):
         ranges = [model_of(one, limits, THRESHOLDS).expected([], [change]) for one in (observed, uncached)]
-        highs = [one.tokens_per_second.high / one.tokens_per_second.after for one in ranges if one is not None]
+        highs = [one.tokens_per_second.high / one.tokens_per_second.before for one in ranges if one is not None]
         assert (highs[0] > 1.02 * highs[1]) is opens, (change.key, highs)
+
+
+def test_the_number_lies_in_the_middle_between_prompts_that_are_new_and_prompts_that_come_back():
+    model = model_of(seen(), pressed_view(VIEW).limits, THRESHOLDS)
+    state, changes = applied(model.state, [kv_in_8_bits()]), [kv_in_8_bits()]
+    now, then, there, expected = (
+        model.outcome(model.state),
+        model.outcome(state),
+        found(seen()),
+        model.expected([], changes),
+    )
+    assert now is not None
+    assert then is not None
+    assert there is not None
+    assert expected is not None
+    back = there.beside(now, then, changes)
+    assert back is not None
+    assert back.tokens_per_second > 1.02 * then.tokens_per_second
+    middle = math.sqrt(back.tokens_per_second * then.tokens_per_second)
+    assert expected.tokens_per_second.after == pytest.approx(model.tokens_factor * middle)
+    assert expected.tokens_per_second.low < model.tokens_factor * then.tokens_per_second
+    assert expected.tokens_per_second.high > model.tokens_factor * back.tokens_per_second
 
 
 def test_where_the_range_says_nothing_for_that_it_is_named():

@@ -3,17 +3,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server
-from kvpressure.simulation.sessions import PrefixCache, Session, Sessions, begun
+from kvpressure.simulation.sessions import Session, Sessions, begun
 from tests.support.lab_sessions import AGENTS, STEPS
 
 LAB = {
@@ -51,43 +48,13 @@ def test_the_simulated_cache_does_what_vllms_own_did_in_the_lab(pool, lab):
     assert outcome.first_token_seconds == pytest.approx(first_token_seconds, rel=0.2, abs=0.25)
 
 
-def test_the_least_recently_used_session_goes_first_and_its_end_before_its_beginning():
-    cache = PrefixCache()
-    for session in (1, 2, 3):
-        cache.keep(session, 100.0)
-    cache.keep(1, cache.take(1))
-    cache.shrink(250.0)
-    assert [cache.found(session) for session in (1, 2, 3)] == [100.0, 50.0, 100.0]
-    cache.shrink(150.0)
-    assert [cache.found(session) for session in (1, 2, 3)] == [100.0, 0.0, 50.0]
-    assert cache.total == 150.0
-
-
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 40)), max_size=60), st.integers(1, 120))
-def test_what_is_kept_is_what_a_list_of_tokens_by_last_use_keeps(uses, room):
-    cache, tokens = PrefixCache(), OrderedDict[tuple[int, int], None]()
-    for session, length in uses:
-        cache.keep(session, float(length))
-        cache.shrink(float(room))
-        for place in [key for key in tokens if key[0] == session]:
-            del tokens[place]
-        # vLLM frees a request's last block first.
-        tokens.update({(session, place): None for place in reversed(range(length))})
-        while len(tokens) > room:
-            tokens.popitem(last=False)
-    assert {session: cache.found(session) for session in range(7)} == {
-        session: sum(key[0] == session for key in tokens) for session in range(7)
-    }
-    assert cache.total == len(tokens)
-
-
 def test_a_session_says_all_that_was_said_before_until_it_is_too_long():
     rng = random.Random(1)
     session = Session(AGENTS, 0, rng)
-    lengths = []
-    while not session.over:
-        lengths.append(session.prompt(rng))
-        session.heard(lengths[-1], 150)
+    lengths, over = [], False
+    while not over:
+        lengths.append(session.turn(rng.random)[0])
+        over = session.ended_with(lengths[-1], 150)
     grown = [after - before for before, after in itertools.pairwise(lengths)]
     assert lengths[0] == 8_000
     assert all(1_400 <= one <= 1_600 for one in grown)

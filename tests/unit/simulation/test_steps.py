@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -155,3 +156,10 @@ def test_experts_that_few_sequences_leave_unread_are_told_from_a_fixed_part():
     assert gain(with_them.end(-2.0)) < gain(true) < gain(with_them.end(2.0))
     assert with_them.likeliest.scaled(2.0).of(20, 100) == pytest.approx(2 * with_them.likeliest.of(20, 100))
     assert math.isfinite(with_them.knee_requests)
+
+
+def test_one_request_that_runs_while_others_wait_leaves_no_pause_between_steps():
+    alone = [made(1, 0)] * 60
+    assert found(alone).of(1, 0, CONTEXT) == pytest.approx(TRUE.of(1, 0, CONTEXT), rel=0.05)
+    with pytest.raises(UnknownError, match="how long steps take is not known"):
+        found([replace(one, waiting=0.0) for one in alone])

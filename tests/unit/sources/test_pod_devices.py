@@ -35,7 +35,7 @@ PATTERNS = PodResourcesSettings().resource_names
 LLAMA, QWEN = ContainerId("serving", "llama-0", "vllm"), ContainerId("serving", "qwen", "vllm")
 
 
-def held(answer: dict[ContainerId, list[str]], resource: str = "nvidia.com/gpu") -> KubeletAnswer:
+def answer_of(answer: dict[ContainerId, list[str]], resource: str = "nvidia.com/gpu") -> KubeletAnswer:
     containers = (
         ContainerDevices(container, tuple(PluginDevice(resource, gpu) for gpu in ids))
         for container, ids in answer.items()
@@ -140,7 +140,7 @@ def test_a_claimed_device_is_known_by_its_name_or_its_cdi_names(
         claimed(""),
     ],
 )
-def test_a_claimed_device_that_cannot_be_told_makes_the_containers_gpus_unknown(device: ClaimDevice):
+def test_a_claimed_device_that_is_not_known_makes_the_containers_gpus_unknown(device: ClaimDevice):
     answer = (ContainerDevices(LLAMA, (PluginDevice("nvidia.com/gpu", A),), (device,)),)
     assignment = of(answer, AMD)[LLAMA]
     assert (assignment.gpus, assignment.exclusive) == ((), False)
@@ -162,18 +162,18 @@ def test_a_claim_of_two_containers_and_a_share_of_a_device_are_not_exclusive():
 
 
 def test_a_container_alone_on_its_gpus_has_them_in_the_kubelets_order_and_exclusively():
-    assert of(held({LLAMA: [B, A], QWEN: [MIG]})) == {LLAMA: Assignment((B, A)), QWEN: Assignment((MIG,))}
+    assert of(answer_of({LLAMA: [B, A], QWEN: [MIG]})) == {LLAMA: Assignment((B, A)), QWEN: Assignment((MIG,))}
 
 
 def test_one_device_of_three_containers_is_exclusive_to_none_and_says_to_whom_else_it_belongs():
-    found = of(held({LLAMA: [A, B], QWEN: [A], ContainerId("x", "y", "z"): [A]}))
+    found = of(answer_of({LLAMA: [A, B], QWEN: [A], ContainerId("x", "y", "z"): [A]}))
     assert [a.exclusive for a in found.values()] == [False, False, False]
     assert found[LLAMA].why == f"GPU {A} is held by serving/qwen/vllm and 1 more too"
     assert found[QWEN].why == f"GPU {A} is held by serving/llama-0/vllm and 1 more too"
 
 
 def test_two_replicas_of_one_gpu_in_one_container_are_one_gpu_and_shared():
-    found = of(held({LLAMA: [f"{A}::0", f"{A}::1"]}))[LLAMA]
+    found = of(answer_of({LLAMA: [f"{A}::0", f"{A}::1"]}))[LLAMA]
     assert (found.gpus, found.exclusive) == ((A,), False)
     assert "::0 is one of several shares" in found.why
 
@@ -181,14 +181,14 @@ def test_two_replicas_of_one_gpu_in_one_container_are_one_gpu_and_shared():
 def test_only_resources_that_match_a_pattern_are_gpus():
     gpus = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared", "amd.com/gpu", "amd.com/cpx_nps4")
     for resource in gpus:
-        assert LLAMA in of(held({LLAMA: [A]}, resource)), resource
+        assert LLAMA in of(answer_of({LLAMA: [A]}, resource)), resource
     for resource in ("rdma/hca", "nvidia.com/gpu2", "xnvidia.com/gpu", "NVIDIA.com/gpu"):
-        assert of(held({LLAMA: ["mlx5_0"]}, resource)) == {}, resource
-    assert assignments(held({LLAMA: [A]}, "example.com/gpu"), ["example.com/*"], KernelNames())[LLAMA].gpus == (A,)
+        assert of(answer_of({LLAMA: ["mlx5_0"]}, resource)) == {}, resource
+    assert assignments(answer_of({LLAMA: [A]}, "example.com/gpu"), ["example.com/*"], KernelNames())[LLAMA].gpus == (A,)
 
 
 def test_a_container_that_has_ended_shares_nothing_with_the_one_that_follows():
-    answer = held({LLAMA: [A], QWEN: [A]})
+    answer = answer_of({LLAMA: [A], QWEN: [A]})
     assert assignments(answer, PATTERNS, KernelNames(), LLAMA.__eq__) == {QWEN: Assignment((A,))}
 
 
@@ -207,7 +207,7 @@ READ = (
 
 
 @pytest.mark.parametrize(
-    ("wanted", "uuids"),
+    ("assigned", "uuids"),
     [
         ((A,), (A,)),
         ((B, A), (B, A)),
@@ -228,9 +228,9 @@ READ = (
     ],
 )
 def test_an_assignment_means_gpus_that_were_read_all_of_them_or_none(
-    wanted: tuple[str, ...], uuids: tuple[str, ...] | None
+    assigned: tuple[str, ...], uuids: tuple[str, ...] | None
 ):
-    assert resolve(Assignment(wanted), READ) == uuids
+    assert resolve(Assignment(assigned), READ) == uuids
 
 
 HEX = st.text("0123456789abcdefABCDEF", min_size=32, max_size=32)
@@ -246,7 +246,7 @@ def test_every_uuid_is_found_in_plain_and_replicated_ids_whatever_its_case(digit
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7), st.booleans())
-def test_a_pci_address_has_one_form_whoever_wrote_it(domain: int, bus: int, device: int, function: int, nvml: bool):
+def test_a_pci_address_has_one_form_in_every_spelling(domain: int, bus: int, device: int, function: int, nvml: bool):
     kernel = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
     written = f"{domain:08X}:{bus:02X}:{device:02X}.{function}" if nvml else kernel
     assert pci_address(written) == kernel
@@ -263,7 +263,7 @@ CONTAINERS = st.dictionaries(st.builds(ContainerId, st.just("ns"), st.text(max_s
 def test_whatever_the_kubelet_lists_every_assignment_is_known_and_exclusive_or_says_why_not(
     containers: dict[ContainerId, list[str]], names: KernelNames
 ):
-    found = of(held(containers), names)
+    found = of(answer_of(containers), names)
     assert found.keys() == {container for container, ids in containers.items() if ids}
     for container, assignment in found.items():
         assert assignment.exclusive == (not assignment.why)

@@ -12,26 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.commandline.budget import Budget
 from kvpressure.config.target import Target
-from kvpressure.runtimes.vllm.launch import FLAGS
+from kvpressure.launch import read_start
+from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.sources.pod_devices.ids import PROC, KernelNames, read_kernel_names
 from kvpressure.sources.pod_devices.processes import (
-    NotToldError,
+    UnknownGpusError,
     argv_of,
     holders_of,
     listening,
     parents_of_all,
-    ranks,
     root_of,
     visible_gpus,
 )
-from kvpressure.sources.port_owner import LocalProcesses, find_owners
+from kvpressure.sources.port_owner import LocalProcesses, find_owners, gpu_count
 from kvpressure.sources.source import Known
 from tests.support.engine_kit import VirtualClock
 
 
 def command_line(port: int, proc: Path = PROC) -> list[str] | None:
-    """The command line of the process that listens on the port, None if nobody does or it may not be seen."""
+    """The command line of the process that listens on the port, None if nobody does or it may not be read."""
     pids = {pid for pids in holders_of(listening((port,), proc)[port], proc).values() for pid in pids}
     root = root_of(pids, parents_of_all(proc))
     return (argv_of(root, proc) or None) if root is not None else None
@@ -220,7 +221,7 @@ def test_engines_on_the_same_gpu_are_not_exclusive(machine: Machine):
     assert found[8000].assignment.why == f"GPU {A} is used by the process on port 8001 too"
 
 
-def test_amd_gpus_are_told_by_their_render_nodes_and_counted_in_the_drivers_order(machine: Machine):
+def test_amd_gpus_are_known_by_their_render_nodes_and_counted_in_the_drivers_order(machine: Machine):
     for node, minor, bus, partition in ((1, 128, 5, 0), (2, 129, 5, 1), (10, 136, 0x15, 0)):
         machine.kfd(node, minor, bus, partition)
     machine.xcp(1, 129)
@@ -265,16 +266,16 @@ def test_cudas_variables_are_read_as_cuda_reads_them(environ: dict[str, str], gp
 
 def test_numbers_that_cannot_be_followed_are_refused_with_a_sentence():
     mixed = KernelNames(nvidia_models=frozenset({"RTX 3090", "GTX 1080"}))
-    with pytest.raises(NotToldError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+    with pytest.raises(UnknownGpusError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
         visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, mixed, amd=False)
     ordered = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert visible_gpus(ordered, mixed, amd=False) == ("0",)
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": A}, mixed, amd=False) == (A,)
-    with pytest.raises(NotToldError, match="names 1 GPUs"):
+    with pytest.raises(UnknownGpusError, match="names 1 GPUs"):
         visible_gpus({"CUDA_VISIBLE_DEVICES": "3", "NVIDIA_VISIBLE_DEVICES": A}, KernelNames(), amd=False)
-    with pytest.raises(NotToldError, match="topology"):
+    with pytest.raises(UnknownGpusError, match="topology"):
         visible_gpus({"HIP_VISIBLE_DEVICES": "0"}, KernelNames(), amd=True)
-    with pytest.raises(NotToldError, match="not numbers"):
+    with pytest.raises(UnknownGpusError, match="not numbers"):
         visible_gpus({"HIP_VISIBLE_DEVICES": "5"}, KernelNames(amd_order=("0000:05:00.0",)), amd=True)
 
 
@@ -294,14 +295,15 @@ def test_numbers_that_cannot_be_followed_are_refused_with_a_sentence():
     ],
 )
 def test_the_ranks_of_a_command_line_are_counted_in_every_spelling(args: str, count: int | None):
-    assert ranks([*SERVE, *args.split()], FLAGS.ranks) == count
+    assert gpu_count(read_start(SERVE[:1], [*SERVE[1:], *args.split()], {}, Budget()), ASSUMED) == count
 
 
 @given(st.lists(st.text(max_size=12)), st.dictionaries(st.text(max_size=25), st.text(max_size=25)))
 def test_no_command_line_and_no_environment_is_too_strange(argv: list[str], environ: dict[str, str]):
-    assert (count := ranks(argv, FLAGS.ranks)) is None or count >= 1
+    count = gpu_count(read_start(argv[:1], argv[1:], {}, Budget()), ASSUMED)
+    assert count is None or count >= 1
     for amd in (False, True):
-        with suppress(NotToldError):
+        with suppress(UnknownGpusError):
             visible_gpus(environ, KernelNames(), amd=amd)
 
 

@@ -197,10 +197,10 @@ def test_changed_users_are_taken_in_and_a_bad_file_keeps_the_old_ones(tmp_path: 
     guard = WebGuard(write(tmp_path, f"basic_auth_users: {{alice: {HASH}}}"))
     write(tmp_path, "basic_auth_users: {alice: plain}")
     with pytest.raises(ConfigError):
-        guard._take(frozenset(guard._watch.paths))
+        guard._reload(frozenset(guard._watch.paths))
     assert guard.auth.check(basic("alice", PASSWORD))
     write(tmp_path, f"basic_auth_users: {{bob: {HASH}}}")
-    assert guard._take(frozenset(guard._watch.paths)) is Refresh.RELOADED
+    assert guard._reload(frozenset(guard._watch.paths)) is Refresh.RELOADED
     assert not guard.auth.check(basic("alice", PASSWORD))
     assert guard.auth.check(basic("bob", PASSWORD))
 

@@ -28,7 +28,7 @@ _MAX_NAMESPACES: Final = 32
 class Requirement:
     """One term of a label selector: `key` has one of `values`, or with `negated` has not (or is absent).
 
-    `values` None asks only whether the key is there.
+    With `values` None the key only has to be there.
     """
 
     key: str

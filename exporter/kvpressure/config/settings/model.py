@@ -7,18 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationInfo, create_model, field_validator, model_validator
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.config.settings.polling import DERIVED, EngineSettings, PollSettings, Section, at_least
@@ -27,17 +18,17 @@ from kvpressure.config.settings.types import (
     Directory,
     Endpoint,
     Integer,
+    JournalUnit,
     Label,
     ListenAddress,
     ListenAddresses,
     Number,
+    ResourceNames,
     Switch,
     TargetName,
     TelemetryPath,
     Vendors,
-    split_list,
 )
-from kvpressure.net.urls import matching
 
 DEFAULT_RESOURCE_NAMES: Final = (
     "nvidia.com/gpu",
@@ -48,43 +39,22 @@ DEFAULT_RESOURCE_NAMES: Final = (
 )
 """`.shared` is what NVIDIA's plugin renames replicas to, `?px_nps*` what AMD's calls partitions (`cpx_nps4`)."""
 
-_resource_name: Final = matching(
-    r"[A-Za-z0-9.*?-]+/[A-Za-z0-9._*?-]+",
-    "must be a resource name such as nvidia.com/gpu, may have * and ?, got {text!r}",
-)
-
-
-def _split(value: Any) -> Any:
-    items = split_list(value)
-    if items in ([], (), [""]):
-        raise ValueError("must have at least one entry")
-    return items
-
-
-ResourceNames = Annotated[tuple[Annotated[str, AfterValidator(_resource_name)], ...], BeforeValidator(_split)]
-
 
 class PodResourcesSettings(Section):
     """The kubelet's pod-resources API, which says which container holds which GPU."""
 
-    enabled: Switch = Field(default="auto", description="Ask the kubelet; `auto`: once socket_dir is there.")
+    enabled: Switch = Field(default="auto", description="Query the kubelet; `auto`: once socket_dir is there.")
     socket_dir: Path = Field(
         default=Path("/var/lib/kubelet/pod-resources"),
         description="Directory of `kubelet.sock`. Mount the directory: a restarted kubelet makes a new socket.",
     )
-    interval_seconds: Number = Field(default=10.0, ge=1, le=300, description="Time between two questions.")
+    interval_seconds: Number = Field(default=10.0, ge=1, le=300, description="Time between two queries.")
     keep_seconds: Number = Field(
         default=300.0, ge=0, le=3600, description="How long the last answer holds while the kubelet does not answer."
     )
     resource_names: ResourceNames = Field(
         default=DEFAULT_RESOURCE_NAMES, description="Resources that are GPUs; `*` and `?` stand for any characters."
     )
-
-
-_journal_unit: Final = matching(
-    r"[A-Za-z0-9_.:@\\][A-Za-z0-9_.:@\\-]*", "must be the name of a systemd unit, such as llama.service"
-)
-JournalUnit = Annotated[str, AfterValidator(_journal_unit)]
 
 
 class LogFileSettings(Section):
@@ -205,7 +175,7 @@ class GpuSettings(Section):
         default=120.0,
         ge=5,
         le=3600,
-        description="How long to let go of the driver after SIGUSR1, so that it can be unloaded.",
+        description="How long the driver stays closed after SIGUSR1, so that it can be unloaded.",
     )
 
 
@@ -273,7 +243,7 @@ class Settings(Section):
         return self._config_file
 
     def with_file(self, file: Path | None) -> Settings:
-        """Give these settings, remembering the file they were read from."""
+        """Return these settings with the file they were read from."""
         copy = self.model_copy()
         copy._config_file = file  # noqa: SLF001 - its own class
         return copy

@@ -33,7 +33,7 @@ class Section(BaseModel):
 
 
 def at_least(value: float, least: float, name: str) -> float:
-    """Return the value. Raises ValueError where it is less than what `name` comes to."""
+    """Return the value. Raises ValueError where it is less than `least`, which `name` describes."""
     if value < least:
         raise ValueError(f"must be at least {name} ({least:g}), got {value:g}")
     return value
@@ -106,7 +106,7 @@ class PollSettings(ClientSettings):
     )
     filter: Literal["auto", "always", "never"] = Field(
         default="auto",
-        description="Ask engines for the needed series only (`name[]`): where they honour it, always, or never.",
+        description="Request only the needed series from engines (`name[]`): where they honour it, always, or never.",
     )
 
     @field_validator("histogram_interval_seconds")
@@ -127,7 +127,7 @@ class CanarySettings(Section):
         default=30.0,
         ge=10,
         le=3600,
-        description="Ask an engine that has had traffic once its page has been idle for so long: "
+        description="Send one to an engine that has had traffic once its page has been idle for so long: "
         "one that has lost its queue looks idle.",
     )
     interval_seconds: Number = Field(
@@ -154,7 +154,7 @@ class KvEventsSettings(Section):
         default=None,
         ge=1,
         le=65535,
-        description="Port of its `replay_endpoint`, which is asked for events that were missed; without it, what was "
+        description="Port of its `replay_endpoint`, from which missed events are requested; without it, what was "
         "evicted before them is forgotten.",
     )
     topic: Label = Field(default="", description="Only messages whose topic begins so; its `topic`.", max_length=200)
@@ -162,7 +162,7 @@ class KvEventsSettings(Section):
 
 
 def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEventsSettings | None:
-    """Return how the events of an engine are read that was found, and says `port` or, with None, nothing of them."""
+    """Return how to read the events of a discovered engine, which says `port` or, with None, nothing of them."""
     return settings if port is None else (settings or KvEventsSettings()).model_copy(update={"port": port})
 
 

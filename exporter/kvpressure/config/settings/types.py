@@ -116,9 +116,18 @@ def _directory(path: Path) -> Path:
 
 def _not_empty(value: Any) -> Any:
     # Not min_length, which would also complain of lists whose entries are in error.
-    if value in ([], ()):
+    if value in ([], (), [""]):
         raise ValueError("must have at least one entry")
     return value
+
+
+_resource_name: Final = matching(
+    r"[A-Za-z0-9.*?-]+/[A-Za-z0-9._*?-]+",
+    "must be a resource name such as nvidia.com/gpu, may have * and ?, got {text!r}",
+)
+_journal_unit: Final = matching(
+    r"[A-Za-z0-9_.:@\\][A-Za-z0-9_.:@\\-]*", "must be the name of a systemd unit, such as llama.service"
+)
 
 
 def _addresses(value: Any) -> Any:
@@ -152,10 +161,14 @@ Directory = Annotated[Path, AfterValidator(_directory)]
 SdPatterns = Annotated[tuple[Annotated[Path, AfterValidator(_sd_pattern)], ...], BeforeValidator(_not_empty)]
 ListenAddresses = Annotated[tuple[ListenAddress, ...], BeforeValidator(_addresses)]
 Vendors = Annotated[tuple[Vendor, ...], BeforeValidator(_vendors)]
+ResourceNames = Annotated[
+    tuple[Annotated[str, AfterValidator(_resource_name)], ...], BeforeValidator(_not_empty), BeforeValidator(split_list)
+]
+JournalUnit = Annotated[str, AfterValidator(_journal_unit)]
 
 
 def _switch(value: Any) -> Any:
-    # YAML reads true and false as booleans, and everybody writes them so.
+    # YAML reads true and false as booleans, and that is how they are written.
     return str(value).lower() if isinstance(value, bool) else value
 
 

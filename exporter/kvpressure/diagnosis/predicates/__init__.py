@@ -1,11 +1,10 @@
-"""The questions that rules are made of: Kleene's three-valued logic over facts, a file for each subject.
+"""The predicates that rules are made of: Kleene's three-valued logic over facts, a file for each subject.
 
 Names of evidence are signals of a page (`runtimes.table`, fields of `CacheConfig`) or sources (`missing.SOURCES`).
 What could not be known from any page or source has none.
 
-`False & unknown` is False and `True | unknown` is True; whatever hangs on what is not known is None. A predicate that
-is None names what it lacks to be judged further: the first of its parts that is not known, in their order. What another
-part has decided already is not missing.
+`False & unknown` is False and `True | unknown` is True; what depends on an unknown is None. A predicate that is None
+names the evidence that it lacks: that of its first unknown part. What another part has decided is not missing.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Predicate:
-    """A question about facts. `evidence` names everything that its answer may rest on, as `missing` lists it."""
+    """A condition on facts. `evidence` names everything that its state may rest on, as `missing` lists it."""
 
     __slots__ = ("evidence",)
     evidence: frozenset[str]
 
     @abstractmethod
     def state(self, facts: Facts) -> bool | None:
-        """Return the answer, None where it is not known."""
+        """Return whether it is true, None where that is not known."""
 
     def lacks(self, facts: Facts) -> frozenset[str]:  # noqa: ARG002 - of what is always known, nothing is missing
-        """Return the evidence that would tell first, where the answer is not known."""
+        """Return the evidence that is missing first, where the state is not known."""
         return NOTHING
 
     def __and__(self, other: Predicate) -> Predicate:
@@ -50,21 +49,21 @@ class Predicate:
 
 
 class Fact(Predicate):
-    """A question that is answered from the facts themselves, once for each verdict."""
+    """A predicate that a function computes from the facts, once for each verdict."""
 
-    __slots__ = ("_ask",)
+    __slots__ = ("_compute",)
 
-    def __init__(self, ask: Callable[[Facts], bool | None], evidence: frozenset[str] = NOTHING) -> None:
-        self._ask = ask
+    def __init__(self, compute: Callable[[Facts], bool | None], evidence: frozenset[str] = NOTHING) -> None:
+        self._compute = compute
         self.evidence = evidence
 
     def state(self, facts: Facts) -> bool | None:
-        """Return the answer."""
-        answers = facts.answers
-        if self in answers:
-            return answers[self]
-        answer = answers[self] = self._ask(facts)
-        return answer
+        """Return the state, computed at the first call."""
+        states = facts.states
+        if self in states:
+            return states[self]
+        state = states[self] = self._compute(facts)
+        return state
 
     def lacks(self, facts: Facts) -> frozenset[str]:
         """Return what is missing for it."""
@@ -72,7 +71,7 @@ class Fact(Predicate):
 
 
 class Shared(Fact):
-    """A compound that several rules have in common, answered once for each verdict."""
+    """A compound that several rules have in common, computed once for each verdict."""
 
     __slots__ = ("_whole",)
 
@@ -88,7 +87,7 @@ class Shared(Fact):
 class _Several(Predicate):
     __slots__ = ("_states", "parts")
     decisive: ClassVar[bool]
-    """The answer of one part that is the answer of all, whatever the others are."""
+    """The state of one part that is the state of all, whatever the others are."""
 
     def __init__(self, *parts: Predicate) -> None:
         kind = type(self)
@@ -98,14 +97,14 @@ class _Several(Predicate):
         self.evidence = NOTHING.union(*(part.evidence for part in self.parts))
 
     def state(self, facts: Facts) -> bool | None:
-        """Return the answer."""
+        """Return the state of all parts together."""
         decisive = self.decisive
         found: bool | None = not decisive
-        for state in self._states:
-            answer = state(facts)
-            if answer is decisive:
-                return answer
-            if answer is None:
+        for state_of in self._states:
+            state = state_of(facts)
+            if state is decisive:
+                return state
+            if state is None:
                 found = None
         return found
 
@@ -117,7 +116,7 @@ class _Several(Predicate):
 
 
 class AllOf(_Several):
-    """True where all parts are, False where one is; asked in their order, no further than needed."""
+    """True where all parts are, False where one is; evaluated in their order, no further than needed."""
 
     __slots__ = ()
     decisive = False
@@ -130,39 +129,39 @@ class AnyOf(_Several):
     decisive = True
 
 
-class Not(Predicate):
-    """True where the other is False."""
-
+class _OfOther(Predicate):
     __slots__ = ("_other",)
 
     def __init__(self, other: Predicate) -> None:
         self._other = other
         self.evidence = other.evidence
 
+
+class Not(_OfOther):
+    """True where the other is False."""
+
+    __slots__ = ()
+
     def state(self, facts: Facts) -> bool | None:
-        """Return the answer."""
-        answer = self._other.state(facts)
-        return None if answer is None else not answer
+        """Return the opposite; None of None."""
+        state = self._other.state(facts)
+        return None if state is None else not state
 
     def lacks(self, facts: Facts) -> frozenset[str]:
         """Return what is missing for it."""
         return self._other.lacks(facts)
 
 
-class KnownTrue(Predicate):
-    """Never unknown: what is not known is taken as False."""
+class KnownTrue(_OfOther):
+    """Never unknown: False where the other is."""
 
-    __slots__ = ("_other",)
-
-    def __init__(self, other: Predicate) -> None:
-        self._other = other
-        self.evidence = other.evidence
+    __slots__ = ()
 
     def state(self, facts: Facts) -> bool | None:
-        """Return the answer."""
+        """Return whether the other is known to be true."""
         return self._other.state(facts) is True
 
 
 def fact(*evidence: str) -> Callable[[Callable[[Facts], bool | None]], Predicate]:
-    """Make a predicate of a function of the facts, whose answer rests on `evidence`: signals of a page, or sources."""
+    """Make a predicate of a function of the facts, which rests on `evidence`: signals of a page, or sources."""
     return partial(Fact, evidence=frozenset(evidence))

@@ -1,4 +1,4 @@
-"""What the batch is held by, and what its steps are full of."""
+"""What limits the batch, and what its steps are full of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOSTLY_PROMPTS_RATIO: Final = 0.5
 
 @fact()
 def at_cap(facts: Facts) -> bool:
-    """Return whether a fixed cap holds the batch."""
+    """Return whether a fixed cap limits the batch."""
     return facts.window.fit.at_cap
 
 
@@ -29,7 +29,7 @@ def steady(facts: Facts) -> bool:
 
 @fact("declared")
 def at_declared_cap(facts: Facts) -> bool | None:
-    """Return whether the batch is as large as it may be; not known where nobody read what that is."""
+    """Return whether the batch is as large as it may be; None where the cap was not read."""
     declared, running = facts.most_sequences, facts.inputs.value("requests_running_max")
     if declared is None or running is None:
         return None
@@ -45,7 +45,7 @@ def step_at_budget(facts: Facts) -> bool | None:
 
 @fact("steps")
 def steps_full(facts: Facts) -> bool | None:
-    """Return whether steps compute so many tokens that a GPU is full: those with prompts, where they are told apart."""
+    """Return whether steps compute so many tokens that a GPU is full; of those with prompts, where they are counted."""
     throughput = facts.window.throughput
     tokens = throughput.step_tokens if throughput.prompt_step_tokens is None else throughput.prompt_step_tokens
     return None if tokens is None else tokens >= facts.thresholds.prefill_full_step_min_tokens
@@ -73,7 +73,7 @@ def prefills_overlap(facts: Facts) -> bool | None:
 
 @fact()
 def prompts_hold_up(facts: Facts) -> bool:
-    """Return whether most of the time between tokens is spent in steps that are held up."""
+    """Return whether most of the time between tokens is spent in steps that prompts slow down."""
     ratio = facts.window.throughput.held_up_ratio
     return ratio is not None and ratio >= facts.thresholds.held_up_min_ratio
 
@@ -98,8 +98,8 @@ def fuller(facts: Facts) -> bool | None:
 def reads_more(facts: Facts) -> bool | None:
     """Return whether decoding reads much more context than in healthy steps, and gets no more tokens for it.
 
-    All that requests hold of the cache is read in every step. Where steps are slower by more than they have more
-    tokens, a larger batch has bought nothing.
+    Every step reads all KV of the running requests. Where steps are slower by more than they have more tokens, a larger
+    batch has bought nothing.
     """
     window, thresholds = facts.window, facts.thresholds
     tokens, usage = window.throughput.step_tokens, window.kv_usage_ratio
@@ -127,10 +127,10 @@ def gpu_busy(facts: Facts) -> bool | None:
 
 
 @fact("gpu")
-def cpu_holds_it_up(facts: Facts) -> bool:
-    """Where CPUs are short: the GPU idles though there is always a request; or, without GPU data, steps are slow now.
+def slowed_by_cpu(facts: Facts) -> bool:
+    """Return whether CPU shortage slows the engine: its GPU idles under demand; without GPU data, steps are slow now.
 
-    CPUs may be short for everybody else on the host while the engine's few threads get what they need.
+    CPUs may be short for everything else on the host while the engine's few threads get what they need.
     """
     gpu_idle = facts.symptom("gpu_compute_low")
     if gpu_idle is None:
@@ -148,12 +148,12 @@ def small_prompt_steps(facts: Facts) -> bool:
 
 @fact()
 def prompts_take_turns(facts: Facts) -> bool:
-    """Return whether most steps have prompts and nothing else: who waits, waits for those before it."""
+    """Return whether most steps have prompts and nothing else: a request waits for those before it."""
     return (facts.window.throughput.prompt_steps_ratio or 0.0) > MOSTLY_PROMPTS_RATIO
 
 
 prefill_limits = Shared(mostly_prefill & steps_full)
-"""Steps are full of prompts: what waits for a place waits for the GPU to compute those before it."""
+"""Steps are full of prompts: a waiting request waits for the GPU to compute those before it."""
 
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
@@ -162,7 +162,7 @@ compute_limits = Shared(
     | (gpu_busy & (slower | (queued & ~steady)) & ~cache_may_hold_queue)
 )
 """Steps that take longer because they compute more, a busy GPU that makes requests wait without a cap, or prompts
-that are computed without a pause or hold up most of what decodes.
+that are computed without a pause or slow down most of the decoding.
 
 A busy GPU alone does not outweigh requests that wait all the time and are preempted, or may not fit; nor does it
 explain a queue behind a batch that stays at its highest, with steps as fast as ever.

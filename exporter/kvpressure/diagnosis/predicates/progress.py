@@ -1,11 +1,11 @@
-"""Whether the engine gets anywhere."""
+"""Whether the engine makes progress."""
 
 from __future__ import annotations
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, Shared, fact
 from kvpressure.diagnosis.predicates.queue import must_be_deferred
-from kvpressure.diagnosis.predicates.room import cache_is_held
+from kvpressure.diagnosis.predicates.room import cache_lacks_room
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
@@ -20,7 +20,7 @@ def asleep(facts: Facts) -> bool | None:
 
 
 def paused_by(word: str) -> Predicate:
-    """Whether somebody has stopped it on purpose, in this way."""
+    """Return a predicate: whether the engine was stopped on purpose in this way."""
 
     @fact()
     def paused(facts: Facts) -> bool:
@@ -84,13 +84,13 @@ def still_long(facts: Facts) -> bool:
     return window.progress.still_seconds >= thresholds.stuck_frozen_min_seconds and not must_be_deferred.state(facts)
 
 
-looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_is_held))
-"""The page of an engine that gets nowhere, and not for want of cache."""
+looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_lacks_room))
+"""The page of an engine that makes no progress, and not for lack of cache."""
 
 
 @fact("canary")
 def answers(facts: Facts) -> bool | None:
-    """Return whether a request of one token got its answer; not known where none was sent."""
+    """Return whether a request of one token got its answer; None where none was sent."""
     no_answer = facts.symptom(CANARY_UNANSWERED)
     return None if no_answer is None else not no_answer
 

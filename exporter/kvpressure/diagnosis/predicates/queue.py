@@ -1,4 +1,4 @@
-"""What the page lets anybody judge: whether there is demand, and whether requests wait, and what for."""
+"""Whether there is demand, whether requests wait, and what for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def always(facts: Facts) -> bool:  # noqa: ARG001 - as the others are called
 
 @fact()
 def too_few_polls(facts: Facts) -> bool:
-    """Fewer polls than a verdict needs: the least number, or, where polls are rare, a whole window of a few."""
+    """Return whether a verdict needs more polls: the least number, or a whole window of a few where polls are rare."""
     window, thresholds = facts.window, facts.thresholds
     rare = window.polls >= MIN_POLLS and window.seconds >= thresholds.verdict_window_seconds
     return window.polls < thresholds.verdict_min_poll_count and not rare
@@ -29,7 +29,7 @@ def too_few_polls(facts: Facts) -> bool:
 
 @fact("running")
 def activity_unknown(facts: Facts) -> bool:
-    """Return whether the page has not told whether there is anything to do."""
+    """Return whether the page does not show whether there is anything to do."""
     return facts.window.busy is None
 
 
@@ -47,7 +47,7 @@ def busy(facts: Facts) -> bool | None:
 
 @fact(REASONS)
 def reasons_known(facts: Facts) -> bool:
-    """Return whether the page tells whether requests wait for a place in the batch or were put off."""
+    """Return whether the page says whether requests wait for a place in the batch or were deferred."""
     return facts.window.queue.reasons_known
 
 
@@ -60,7 +60,7 @@ def queued(facts: Facts) -> bool:
 
 @fact()
 def queued_always(facts: Facts) -> bool:
-    """Return whether requests wait in nearly every poll, and not on their own account."""
+    """Return whether requests wait in nearly every poll, and are not mostly deferred."""
     ratio = facts.window.queue.waiting_ratio
     always = ratio is not None and ratio >= facts.thresholds.starved_min_waiting_ratio
     return always and not mostly_deferred.state(facts)
@@ -82,26 +82,26 @@ def shrinks(facts: Facts) -> bool:
 
 @fact()
 def pool_fills(facts: Facts) -> bool:
-    """Return whether the KV cache fills at a rate that exhausts it: what waits then is no rest of before."""
+    """Return whether the KV cache fills at a rate that exhausts it: a queue is no remainder of before then."""
     return facts.inputs.value("kv_exhaustion_seconds") is not None
 
 
 @fact(REASONS)
 def mostly_deferred(facts: Facts) -> bool | None:
-    """Most of those that wait have been put off by the engine on their own account."""
+    """Return whether the engine has deferred most of the waiting requests."""
     ratio = facts.window.queue.deferred_ratio
     return None if ratio is None else ratio >= facts.thresholds.deferred_min_ratio
 
 
 @fact("fetching")
 def mostly_fetching(facts: Facts) -> bool | None:
-    """Most of those that wait have their KV on its way from elsewhere; their place in the cache is taken already.
+    """Return whether most waiting requests have their KV on its way, and so their place in the cache already.
 
-    The engine counts them as put off, too; others whose KV lies elsewhere wait for a place like anybody.
+    The engine counts them as deferred, too; others whose KV lies elsewhere wait for a place like all.
     """
     queue, least = facts.window.queue, facts.thresholds.deferred_min_ratio
     if queue.fetching_ratio is None:
-        # No connector looks prompts up anywhere, or those that wait are known to wait for a place.
+        # No connector looks prompts up anywhere, or waiting requests are known to wait for a place.
         place = queue.deferred_ratio is not None and queue.deferred_ratio < least
         return False if facts.window.deferral.connector is False or place else None
     return queue.fetching_ratio >= least and (queue.deferred_ratio is None or queue.deferred_ratio >= least)
@@ -109,19 +109,19 @@ def mostly_fetching(facts: Facts) -> bool | None:
 
 @fact("transfer_seconds")
 def mostly_in_transfer(facts: Facts) -> bool:
-    """Return whether most of those that a decode engine has put off are transfers under way, by Little's law."""
+    """Return whether most requests that a decode engine has deferred are transfers under way, by Little's law."""
     found, queue = facts.window.transfer, facts.window.queue
     if found.role != DECODE or found.in_flight is None or not queue.waiting:
         return False
     kinds = (queue.deferred_ratio, queue.fetching_ratio)
-    put_off = min((one for one in kinds if one is not None), default=0.0) * queue.waiting
+    deferred = min((one for one in kinds if one is not None), default=0.0) * queue.waiting
     least = facts.thresholds.deferred_min_ratio
-    return put_off >= least * queue.waiting and found.in_flight >= least * put_off
+    return deferred >= least * queue.waiting and found.in_flight >= least * deferred
 
 
 @fact()
 def finished_prompts_fill_the_cache(facts: Facts) -> bool:
-    """Return whether most of what a prefill engine's cache holds are finished prompts that wait to be read."""
+    """Return whether a prefill engine's cache is mostly full of finished prompts that wait to be read."""
     found, thresholds = facts.window.transfer, facts.thresholds
     most = (found.held_ratio or 0.0) >= thresholds.held_for_transfer_min_ratio
     return found.role == PREFILL and most and (found.held_seconds or 0.0) >= thresholds.held_for_transfer_min_seconds
@@ -129,14 +129,14 @@ def finished_prompts_fill_the_cache(facts: Facts) -> bool:
 
 @fact("external_queries")
 def may_fetch(facts: Facts) -> bool:
-    """Return whether a connector looks prompts up elsewhere, and the page does not tell how many wait for it."""
+    """Return whether a connector looks prompts up elsewhere, and the page does not say how many wait for it."""
     window = facts.window
     return window.queue.fetching_ratio is None and window.deferral.connector is True
 
 
 @fact(REASONS)
 def streams_only(facts: Facts) -> bool:
-    """Nothing runs, and whoever waits is put off and stays so: streams whose next piece has not come."""
+    """Return whether nothing runs and all that wait stay deferred: streams whose next piece has not come."""
     window = facts.window
     empty = (window.kv_usage_ratio or 0.0) < facts.thresholds.stream_idle_max_usage_ratio
     quiet = empty and not window.throughput.generated_tokens
@@ -145,20 +145,20 @@ def streams_only(facts: Facts) -> bool:
 
 @fact()
 def adapters_lack_slots(facts: Facts) -> bool:
-    """More adapters were asked for than may run at once, and all slots were taken."""
+    """Return whether more adapters were requested than may run at once, and all slots were taken."""
     found = facts.window.deferral
     return bool(found.adapters_oversubscribed and found.slots_taken)
 
 
 @fact("external_queries")
 def mostly_brought(facts: Facts) -> bool:
-    """Most of the prompts' KV is brought from elsewhere."""
+    """Return whether most of the prompts' KV is brought from elsewhere."""
     return (facts.window.deferral.brought_ratio or 0.0) >= facts.thresholds.deferred_min_ratio
 
 
 @fact("steps", "prefill_seconds")
 def behind_nobody(facts: Facts) -> bool:
-    """They wait for many steps, and for no prompt before them: for something that shows nowhere, such as a grammar."""
+    """Return whether requests wait for many steps and for no prompt before them: for a grammar, which no page shows."""
     window, thresholds = facts.window, facts.thresholds
     long = (window.queue.waited_steps or 0.0) >= thresholds.put_off_min_step_count
     behind = window.throughput.prefilling is None or window.throughput.prefilling > thresholds.prefill_rare_max_ratio
@@ -172,7 +172,7 @@ def longest_fits(facts: Facts) -> bool:
 
 
 must_be_deferred = Shared(longest_fits & (mostly_brought | adapters_lack_slots | behind_nobody))
-"""Where no page tells what requests wait for: they all fit, no cap holds them, and there is something to wait for."""
+"""Where the page does not say what requests wait for: all fit, no cap binds, and there is something to wait for."""
 
 
 @fact()
@@ -191,20 +191,20 @@ def offload_shows(facts: Facts) -> bool:
 
 @fact("fetching", "external_queries")
 def kv_from_elsewhere_possible(facts: Facts) -> bool:
-    """Those that wait may wait for KV. Where stages are told, a connector is in use, and hardly any wait for it."""
+    """Return whether requests may wait for KV: a connector may be in use, and the page does not count those."""
     return facts.window.deferral.connector is not False and facts.window.queue.fetching_ratio is None
 
 
 @fact()
 def slot_possible(facts: Facts) -> bool:
-    """Those that wait may wait for a slot for an adapter."""
+    """Return whether requests may wait for a slot for an adapter."""
     found = facts.window.deferral
     return found.slots is not None and found.adapters_oversubscribed is not False
 
 
 @fact("encoder_queries")
 def image_possible(facts: Facts) -> bool:
-    """Those that wait may wait for room for an image."""
+    """Return whether requests may wait for room for an image."""
     return facts.window.deferral.images is not False
 
 

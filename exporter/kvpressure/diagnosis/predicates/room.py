@@ -1,4 +1,4 @@
-"""Whether those that wait would fit into the cache."""
+"""Whether waiting requests would fit into the cache."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def capacity_known(facts: Facts) -> bool:
 
 @fact()
 def mostly_watermark(facts: Facts) -> bool:
-    """But for what the watermark keeps free, most of the prompts that do not fit would."""
+    """Return whether most of the prompts that do not fit would but for what the watermark keeps free."""
     return (facts.window.fit.by_watermark_ratio or 0.0) >= MOSTLY_KEPT_RATIO
 
 
 @fact()
 def mostly_reserve(facts: Facts) -> bool:
-    """Most of the prompts that do not fit would if less was reserved, for answers as long as they are."""
+    """Return whether most of the prompts that do not fit would if no more was reserved than answers need."""
     return (facts.window.fit.by_reserve_ratio or 0.0) >= MOSTLY_KEPT_RATIO
 
 
 @fact(*FIT)
 def longest_blocked(facts: Facts) -> bool:
-    """One of the longest prompts seen lately does not fit."""
+    """Return whether one of the longest recent prompts does not fit."""
     return (facts.window.fit.blocked_by_longest_ratio or 0.0) >= facts.thresholds.admission_blocked_min_ratio
 
 
@@ -84,7 +84,7 @@ def preempted_lately(facts: Facts) -> bool:
 
 @fact(*FIT)
 def room_is_ample(facts: Facts) -> bool:
-    """Most of the cache is free, and holds a long request with a long answer several times over."""
+    """Return whether most of the cache is free, with room for several long requests with long answers."""
     inputs, usage, thresholds = facts.inputs, facts.window.kv_usage_ratio, facts.thresholds
     free = inputs.value("kv_free_tokens")
     prompt, answer = (inputs.value(*path) for path in _LONG_ANSWER)
@@ -95,15 +95,15 @@ def room_is_ample(facts: Facts) -> bool:
 
 
 preempted_without_room = Shared(preempted & ~room_is_ample)
-"""Who was preempted must fit with the answer so far."""
+"""A preempted request must fit with its answer so far."""
 
 cache_may_hold_queue = Shared(queued_always & (longest_blocked | preempted_without_room))
 """A queue without a pause whose head is one of the longest, or was preempted."""
 
 
 @fact(*FIT)
-def cache_is_held(facts: Facts) -> bool:
-    """Return whether what waits does not fit; where nobody tells the size of the cache, most of it has to be held."""
+def cache_lacks_room(facts: Facts) -> bool:
+    """Return whether what waits does not fit; where the size of the cache is not known, most of it is in use then."""
     if facts.symptom("admission_blocked"):
         return True
     full = (facts.window.kv_usage_ratio or 0.0) > facts.thresholds.room_ample_max_usage_ratio

@@ -1,4 +1,4 @@
-"""Symptoms that rules ask for, as predicates."""
+"""Symptoms that rules read, as predicates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIT: Final = ("capacity_tokens", "computed_prompt_tokens")
 
 
 def symptom(name: str, *evidence: str) -> Predicate:
-    """Whether a symptom holds."""
+    """Return a predicate: whether a symptom is there."""
 
     @fact(*evidence)
     def holds(facts: Facts) -> bool | None:
@@ -33,7 +33,7 @@ evicting = symptom("evicting").known_true()
 
 @fact("timed_evictions", "kv_events")
 def may_evict(facts: Facts) -> bool | None:
-    """Return None where evictions may take much of the time and nothing tells what was here before; False elsewhere."""
+    """Return None where evictions may take much of the time and no evidence shows it; False elsewhere."""
     found, prefilling = facts.window.eviction, facts.window.throughput.prefilling
     if found.recomputed_ratio is not None or found.hit_ratio is None or prefilling is None:
         return False

@@ -17,11 +17,11 @@ Grounds = Callable[[Facts], str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a cause holds, which kind of it, what tells so, and what should go with it.
+    """When a verdict has a cause and a detail, the sentence that says why, and the symptoms that should go with it.
 
-    `detail` is a word of `verdict.DETAILS` or "" where nothing tells which kind; `grounds` is then between what nobody
-    can tell. `expects` are symptoms and how they are where the rule is right: confidence is the share that agrees.
-    `has_lasted` says that what it takes has lasted by then, so that the verdict need not wait for it.
+    `detail` is a word of `verdict.DETAILS` or "" where not known; `grounds` then says what it may be. `expects` are
+    symptoms and their states where the rule is right: confidence is the share that agrees. `has_lasted`: its condition
+    has lasted when it is true, so that the verdict need not wait for it.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Rule:
 
 
 class EvidenceSource(NamedTuple):
-    """Where `evidence` that predicates name comes from, what to do where it is `missing`, and whether it is there."""
+    """A source of the `evidence` that predicates name, what to do where it is `missing`, and whether it is there."""
 
     evidence: str
     missing: Missing
@@ -59,7 +59,7 @@ def same(text: str) -> Grounds:
 
 
 def of_symptom(symptom: str) -> Grounds:
-    """Return what was seen of a symptom as grounds."""
+    """Return the text of a symptom as grounds."""
     return lambda facts: facts.text(symptom)
 
 
@@ -78,7 +78,7 @@ def running_and_waiting(facts: Facts) -> str:
 
 
 def cache_in_use(facts: Facts) -> str:
-    """How much of the cache is held, to go on a sentence."""
+    """Return how much of the cache is in use, to go on a sentence."""
     usage = facts.window.kv_usage_ratio
     return "" if usage is None else f", {usage:.0%} of the cache is held"
 

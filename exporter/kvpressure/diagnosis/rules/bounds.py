@@ -1,7 +1,7 @@
 """`concurrency_bound`, `compute_bound` and `host_bound`: what limits an engine whose cache has room.
 
 A limit on the batch keeps requests waiting, the GPU computes as much as it can, or the time passes outside the GPU: in
-the API process or for want of CPU.
+the API process or for lack of CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _capped = queue.queued & batch.at_cap
 """Which flag sets the cap shows only in how the engine was started."""
 
 _fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_lately)
-"""All that wait fit, and no cap holds the batch: the scheduler keeps to another of its limits."""
+"""All that wait fit, and no cap limits the batch: another limit of the scheduler does."""
 
 _takes_turns = queue.queued & batch.prompts_take_turns & batch.small_prompt_steps
 """Steps without answers, full of as few tokens as they may have: the next prompt waits for those before it."""
@@ -132,7 +132,7 @@ RULES: Final = (
         ("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, _step),
         ("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
         ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not tell.")),
-        # Nobody waits because whoever would have to is sent away.
+        # No request waits, because those that would have to are refused.
         ("queue_limit", "queue_limit", symptoms.is_shedding_load & ~queue.queued, _queue_limit),
     ),
     *rules_of(
@@ -157,6 +157,6 @@ RULES: Final = (
         ),
         ("cpu_late", "cpu", progress.statistics_late & symptoms.cpu_pressed, of_symptom("cpu_pressed")),
         ("front_end", "front_end", symptoms.frontend_slow, of_symptom("frontend_slow")),
-        ("cpu", "cpu", symptoms.cpu_pressed & batch.cpu_holds_it_up, of_symptom("cpu_pressed")),
+        ("cpu", "cpu", symptoms.cpu_pressed & batch.slowed_by_cpu, of_symptom("cpu_pressed")),
     ),
 )

@@ -1,4 +1,4 @@
-"""`paused`, `idle`, `healthy`: somebody has stopped the engine on purpose, nobody wants anything, or all is served."""
+"""`paused`, `idle`, `healthy`: the engine was stopped on purpose, there is no demand, or all of it is served."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RULES: Final = (
         (
             "streams",
             "streams",
-            # Not where those that wait fetch KV from elsewhere, or may do so: they want to get on.
+            # Not where waiting requests fetch KV from elsewhere, or may do so: they are no idle streams.
             queue.streams_only & ~queue.mostly_fetching.known_true() & ~queue.may_fetch & ~symptoms.is_shedding_load,
             _streams,
         ),

@@ -1,4 +1,4 @@
-"""`deferred`: requests wait for something outside the batch, on their own account."""
+"""`deferred`: requests wait for something outside the batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _fetching = queue.queued & queue.mostly_fetching & ~symptoms.preempting.known_tr
 _in_transfer = queue.queued & queue.mostly_in_transfer & ~symptoms.preempting.known_true()
 _deferred = queue.queued & ~batch.at_cap & queue.mostly_deferred
 _must_be = queue.queued & ~queue.reasons_known & queue.must_be_deferred
-"""No page tells what they wait for, and nothing else is left."""
+"""The page does not say what they wait for, and nothing else is left."""
 
 
 def _from_elsewhere(prefix: str, when: Predicate, share: Grounds) -> tuple[tuple[str, str, Predicate, Grounds], ...]:
-    """KV from elsewhere, by the connector that shows."""
+    """Return the rows of KV from elsewhere, by the connector that the page shows."""
 
     def grounds(shown: Grounds) -> Grounds:
         return lambda facts: f"{share(facts)}; {shown(facts)}."

@@ -1,4 +1,4 @@
-"""Causes of a queue that stands at a gateway in front of the engine, by what holds the gateway's pool back.
+"""Causes of a queue at a gateway in front of the engine, by the limit of the gateway that its pool has reached.
 
 An engine in which requests wait as well is judged by what makes these wait, as if there were no gateway, but never as
 healthy.
@@ -19,7 +19,7 @@ from kvpressure.signals.verdict_window import VerdictWindow
 
 HELD: Final = "held_at_gateway"
 
-held: Final = symptoms.symptom(HELD).known_true()
+held_at_gateway: Final = symptoms.symptom(HELD).known_true()
 
 
 def _queue(window: VerdictWindow) -> GatewayQueue:
@@ -28,7 +28,7 @@ def _queue(window: VerdictWindow) -> GatewayQueue:
 
 
 def judge_symptom(inputs: Inputs) -> Evidence | None:
-    """Judge the share of polls in which a gateway held requests back in front of the pool; None without a gateway."""
+    """Judge the share of polls in which requests were queued at a gateway of the pool; None without a gateway."""
     found = _queue(inputs.window)
     if found.held_ratio is None:
         return None
@@ -38,20 +38,20 @@ def judge_symptom(inputs: Inputs) -> Evidence | None:
 
 
 def _reaches(facts: Facts, value: float | None) -> bool:
-    """Return whether the pool stays at what the gateway lets it come to."""
+    """Return whether the pool is at a limit of the gateway's, of which `value` is the share in use."""
     return value is not None and value >= facts.thresholds.at_cap_min_ratio
 
 
 @fact()
 def by_engine_queue(facts: Facts) -> bool:
-    """Return whether the engines' own queues hold the pool back, and not their caches."""
+    """Return whether the gateway waits for the engines' own queues, and not for their caches."""
     found = _queue(facts.window)
     return _reaches(facts, found.engine_queue_ratio) and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
 
 
 @fact()
 def by_kv_usage(facts: Facts) -> bool | None:
-    """Return whether the use of the engines' caches holds the pool back; None where it is not known."""
+    """Return whether the gateway waits for room in the engines' caches; None where their use is not known."""
     found = _queue(facts.window)
     if by_engine_queue.state(facts):
         return False
@@ -67,7 +67,7 @@ def waits_in_engine(facts: Facts) -> bool:
 
 @fact()
 def holds_some(facts: Facts) -> bool:
-    """Return whether the gateway held requests back in any poll."""
+    """Return whether requests were queued at the gateway in any poll."""
     return bool(_queue(facts.window).held_ratio)
 
 
@@ -75,23 +75,23 @@ kept_free: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_
 """Prompts do not fit into what the gateway leaves of the cache, and would into all of it."""
 
 
-def _held(facts: Facts) -> str:
+def _queued(facts: Facts) -> str:
     return sentence(facts.symptoms[HELD].text.partition(";")[0])
 
 
 def _by_kv_usage(facts: Facts) -> str:
     ratio = _queue(facts.window).kv_ratio
-    return f"{_held(facts)} The pool's KV caches are used to {ratio or 0.0:.0%} of what the gateway allows."
+    return f"{_queued(facts)} The pool's KV caches are used to {ratio or 0.0:.0%} of what the gateway allows."
 
 
 def _own_limit(facts: Facts) -> str:
     found = _queue(facts.window)
     kv = "" if found.kv_ratio is None else f", KV caches are used to {found.kv_ratio:.0%} of what it allows"
-    return f"{_held(facts)} Nothing in the engines explains it{kv}: a limit of the gateway's own holds them back."
+    return f"{_queued(facts)} Nothing in the engines explains it{kv}: a limit of the gateway's own holds them back."
 
 
 def _idle(facts: Facts) -> str:
-    return f"{_held(facts)} This engine has nothing to do."
+    return f"{_queued(facts)} This engine has nothing to do."
 
 
 def _rule(name: str, cause: Cause, when: Predicate, grounds: Grounds, **expects: bool) -> Rule:
@@ -99,11 +99,11 @@ def _rule(name: str, cause: Cause, when: Predicate, grounds: Grounds, **expects:
 
 
 RULES: Final = (
-    _rule("idle_engine", Cause.UNKNOWN, held & ~queue.busy, _idle),
+    _rule("idle_engine", Cause.UNKNOWN, held_at_gateway & ~queue.busy, _idle),
     _rule(
         "kv_usage",
         Cause.KV_CACHE_PRESSURE,
-        (held & by_kv_usage) | kept_free,
+        (held_at_gateway & by_kv_usage) | kept_free,
         _by_kv_usage,
         preempting=False,
         gpu_memory_high=True,
@@ -111,10 +111,10 @@ RULES: Final = (
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        held & ~waits_in_engine & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
+        held_at_gateway & ~waits_in_engine & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
         _own_limit,
         admission_blocked=False,
         preempting=False,
     ),
-    _rule("unexplained", Cause.UNKNOWN, held & ~waits_in_engine, _held),
+    _rule("unexplained", Cause.UNKNOWN, held_at_gateway & ~waits_in_engine, _queued),
 )

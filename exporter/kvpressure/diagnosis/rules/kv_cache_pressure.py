@@ -1,19 +1,19 @@
 """`kv_cache_pressure`: KV is what stops demand from running, or what running requests compute again.
 
 Admission is blocked, requests are preempted, or the cache is full. A full cache counts only where the fit test cannot
-speak, or the batch breathes with the pool: at a fixed cap, with room for the next prompt, it is the cap that makes
-requests wait. Where nobody waits, it is what the pool cannot keep for those who come back: contexts are
-evicted and computed again. Where both are so, both are said.
+judge, or the batch breathes with the pool: at a fixed cap, with room for the next prompt, it is the cap that makes
+requests wait. Without a queue, it is what the pool does not keep of contexts that come back: they are evicted and
+computed again. Where both are so, the grounds say both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
-from kvpressure.diagnosis.rules import Rule, cache_in_use, nothing_to_say, waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, cache_in_use, nothing_to_say, of_symptom, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -29,32 +29,32 @@ EXPECTS: Final[Mapping[str, bool]] = {
 }
 
 EVICTION_EXPECTS: Final[Mapping[str, bool]] = {EVICTION_SHOWS: True, "gpu_compute_low": False}
-"""Nobody has to wait, and steps full of prompts keep a GPU busy; whether answers are late depends on the load."""
+"""No request has to wait, and steps full of prompts keep a GPU busy; whether answers are late depends on the load."""
 
 
 @fact()
-def _told(facts: Facts) -> bool:
-    """Return whether the verdict before was this one."""
+def _named_before(facts: Facts) -> bool:
+    """Return whether the verdict before named this cause."""
     return facts.cause_before is Cause.KV_CACHE_PRESSURE
 
 
-_stays = Shared(_told & room.long_still_blocked & queue.queued & ~batch.at_cap)
-"""A full pool empties in jumps: while requests wait, no cap holds them and some still do not fit, it limits."""
+_stays = Shared(_named_before & room.long_still_blocked & queue.queued & ~batch.at_cap)
+"""A full pool empties in jumps: it is the limit while requests wait, no cap binds and some still do not fit."""
 
 _full = symptoms.kv_saturated & (~room.fit_known | ~(batch.at_cap | queue.mostly_deferred.known_true()) | _stays)
 _limits = Shared(symptoms.admission_blocked | symptoms.preempting | _full | _stays)
-"""Asked first by all rules that stand together, so that it is asked once."""
+"""The first condition of all rules that stand together."""
 
 
 _ERROR_SAID_RATIO: Final = 0.01
 _POOLS_SAID: Final = (1.5, 2.0, 4.0)
 
 
-def _kv(name: str, detail: str, when: Predicate, grounds: Callable[[Facts], str]) -> Rule:
+def _kv(name: str, detail: str, when: Predicate, grounds: Grounds) -> Rule:
     return Rule(f"kv.{name}", Cause.KV_CACHE_PRESSURE, detail, when, _with_evictions(grounds), EXPECTS)
 
 
-def _with_evictions(grounds: Callable[[Facts], str]) -> Callable[[Facts], str]:
+def _with_evictions(grounds: Grounds) -> Grounds:
     """Return the same grounds, and what is evicted besides: its cures are others."""
 
     def both(facts: Facts) -> str:
@@ -66,18 +66,14 @@ def _with_evictions(grounds: Callable[[Facts], str]) -> Callable[[Facts], str]:
     return both
 
 
-def _seen(symptom: str) -> Callable[[Facts], str]:
-    return lambda facts: facts.text(symptom)
-
-
 def _stranded(facts: Facts) -> str:
     return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache_in_use(facts)}."
 
 
 def _held_for_transfer(facts: Facts) -> str:
     found = facts.window.transfer
-    held = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_ratio or 0.0:.0%} of the cache in use"
-    return f"{capital(waiting(facts))}; {held}, are finished prompts that the decode side has not read yet."
+    tokens = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_ratio or 0.0:.0%} of the cache in use"
+    return f"{capital(waiting(facts))}; {tokens}, are finished prompts that the decode side has not read yet."
 
 
 def _watermark(facts: Facts) -> str:
@@ -137,25 +133,25 @@ def _evicted_by_events(found: Eviction) -> str:
 _unread = queue.finished_prompts_fill_the_cache
 
 RULES: Final = (
-    # The decode side's trouble: whatever makes requests wait here, they would not if that read what is ready.
+    # Trouble of the decode side: whatever makes requests wait here, they would not if it read what is ready.
     _kv(
         "held_for_transfer",
         "held_for_transfer",
-        _unread & ((progress.still_long & room.cache_is_held) | _limits),
+        _unread & ((progress.still_long & room.cache_lacks_room) | _limits),
         _held_for_transfer,
     ),
-    # Finished requests whose blocks nobody fetches fill the cache and stop everything, as a hang does.
-    _kv("stranded", "stranded", progress.still_long & room.cache_is_held, _stranded),
+    # Finished requests whose blocks are not fetched fill the cache and stop everything, as a hang does.
+    _kv("stranded", "stranded", progress.still_long & room.cache_lacks_room, _stranded),
     _kv("nothing_runs", "stranded", _limits & progress.nothing_runs, _stranded),
     _kv("watermark", "watermark", _limits & symptoms.admission_blocked & room.mostly_watermark, _watermark),
-    _kv("preemption", "preemption", _limits & symptoms.preempting, _seen("preempting")),
+    _kv("preemption", "preemption", _limits & symptoms.preempting, of_symptom("preempting")),
     _kv("reserved", "reserved", _limits & symptoms.admission_blocked & room.mostly_reserve, _reserved),
-    _kv("admission", "admission", _limits & symptoms.admission_blocked, _seen("admission_blocked")),
-    _kv("full", "full", _limits & _full, _seen("kv_saturated")),
+    _kv("admission", "admission", _limits & symptoms.admission_blocked, of_symptom("admission_blocked")),
+    _kv("full", "full", _limits & _full, of_symptom("kv_saturated")),
     _kv("stays_longest", "admission", _limits & _stays & room.longest_blocked, _longest),
     _kv("stays_preempted", "preemption", _limits & _stays & room.preempted, _preempted),
     _kv("stays", "", _limits & _stays, nothing_to_say),
-    # Whether anybody waits or not: steps are filled with prompts that the pool did not keep.
+    # With a queue or without: steps are filled with prompts that the pool did not keep.
     Rule(
         "kv.eviction",
         Cause.KV_CACHE_PRESSURE,
@@ -165,7 +161,7 @@ RULES: Final = (
         EVICTION_EXPECTS,
         has_lasted=True,
     ),
-    # No cap holds the batch, and those that wait are known to do so for a place in it.
+    # No cap limits the batch, and requests are known to wait for a place in it.
     _kv("longest", "admission", queue.queued & queue.queued_always & room.longest_blocked, _longest),
     _kv("preempted", "preemption", queue.queued & queue.queued_always & room.preempted_without_room, _preempted),
 )

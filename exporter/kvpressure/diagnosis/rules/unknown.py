@@ -1,4 +1,4 @@
-"""`unknown`: what there is does not tell a cause, and this is what is missing."""
+"""`unknown`: the evidence does not name a cause, and this is what is missing."""
 
 from __future__ import annotations
 

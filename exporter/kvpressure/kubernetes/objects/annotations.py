@@ -1,11 +1,11 @@
-"""What a pod's `kvpressure.io/` annotations ask for, and where a pod may make us send requests: to its own IP alone.
+"""A pod's `kvpressure.io/` annotations, and the address that requests to it go to: its own IP alone.
 
-One that says where requests go (port, path, scheme, container) and cannot be understood keeps the pod from being
-polled at all: a guess instead of it would be polled for ever without anybody noticing.
+A pod with an invalid annotation for the address (port, path, scheme, container) is not polled: polling another address
+instead would go unnoticed.
 
-Whoever may create a pod may write its annotations, and thereby choose a port, a path and a scheme. They never
-choose a host: it is the IP in the pod's status, which the kubelet writes, and these checks refuse the ones that
-mean this machine or no machine in particular.
+Everybody who may create a pod may write its annotations, and so choose port, path and scheme, but not the host: that is
+the IP in the pod's status, which the kubelet writes, and these checks refuse the addresses of this machine and of no
+particular machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
 
 
 class AddressError(ValueError):
-    """What is wrong with an address, as the end of a sentence."""
+    """An invalid address; the message is the end of a sentence."""
 
 
 def pod_ip(text: str, host_ips: Collection[str], *, host_network: bool) -> str:
@@ -55,7 +55,7 @@ def _means_no_pod(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     if isinstance(ip, ipaddress.IPv4Address):
         # 240.0.0.0/4 is reserved too, but some clusters give it to pods.
         return ip == ipaddress.IPv4Address("255.255.255.255") or ip in ipaddress.IPv4Network("0.0.0.0/8")
-    # Reserved holds every way to write an IPv4 address in IPv6, loopback and metadata services among them.
+    # Reserved ranges contain all IPv4 addresses in IPv6, also of loopback and metadata services.
     return ip.is_reserved or ip.is_site_local or ip.ipv4_mapped is not None or ip.sixtofour is not None
 
 
@@ -75,7 +75,7 @@ def port_number(text: str) -> int:
 
 
 def url_path(text: str) -> str:
-    """Return a path that cannot change the host and that all parsers read alike. Raises AddressError."""
+    """Return a path that cannot change the host, and that all parsers read the same way. Raises AddressError."""
     if len(text) > MAX_PATH_CHARACTERS:
         raise AddressError(f"must be at most {MAX_PATH_CHARACTERS} characters long")
     if not _PATH.fullmatch(text) or any(set(part) == {"."} for part in text.split("/") if part):
@@ -96,7 +96,7 @@ def base_url(scheme: str, ip: str, port: int) -> str:
 
 
 PREFIX: Final = "kvpressure.io/"
-_WISHES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token", "kv-events-port")
+_NAMES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token", "kv-events-port")
 MAX_CHARACTERS: Final = 1024
 MAX_ENTRIES: Final = 16
 
@@ -105,8 +105,8 @@ _KV_BYTES: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """Annotations, read. Empty and None mean "not requested"; `refused` that the pod must not be polled."""
+class PodAnnotations:
+    """Values of a pod's annotations. Empty and None mean "not requested"; `refused` that the pod must not be polled."""
 
     scrape: bool | None = None
     ports: tuple[int, ...] = ()
@@ -120,13 +120,13 @@ class Wishes:
 
 
 def own_annotations(annotations: Mapping[str, Any]) -> dict[str, str]:
-    """Return kvpressure's own annotations, bounded in length; one that is too long is kept, cut, and rejected later."""
-    keys = (*(PREFIX + name for name in _WISHES), *ANNOTATIONS.values())
+    """Return kvpressure's own annotations; one that is too long is truncated, and rejected later."""
+    keys = (*(PREFIX + name for name in _NAMES), *ANNOTATIONS.values())
     return {key: value[: MAX_CHARACTERS + 1] for key in keys if isinstance(value := annotations.get(key), str)}
 
 
-def read_wishes(annotations: Mapping[str, str]) -> Wishes:
-    """Read the annotations that `own_annotations` gave; never raises."""
+def read_annotations(annotations: Mapping[str, str]) -> PodAnnotations:
+    """Return the values of the annotations of `own_annotations`; never raises."""
     problems: dict[str, str] = {}
 
     def read(name: str, parse: Callable[[str], Any], default: Any) -> Any:
@@ -141,7 +141,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
             problems[name] = f"annotation {PREFIX}{name} {error}, not {brief(value, 40)!r}"
             return default
 
-    return Wishes(
+    return PodAnnotations(
         scrape=read("scrape", _truth, None),
         ports=read("port", _list_of(port_number), ()),
         path=read("path", url_path, ""),

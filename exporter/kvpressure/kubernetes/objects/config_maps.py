@@ -1,9 +1,8 @@
-"""Configuration files that a pod mounts from ConfigMaps, and which text was in force when the container started. PURE.
+"""Configuration files that a pod mounts from ConfigMaps: the text in force when the container started. PURE.
 
-The server read it then, and never again.
-A mounted ConfigMap may change while the server goes on with what it read. So the text of now counts only where its
-newest change is older than the start; one that was read earlier counts for a start that lies between its change and
-the last time it was seen. Everything else is not known.
+The server reads the file when it starts, and a mounted ConfigMap may change later. So the present text is in force only
+where its last change is older than the start; a text that was read earlier is in force for a start between its change
+and the last time it was read. Otherwise it is not known.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, moment,
 from kvpressure.launch import Start
 
 LAG_SECONDS: Final = 120.0
-"""How long the kubelet may show a running pod the former text: its sync period, a minute, and its cache, as long."""
+"""How long the kubelet may mount the former text: its sync period of a minute, and its cache of another."""
 
 MAX_TEXT: Final = 64 << 10
-"""Characters of one file that is kept; configuration files of servers have some hundred."""
+"""Characters of one file; configuration files of servers have some hundred."""
 
 MAX_MAP_TEXT: Final = 4 * MAX_TEXT
 MAX_VERSIONS: Final = 4
@@ -37,9 +36,9 @@ _FLAG: Final = "--config"
 
 @dataclass(frozen=True, slots=True)
 class StartedAt:
-    """When a container last started, in unix seconds; one that was started `anew` in its pod may have got an old text.
+    """When a container last started, in unix seconds; one that restarted (`anew`) in its pod may have an old text.
 
-    The kubelet fetches a new pod's ConfigMaps before it starts it, and those of a running pod when it comes to it.
+    The kubelet fetches a new pod's ConfigMaps before it starts the pod, and those of a running pod periodically.
     """
 
     t: float
@@ -48,15 +47,15 @@ class StartedAt:
 
 @dataclass(frozen=True, slots=True)
 class MapVersion:
-    """A ConfigMap as it was `seen` last (unix seconds); `changed` is when its data did, None where unknown."""
+    """A ConfigMap as `last_read` (unix seconds); `changed` is when its data changed, None where unknown."""
 
     found: Object
     changed: float | None
-    seen: float
+    last_read: float
 
 
 def read_version(found: Object, now: float) -> MapVersion:
-    """Keep of a ConfigMap what may be a configuration file: its texts, the small ones first."""
+    """Return a ConfigMap with the texts that may be configuration files, small ones first."""
     texts = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
     kept: dict[str, Any] = {}
     room = MAX_MAP_TEXT
@@ -68,38 +67,34 @@ def read_version(found: Object, now: float) -> MapVersion:
 
 
 def changed_at(found: Object) -> float | None:
-    """Return when a ConfigMap's data changed last, in unix seconds; None where the API server does not say.
-
-    It notes for each writer which fields it wrote and when (`metadata.managedFields`).
-    """
+    """Return when a ConfigMap's data last changed, in unix seconds, by `metadata.managedFields`; None without them."""
     created = moment(found, "metadata", "creationTimestamp")
     if created is None or truth(found, "immutable"):
         return created
     entries = objects(found, "metadata", "managedFields")
-    written = [moment(one, "time") for one in entries if any(at(one, "fieldsV1", part) is not None for part in _PARTS)]
-    if not written or None in written:
-        return None
-    return max(created, *(one for one in written if one is not None))
+    writes = [each for each in entries if any(at(each, "fieldsV1", part) is not None for part in _PARTS)]
+    times = [t for each in writes if (t := moment(each, "time")) is not None]
+    return max(created, *times) if times and len(times) == len(writes) else None
 
 
 def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersion, ...]:
-    """Return a ConfigMap's versions, oldest first, with `new`; an unchanged newest one is only marked as seen again."""
+    """Return a ConfigMap's versions, oldest first, with `new`; an unchanged one only updates `last_read`."""
     *before, last = [*known] or [new]
     if (last.changed, last.found) == (new.changed, new.found):
-        return (*before, replace(last, seen=max(last.seen, new.seen)))
+        return (*before, replace(last, last_read=max(last.last_read, new.last_read)))
     return (*before, last, new)[-MAX_VERSIONS:]
 
 
 def in_force(versions: Iterable[MapVersion], start: StartedAt) -> Object | None:
     """Return the ConfigMap that a container certainly started with; None where unknown."""
     before = start.t - LAG_SECONDS if start.anew else start.t
-    sure = (one for one in versions if one.changed is not None and one.changed <= before and start.t <= one.seen)
-    return next((one.found for one in sure), None)
+    certain = (v for v in versions if v.changed is not None and v.changed <= before and start.t <= v.last_read)
+    return next((version.found for version in certain), None)
 
 
 def is_answered(versions: Iterable[MapVersion], start: StartedAt) -> bool:
-    """Return whether another read adds nothing about this start: what changes from now on was not in force."""
-    return any(one.seen >= start.t for one in versions)
+    """Return whether a version was read since this start: later changes were not in force."""
+    return any(version.last_read >= start.t for version in versions)
 
 
 def why_not(versions: Sequence[MapVersion], start: StartedAt) -> str:

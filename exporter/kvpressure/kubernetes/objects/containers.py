@@ -1,4 +1,4 @@
-"""Which containers of a pod are engines, and on which ports each of them serves."""
+"""The containers of a pod that are engines, and the ports they serve on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget, BudgetExceededError
 from kvpressure.commandline.shell import MORE
 from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects, text, texts, whole
-from kvpressure.kubernetes.objects.annotations import Wishes
+from kvpressure.kubernetes.objects.annotations import PodAnnotations
 from kvpressure.kubernetes.objects.config_maps import files_of
 from kvpressure.kubernetes.objects.states import ENDED
 from kvpressure.launch import (
@@ -29,7 +29,7 @@ from kvpressure.runtimes.runtime import Runtime
 MAX_CONTAINERS: Final = 32
 
 Maps = Callable[[str], Mapping[str, Object]]
-"""ConfigMaps by name, for a container: what was in force when it started."""
+"""Returns the ConfigMaps by name that were in force when a container, by name, started."""
 
 _MAX_IMAGE: Final = 1024  # more than any has, and few enough for regular expressions
 
@@ -38,10 +38,10 @@ _GPU_VENDORS: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/"
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a pod's spec while it is looked at; `ports` are those it declares, by name or else number.
+    """One container of a pod's spec; `ports` are those it declares, by name or else number.
 
-    `holds_gpu` is true for a GPU resource or a claim, `runtime` is whose server image, command or arguments show, None
-    for no engine's; `serving_port` is the port in the server's own arguments or environment.
+    `holds_gpu` is true for a GPU resource or a claim; `runtime` is by image, command or arguments, None for other
+    programs; `serving_port` is the port in the server's own arguments or environment.
     """
 
     name: str
@@ -54,16 +54,13 @@ class Container:
     reading: Reading
 
     def declares(self, port: int) -> bool:
-        """Return whether it serves this port, as far as the pod declares."""
+        """Return whether the pod declares that it serves this port."""
         return port in self.ports.values() or port == self.serving_port
 
 
 def read_containers(pod: Object, maps: Maps = lambda _: {}) -> list[Container]:
-    """Return the pod's regular containers, without init containers and the sidecars among them.
-
-    `maps` gives the ConfigMaps by name that a container, by name, mounts its configuration files from.
-    """
-    # Those that have run stay until somebody cleans up, maybe by the thousand, and nothing is asked of them any more.
+    """Return the pod's regular containers, without init containers; `maps` returns the ConfigMaps of a container."""
+    # Finished pods stay until they are deleted, perhaps by the thousand, and are not polled.
     budget = Budget(WORK // 4 if text(pod, "status", "phase") in ENDED else WORK)
     entries = objects(pod, "spec", "containers", limit=MAX_CONTAINERS)
     found = []
@@ -101,9 +98,9 @@ def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
 
 
 def _env(entry: Object, budget: Budget) -> dict[str, str]:
-    """Return variables by name; one from a Secret or such stands for itself, so that no default replaces it.
+    """Return variables by name; one from a Secret or the like is its own reference, so that no default replaces it.
 
-    `MORE` is among them where a whole Secret or ConfigMap is taken (`envFrom`).
+    With `envFrom`, which takes a whole Secret or ConfigMap, `MORE` is among them.
     """
     budget.take(steps=2 * _entries(entry, "env"))
     named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MAX_ENTRIES))
@@ -112,7 +109,7 @@ def _env(entry: Object, budget: Budget) -> dict[str, str]:
 
 
 def _entries(entry: Object, name: str) -> int:
-    """Return how many entries there are to read, which are charged to the budget before any is read."""
+    """Return the number of entries to read, which is charged to the budget first."""
     listed = at(entry, name)
     return min(len(listed), MAX_ENTRIES) if isinstance(listed, list) else 0
 
@@ -135,38 +132,40 @@ def _ports(entry: Object, budget: Budget) -> dict[str, int]:
 
 
 def engine_containers(
-    containers: Sequence[Container], wishes: Wishes, *, selected: bool, port_name: str
+    containers: Sequence[Container], requested: PodAnnotations, *, selected: bool, port_name: str
 ) -> list[Container]:
     """Return the containers that are engines, in the order of the pod.
 
-    `scrape: "false"` overrides everything. A requested pod, by annotation or label selector, has at least one:
-    the container it names, engines or those with a GPU behind the named port, the one that declares the port it
-    names, the first that holds a GPU (service meshes put their sidecars before it), else its first. In any other pod
-    only those count that show by themselves what they are.
+    `scrape: "false"` overrides everything. A pod that is requested, by annotation or label selector, has at least one:
+    the containers it names, those of a runtime or with a GPU and the named port, those that declare the port it names,
+    the first with a GPU (service meshes put their sidecars before it), else its first. In other pods only those of a
+    runtime, or with a GPU and the named port, are engines.
     """
-    if wishes.scrape is False:
+    if requested.scrape is False:
         return []
-    pool = [c for c in containers if c.name in wishes.containers] if wishes.containers else list(containers)
-    asked = bool(wishes.scrape) or selected
-    if asked and wishes.containers:
+    pool = [c for c in containers if c.name in requested.containers] if requested.containers else list(containers)
+    is_requested = bool(requested.scrape) or selected
+    if is_requested and requested.containers:
         return pool
     evident = [c for c in pool if c.runtime or (c.holds_gpu and port_name and port_name in c.ports)]
-    if evident or not asked:
+    if evident or not is_requested:
         return evident
-    declaring = [c for c in pool if any(c.declares(port) for port in wishes.ports)]
+    declaring = [c for c in pool if any(c.declares(port) for port in requested.ports)]
     return declaring or [c for c in pool if c.holds_gpu][:1] or pool[:1]
 
 
-def ports_of(engines: Sequence[Container], wishes: Wishes, *, port_name: str, port: int) -> list[tuple[Container, int]]:
-    """Return each engine's ports, none twice: containers of a pod share one network.
+def ports_of(
+    engines: Sequence[Container], requested: PodAnnotations, *, port_name: str, port: int
+) -> list[tuple[Container, int]]:
+    """Return each engine's ports, none twice, since containers of a pod share one network.
 
-    Annotated ports belong to the container that declares them, else to the first engine. Without them it is the port
-    of the server's own arguments, of the named container port, the only one that is declared, or `port`.
+    An annotated port belongs to the container that declares it, else to the first engine. Without annotations it is the
+    port of the server's own arguments, the named container port, the only declared one, or `port`.
     """
     found: dict[int, Container] = {}
-    if wishes.ports:
-        for wanted in wishes.ports:
-            found[wanted] = next((c for c in engines if c.declares(wanted)), engines[0])
+    if requested.ports:
+        for number in requested.ports:
+            found[number] = next((c for c in engines if c.declares(number)), engines[0])
     else:
         for container in engines:
             declared_ports = {*container.ports.values()}
@@ -181,16 +180,16 @@ ROLE_LABELS: Final = (
     "nvidia.com/dynamo-sub-component-type",
     "nvidia.com/dynamo-component-type",
 )
-"""What llm-d's and Dynamo's pods are labelled with where prefill and decode are apart; other values mean neither."""
+"""Labels of llm-d's and Dynamo's pods in disaggregated prefill; other values mean neither role."""
 
 
 def role_of(pod: Object) -> str:
-    """Return what the pod's engine does by its labels, `PREFILL` or `DECODE`; "" where none says."""
+    """Return the role of the pod's engine by its labels, `PREFILL` or `DECODE`, "" without one."""
     labels = mapping(pod, "metadata", "labels")
     return next((role for label in ROLE_LABELS if (role := text(labels, label)) in ROLE_CODES), "")
 
 
 def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:
-    """Return the declared limits; None where none are found but a start script or a mounted file may hide some."""
-    seen = container.start.seen or (container.runtime is not None and not container.start.command)
-    return declared(annotated(container.reading, annotations), seen=seen)
+    """Return the declared limits, None where there are none and a start script or a mounted file may have some."""
+    is_known = container.start.seen or (container.runtime is not None and not container.start.command)
+    return declared(annotated(container.reading, annotations), seen=is_known)

@@ -1,4 +1,4 @@
-"""What one pod's object says of the engine in it: which container, which port, its state, its limits. PURE."""
+"""The engine of one pod: its container, port, state and limits, from the pod's object. PURE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.objects import Object, mapping, objects, text, truth, uid
-from kvpressure.kubernetes.objects.annotations import own_annotations, read_wishes
+from kvpressure.kubernetes.objects.annotations import own_annotations, read_annotations
 from kvpressure.kubernetes.objects.config_maps import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers, role_of
 from kvpressure.kubernetes.objects.references import Found
@@ -25,12 +25,12 @@ _SHORT: Final[Mapping[str, str]] = {"Deployment": "deploy"}
 
 @dataclass(frozen=True, slots=True)
 class EnginePod:
-    """One pod with an engine in it, as it was read at `state.t`.
+    """One pod with an engine, as read at `state.t`.
 
-    `workload` is what kubectl takes for whatever made it, such as `deploy/llama`, "" for a bare pod. `trouble` says why
-    its page cannot be polled, "" while the container runs. `limits` are those declared on the container, None where
-    none is seen and some may be hidden. `needs` are the ConfigMaps that its configuration file may be in, `role` is
-    what its labels say that it does where prefill and decode are apart.
+    `workload` is its controller as kubectl names it, such as `deploy/llama`, "" without one. `trouble` is why its page
+    cannot be polled, "" while the container runs. `limits` are those declared on the container, None where none is
+    found and some may be in files. `needs` are the ConfigMaps that its configuration file may be in, `role` its role in
+    disaggregated prefill by its labels.
     """
 
     state: ContainerState
@@ -47,22 +47,22 @@ class EnginePod:
 
     @property
     def name(self) -> str:
-        """`namespace/pod:port`, as targets of discovery are named."""
+        """`namespace/pod:port`, as discovered targets are named."""
         return f"{self.state.id.namespace}/{self.state.id.pod}:{self.port}"
 
 
 def engine_pod(
     found: Found, now: float, container: str = "", port: int | None = None, maps: Mapping[str, Object] | None = None
 ) -> EnginePod:
-    """Read a pod. Raises KubeError when it is ambiguous which of its containers is meant.
+    """Return the engine of a pod; `maps` are known ConfigMaps by name.
 
-    `maps` are the ConfigMaps that are known, by name.
+    Raises KubeError where it is ambiguous which container is the engine.
     """
     pod, defaults = found.pod, KubernetesSettings()
     chosen = engine_container(pod, container, maps)
     annotations = own_annotations(mapping(pod, "metadata", "annotations"))
-    wishes = read_wishes(annotations)
-    pairs = ports_of([chosen], wishes, port_name=defaults.port_name, port=defaults.port)
+    requested = read_annotations(annotations)
+    pairs = ports_of([chosen], requested, port_name=defaults.port_name, port=defaults.port)
     id_ = ContainerId(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"), chosen.name)
     state = replace(container_state(pod, id_, uid(pod, "metadata", "uid")), t=now)
     tls = f"--{(chosen.runtime or ASSUMED).starting.flags.tls}"
@@ -70,8 +70,8 @@ def engine_pod(
     return EnginePod(
         state=state,
         port=port or pairs[0][1],
-        scheme=wishes.scheme or ("https" if tls in words else "http"),
-        path=wishes.path or defaults.path,
+        scheme=requested.scheme or ("https" if tls in words else "http"),
+        path=requested.path or defaults.path,
         node=text(pod, "spec", "nodeName"),
         phase=text(pod, "status", "phase"),
         workload=f"{found.through}" if found.through and found.through.kind.short != "service" else workload_of(pod),
@@ -82,16 +82,16 @@ def engine_pod(
     )
 
 
-def engine_container(pod: Object, wanted: str = "", maps: Mapping[str, Object] | None = None) -> Container:
-    """Return the container named, the only one, the engine's, or kubectl's default one. Raises KubeError."""
+def engine_container(pod: Object, name: str = "", maps: Mapping[str, Object] | None = None) -> Container:
+    """Return the container `name`, the only one, the engine's, or kubectl's default one. Raises KubeError."""
     containers = {one.name: one for one in read_containers(pod, lambda _: maps or {})}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
-    if wanted:
-        if wanted in containers:
-            return containers[wanted]
-        close = get_close_matches(wanted, containers, n=1)
+    if name:
+        if name in containers:
+            return containers[name]
+        close = get_close_matches(name, containers, n=1)
         raise KubeError(
-            f"{where} has no container {wanted!r}; {f'did you mean {close[0]}?' if close else f'it has {names}'}"
+            f"{where} has no container {name!r}; {f'did you mean {close[0]}?' if close else f'it has {names}'}"
         )
     candidates = _candidates(pod, list(containers.values()))
     if len(candidates) == 1:
@@ -102,7 +102,7 @@ def engine_container(pod: Object, wanted: str = "", maps: Mapping[str, Object] |
 
 def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]:
     annotations = mapping(pod, "metadata", "annotations")
-    named = read_wishes(own_annotations(annotations)).containers or (text(annotations, DEFAULT_CONTAINER),)
+    named = read_annotations(own_annotations(annotations)).containers or (text(annotations, DEFAULT_CONTAINER),)
     if len(containers) < 2:
         return list(containers)
     engines = [one for one in containers if one.runtime is not None]
@@ -111,7 +111,7 @@ def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]
 
 
 def workload_of(pod: Object) -> str:
-    """Return the pod's controller as kubectl takes it; a ReplicaSet's Deployment is derived from its name.
+    """Return the pod's controller as kubectl names it; a ReplicaSet's Deployment is derived from its name.
 
     >>> owner = [{"kind": "ReplicaSet", "name": "llama-5d4f8c", "controller": True}]
     >>> workload_of({"metadata": {"ownerReferences": owner, "labels": {"pod-template-hash": "5d4f8c"}}})
@@ -135,13 +135,13 @@ def _trouble(pod: Object, state: ContainerState) -> str:
         return f"container {state.id.container} of {where} waits: {state.waiting_reason}{_last(state)}"
     if phase == "Running":
         return f"container {state.id.container} of {where} is not running{_last(state)}"
-    said = [text(pod, "status", key) for key in ("reason", "message")]
+    reasons = [text(pod, "status", key) for key in ("reason", "message")]
     unscheduled = (
         text(one, "message") or text(one, "reason")
         for one in objects(pod, "status", "conditions")
         if text(one, "type") == "PodScheduled" and text(one, "status") != "True"
     )
-    why = ": ".join(filter(None, said)) or next(unscheduled, "")
+    why = ": ".join(filter(None, reasons)) or next(unscheduled, "")
     return f"{where} is {phase or 'not started'}, not running{f' ({why})' if why else ''}"
 
 

@@ -1,4 +1,4 @@
-"""One pod as the API server has it, reduced to what is kept: its engines, their addresses and states."""
+"""One pod, reduced to its engines, their addresses and states."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects
 from kvpressure.kubernetes.objects.annotations import (
     PREFIX,
     AddressError,
-    Wishes,
+    PodAnnotations,
     base_url,
     own_annotations,
     pod_ip,
-    read_wishes,
+    read_annotations,
 )
 from kvpressure.kubernetes.objects.config_maps import MapVersion, StartedAt, in_force, needed_maps
 from kvpressure.kubernetes.objects.containers import (
@@ -36,8 +36,8 @@ from kvpressure.model.environment import ContainerId, ContainerState
 MAX_TARGETS: Final = 16
 """Targets of one pod: as many as it could have data-parallel ranks with a port each."""
 
-MAX_HELD_BYTES: Final = 64 << 10
-"""Of a pod that waits for its configuration file; most take a tenth of that, as JSON."""
+MAX_POD_JSON_BYTES: Final = 64 << 10
+"""Largest JSON of a pod that is kept until its ConfigMaps are read; most have a tenth of that."""
 
 MapName = tuple[str, str]
 """Namespace and name of a ConfigMap."""
@@ -47,12 +47,12 @@ _TOO_MUCH: Final = "its object holds more than is read; no engine is looked for 
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """A pod; one without engines has no `states`, and nothing of it is kept.
+    """A pod; one without engines has no `states`, and is not stored.
 
-    `ip` is canonical and "" where there are no targets. `finished` pods have run and stay only until somebody cleans
-    up. `problems` are sentences about what its annotations or its address got wrong. `maps` are the ConfigMaps that the
-    files of running engines' `--config` may be in; `wants` those, with a container's start, of which it is not known
-    what was in force then, and `held` the pod as JSON, to be read again with them.
+    `ip` is canonical, "" where there are no targets. `finished` pods stay only until they are deleted. `problems` are
+    sentences about invalid annotations or addresses. `maps` are the ConfigMaps that the `--config` files of running
+    engines may be in; `unread_maps` those, with a container's start, whose text in force then is not known, and `raw`
+    is the pod as JSON, to be read again with them.
     """
 
     namespace: str
@@ -65,8 +65,8 @@ class PodRecord:
     targets: tuple[Target, ...] = ()
     problems: tuple[str, ...] = ()
     maps: tuple[MapName, ...] = ()
-    wants: tuple[tuple[MapName, StartedAt], ...] = ()
-    held: bytes = field(default=b"", compare=False, repr=False)
+    unread_maps: tuple[tuple[MapName, StartedAt], ...] = ()
+    raw: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -75,7 +75,7 @@ class PodRecord:
 
 
 class PodReader:
-    """Reads pods by the settings; pure. `versions` are those seen of a ConfigMap, oldest first."""
+    """Reads pods by the settings; pure. `versions` returns the known versions of a ConfigMap, oldest first."""
 
     def __init__(
         self, settings: KubernetesSettings, versions: Callable[[MapName], Sequence[MapVersion]] = lambda _: ()
@@ -85,43 +85,47 @@ class PodReader:
         self._selector = parse_selector(settings.label_selector)
 
     def read(self, pod: Object) -> PodRecord | None:
-        """Return the pod's record; None for an object without a name. Never raises for what a pod holds."""
+        """Return the pod's record, None for an object without a name; never raises."""
         meta = mapping(pod, "metadata")
         namespace, name = dns_name(meta, "namespace"), dns_name(meta, "name")
         if not namespace or not name:
             return None
         annotations = own_annotations(mapping(meta, "annotations"))
-        wishes = read_wishes(annotations)
+        requested = read_annotations(annotations)
         selected = bool(self._selector) and all(term.matches(mapping(meta, "labels")) for term in self._selector)
         bare = PodRecord(namespace, name, uid(meta, "uid"))
         if "spec" not in pod:
             return replace(bare, problems=_about(namespace, name, [_TOO_MUCH]))
-        engines_in = partial(engine_containers, wishes=wishes, selected=selected, port_name=self._settings.port_name)
+        engines_in = partial(
+            engine_containers, requested=requested, selected=selected, port_name=self._settings.port_name
+        )
         containers = read_containers(pod)
         engines = engines_in(containers)
-        known, wants = self._mounted(pod, bare, engines)
+        known, unread_maps = self._mounted(pod, bare, engines)
         if known:
             containers = read_containers(pod, lambda container: known.get(container, {}))
             engines = engines_in(containers)
         if engines:
             off = not self._settings.config_maps
-            held = _pod_json(pod) if wants and not off else b""
-            maps = (*((namespace, one) for found in known.values() for one in found), *(one for one, _ in wants))
-            bare = replace(bare, maps=tuple(dict.fromkeys(maps)), wants=tuple(wants) if held or off else (), held=held)
-            return self._engine_pod(pod, bare, engines, wishes, annotations)
-        problems = [] if wishes.scrape is False else [*wishes.problems]
-        missing = set(wishes.containers) - {container.name for container in containers}
-        if missing and wishes.scrape is not False:
-            shown = ", ".join(name for name in wishes.containers if name in missing)
+            raw = _pod_json(pod) if unread_maps and not off else b""
+            maps = (*((namespace, one) for found in known.values() for one in found), *(one for one, _ in unread_maps))
+            bare = replace(
+                bare, maps=tuple(dict.fromkeys(maps)), unread_maps=tuple(unread_maps) if raw or off else (), raw=raw
+            )
+            return self._engine_pod(pod, bare, engines, requested, annotations)
+        problems = [] if requested.scrape is False else [*requested.problems]
+        missing = set(requested.containers) - {container.name for container in containers}
+        if missing and requested.scrape is not False:
+            shown = ", ".join(name for name in requested.containers if name in missing)
             problems.append(f"annotation {PREFIX}container names {shown}, which it does not have")
         return replace(bare, problems=_about(namespace, name, problems))
 
     def _mounted(
         self, pod: Object, bare: PodRecord, engines: Sequence[Container]
     ) -> tuple[dict[str, dict[str, Object]], dict[tuple[MapName, StartedAt], None]]:
-        """Return by container the ConfigMaps it started with, by name; and those of which that is not known."""
+        """Return the ConfigMaps by name that each container started with; and those for which that is not known."""
         known: dict[str, dict[str, Object]] = {}
-        wants: dict[tuple[MapName, StartedAt], None] = {}
+        unread_maps: dict[tuple[MapName, StartedAt], None] = {}
         for engine in engines:
             needed = needed_maps(pod, engine.name, engine.start)
             state = container_state(pod, ContainerId(bare.namespace, bare.name, engine.name), bare.uid)
@@ -132,32 +136,37 @@ class PodReader:
                 if (found := in_force(self._versions((bare.namespace, name)), start)) is not None:
                     known.setdefault(engine.name, {})[name] = found
                 else:
-                    wants[(bare.namespace, name), start] = None
-        return known, wants
+                    unread_maps[(bare.namespace, name), start] = None
+        return known, unread_maps
 
     def _engine_pod(
-        self, pod: Object, bare: PodRecord, engines: list[Container], wishes: Wishes, annotations: Mapping[str, str]
+        self,
+        pod: Object,
+        bare: PodRecord,
+        engines: list[Container],
+        requested: PodAnnotations,
+        annotations: Mapping[str, str],
     ) -> PodRecord:
-        problems = list(wishes.problems)
+        problems = list(requested.problems)
         host_network, ip = at(pod, "spec", "hostNetwork") is True, ""
-        if _is_served(pod) and not wishes.refused:
+        if _is_served(pod) and not requested.refused:
             try:
                 status = mapping(pod, "status")
                 nodes = [text(status, "hostIP"), *(text(one, "ip") for one in objects(status, "hostIPs", limit=16))]
                 ip = pod_ip(_ip_text(pod), nodes, host_network=host_network)
             except AddressError as error:
                 problems.append(str(error))
-        pairs = ports_of(engines, wishes, port_name=self._settings.port_name, port=self._settings.port) if ip else []
+        pairs = ports_of(engines, requested, port_name=self._settings.port_name, port=self._settings.port) if ip else []
         if len(pairs) > MAX_TARGETS:
             problems.append(f"only the first {MAX_TARGETS} of its {len(pairs)} ports are polled")
-        published = wishes.kv_events_ports
+        published = requested.kv_events_ports
         if len(published) != len(pairs):
             if published and pairs:
                 problems.append(f"annotation {PREFIX}kv-events-port must name a port for each of {len(pairs)} engines")
             published = ()
         ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
         targets = (
-            self._target(bare, container, base_url(wishes.scheme or "http", ip, port), wishes, annotations)
+            self._target(bare, container, base_url(requested.scheme or "http", ip, port), requested, annotations)
             for container, port in pairs
         )
         return replace(
@@ -174,16 +183,16 @@ class PodReader:
         )
 
     def _target(
-        self, pod: PodRecord, container: Container, url: str, wishes: Wishes, annotations: Mapping[str, str]
+        self, pod: PodRecord, container: Container, url: str, requested: PodAnnotations, annotations: Mapping[str, str]
     ) -> Target:
         settings = self._settings
         return Target(
             name=f"{pod.key}:{url.rpartition(':')[2]}",
             url=url,
-            path=wishes.path or settings.path,
+            path=requested.path or settings.path,
             namespace=pod.namespace,
             pod=pod.name,
-            kv_bytes_per_token=wishes.kv_bytes_per_token,
+            kv_bytes_per_token=requested.kv_bytes_per_token,
             tls=settings.tls,
             bearer_token_file=settings.bearer_token_file,
             basic_auth=settings.basic_auth,
@@ -196,7 +205,7 @@ def _pod_json(pod: Object) -> bytes:
     """Return the pod as JSON without `managedFields`; empty where it is too large to keep."""
     meta = {key: value for key, value in mapping(pod, "metadata").items() if key != "managedFields"}
     found = json.dumps({**pod, "metadata": meta}).encode()
-    return found if len(found) <= MAX_HELD_BYTES else b""
+    return found if len(found) <= MAX_POD_JSON_BYTES else b""
 
 
 def _is_served(pod: Object) -> bool:

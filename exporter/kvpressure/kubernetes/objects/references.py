@@ -1,4 +1,4 @@
-"""What a user may name at the prompt: `pod/NAME`, `deploy/NAME` and the like. PURE."""
+"""Names of objects on the command line: `pod/NAME`, `deploy/NAME` and the like. PURE."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kvpressure.kubernetes.objects import mapping, objects, text, texts
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of workload. `api` is its API's path; without one its pods are found by `labels`, in which {} is the name.
+    """A kind of workload: its name in kubectl, its resource, and the path of its API.
 
-    `short` is what kubectl takes.
+    Without `api` its pods are found by `labels`, in which {} is the name.
     """
 
     short: str
@@ -54,7 +54,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One thing that was named."""
+    """An object named on the command line."""
 
     kind: Kind
     name: str
@@ -90,7 +90,7 @@ def parse_reference(word: str) -> Reference:
 
 
 def selector_text(selector: Any) -> str:
-    """Return a `LabelSelector`, or a service's mapping, as the API server takes it in a query; "" selects nothing here.
+    """Return a `LabelSelector`, or a service's mapping, as a query of the API server; "" selects nothing.
 
     >>> selector_text({"matchLabels": {"app": "llama"}, "matchExpressions": [{"key": "v", "operator": "Exists"}]})
     'app=llama,v'
@@ -105,8 +105,8 @@ def selector_text(selector: Any) -> str:
     return ",".join(found) if all(found) else ""
 
 
-def _expression(one: Mapping[str, Any]) -> str:
-    """One term; "" for what is none: leaving it out would select others too."""
-    key, values = text(one, "key"), ",".join(texts(one, "values"))
+def _expression(expression: Mapping[str, Any]) -> str:
+    """Return the term of an expression, "" for an invalid one: without it the selector would select more."""
+    key, values = text(expression, "key"), ",".join(texts(expression, "values"))
     forms = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key, "DoesNotExist": f"!{key}"}
-    return forms.get(text(one, "operator"), "") if key else ""
+    return forms.get(text(expression, "operator"), "") if key else ""

@@ -1,7 +1,4 @@
-"""What the API server says of one container (restarts, readiness, how it ended, why it waits), of the node, of events.
-
-An event is a small record, and its reason one of a short table.
-"""
+"""States of containers (restarts, readiness, termination, waiting reason), of the node, and events, as records."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from kvpressure.kubernetes.objects.annotations import ip_of
 from kvpressure.model.environment import ContainerId, ContainerState, Termination
 
 ENDED: Final = ("Failed", "Succeeded")
-"""Phases of a pod that has run, and stays only until somebody cleans up."""
+"""Phases of a finished pod, which stays until it is deleted."""
 
 
 def container_state(pod: Object, container: ContainerId, pod_uid: str) -> ContainerState:
@@ -57,7 +54,7 @@ def _termination(ended: object) -> Termination | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """The node; `memory_pressure` is None where the kubelet has not said, or not for too long ("Unknown")."""
+    """The node; `memory_pressure` is None where it is "Unknown"."""
 
     name: str
     memory_pressure: bool | None = None
@@ -103,7 +100,7 @@ REASONS: Final = (
 )
 """Reasons that are counted under their own name; any other warning counts as `other`.
 
-Other events of type Normal (`Pulled`, `Created`, `Scheduled`, ...) are the ordinary course of things and not counted.
+Other events of type Normal (`Pulled`, `Created`, `Scheduled`, ...) are not counted.
 """
 
 _KNOWN: Final = frozenset(REASONS) - {OTHER}

@@ -1,8 +1,8 @@
-"""PURE: the JSON of lists and watches, cut into objects that are made one at a time.
+"""PURE: splits the JSON of lists and watches into objects, which are parsed one at a time.
 
-Whoever may create a pod writes most of its object, and in Python a value of two bytes takes a hundred. So a list is cut
-without being made, by regular expressions that go over every byte a few times at most, and an object of too
-many values is never made at all.
+The author of a pod writes most of its object, and in Python a value of two bytes takes a hundred. So a list is split
+without parsing it, by regular expressions that read every byte a few times at most, and an object with too many values
+is not parsed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 MAX_VALUES: Final = 30_000
-"""Of one object, counted before they are made: each takes a hundred bytes or two in memory, and took two to send."""
+"""Of one object, counted before parsing: each takes a hundred bytes or two in memory, and two in JSON."""
 
 MAX_OBJECT_BYTES: Final = 1 << 20
 _SMALL_OBJECT_BYTES: Final = 64 << 10
@@ -46,9 +46,9 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list. `items` makes one object at a time and gives None for what is not one.
+    """One page of a list. `items` yields one object at a time, None for anything else.
 
-    Of an object that holds more values than are read it gives the name only: `metadata` and nothing else.
+    Of an object with too many values it yields only `metadata`, with the name.
     """
 
     version: str
@@ -57,7 +57,7 @@ class Page:
 
 
 def read_page(text: bytes) -> Page:
-    """Read the page of a list, with a slice for each object. Raises ValueError for anything else."""
+    """Return the page of a list. Raises ValueError for anything else."""
     cursor, spans = _Cursor(text), list[slice]()
     kind, meta = "", None
     for key in cursor.members():
@@ -69,7 +69,7 @@ def read_page(text: bytes) -> Page:
             spans = [cursor.skip() for _ in cursor.elements()]
         elif key == "items" and _made(cursor.value()) is not None:
             raise ValueError("items that are no list")
-    if cursor.at < len(text) or not kind.endswith("List"):  # taken for a list, it would be an empty one
+    if cursor.at < len(text) or not kind.endswith("List"):  # it would read as an empty list
         raise ValueError(f"a {kind or 'thing of no kind'}")
     version, following = (meta.get(name, "") if isinstance(meta, dict) else None for name in _LIST_META)
     if not isinstance(version, str) or not isinstance(following, str):
@@ -97,7 +97,7 @@ def read_event(line: bytes) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def read_object(text: bytes) -> Mapping[str, Any] | None:
-    """Make one object; None for what is not one, and its name only where there is too much in it."""
+    """Return one object, only its name where it is too large; None for anything else."""
     try:
         found = _name_of(_Cursor(text)) if _is_too_much(text) else _made(text)
     except ValueError:
@@ -128,7 +128,7 @@ def _made(text: bytes) -> Any:
     try:
         found = json.loads(text.decode(), parse_constant=_refuse)
         if _SURROGATE.search(text):
-            json.dumps(found, ensure_ascii=False).encode()  # half a character could never be shown to anybody
+            json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair cannot be encoded
     except RecursionError as error:
         raise ValueError("nested without end") from error
     return found
@@ -139,7 +139,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 class _Cursor:
-    """A place in JSON text; raises ValueError where the text is none."""
+    """A position in JSON text; raises ValueError for other text."""
 
     def __init__(self, text: bytes, at: int = 0) -> None:
         self.text, self.at = text, at

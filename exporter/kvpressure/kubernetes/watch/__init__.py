@@ -1,6 +1,6 @@
-"""Follows this node's engines through the API server: one task per kind of object and namespace.
+"""Watches this node's engines through the API server: one task per kind of object and namespace.
 
-Each part stands alone: a permission that is missing for events costs the events and nothing else.
+Each is independent: without the permission for events only the events are missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EVENTS: Final = "kubernetes_events"
 NODE: Final = "kubernetes_node"
 NODE_ID: Final = ContainerId("", "", "")
 NODE_EVENTS_NAMESPACE: Final = "default"
-"""Events on objects without a namespace are kept there (`metav1.NamespaceDefault`, client-go's recorder)."""
+"""The namespace of events on objects without one (`metav1.NamespaceDefault`, client-go's recorder)."""
 
 MAX_EVENT_NAMESPACES: Final = 32
 MAX_DELETED: Final = 256
@@ -46,18 +46,18 @@ NO_NODE_NAME: Final = (
 )
 
 View: TypeAlias = tuple[tuple[Target, ...], Environment]
-"""Targets in order, and what is known of them.
+"""Targets in order, and the facts about them.
 
-Targets stay when the API server does not answer; each container's `t` then says how old its state is. `events` holds
-the containers of engines, for ten minutes also those of pods that were deleted, and under `NODE_ID` the node; a missing
-key means that events could not be watched.
+Targets stay while the API server does not answer; each container's `t` is the time of its state. `events` has the
+containers of engines, for ten minutes also of deleted pods, and under `NODE_ID` the node; a missing key means that
+events could not be watched.
 """
 
 log = structlog.get_logger("kvpressure.sources")
 
 
-def is_wanted(settings: KubernetesSettings) -> bool:
-    """Return whether the settings, or the place where this process runs, switch Kubernetes on."""
+def is_enabled(settings: KubernetesSettings) -> bool:
+    """Return whether the settings enable Kubernetes, or with "auto" the place where this process runs."""
     if settings.enabled != "auto":
         return settings.enabled == "true"
     return in_cluster() or settings.kubeconfig_file is not None
@@ -65,7 +65,7 @@ def is_wanted(settings: KubernetesSettings) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One running list-and-watch and what it fills."""
+    """One running list-and-watch and its store."""
 
     reflector: Reflector[Any]
     store: Any
@@ -75,8 +75,8 @@ class _Part:
 class KubernetesSource(Source):
     """Engines, their containers, their events and the node's memory pressure, as the API server reports them.
 
-    Each list-and-watch has a connection of its own. Until the pods are listed, what was `kept` from before a reload of
-    the settings is told.
+    Each list-and-watch has a connection of its own. Until the pods are listed, the view is the one that was `kept` from
+    before a reload of the settings.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class KubernetesSource(Source):
         self._clock: Clock = clock or SystemClock()
         self._tuning = tuning or Tuning()
         self._kept = kept
-        self.discovers = is_wanted(settings)
+        self.discovers = is_enabled(settings)
         self._made = self._clock.wall()
         self._book = EventBook()
         # By namespace: "" is all of them, and for events the node.
@@ -154,18 +154,18 @@ class KubernetesSource(Source):
         record = part.store.records.get(f"{container.namespace}/{container.pod}") if part is not None else None
         return record is not None and record.finished
 
-    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - the API server knows all of it
+    def facts(self, known: Known) -> Environment:  # noqa: ARG002 - needs no facts of others
         """Return containers, events and the node's condition."""
         return self.view[1]
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The engines that were found."""
+        """The discovered engines."""
         return self.view[0]
 
     @property
     def view(self) -> View:
-        """The current state of the cluster, as far as it is known; engines of before until the pods are listed."""
+        """The known state of the cluster, with the engines from before a reload until the pods are listed."""
         targets, new = self._watched
         if self._kept is None or self.listed:
             self._kept = None
@@ -177,7 +177,7 @@ class KubernetesSource(Source):
     def _watched(self) -> View:
         now = self._clock.wall()
         shown = shown_pods(self._records())
-        # The pod's own status was asked for the node's addresses already; the node's is what the kubelet wrote.
+        # Pods are checked against the addresses in their own status; these are in the node's, which the kubelet writes.
         node = self._node.store.record if self._node is not None else None
         taken = frozenset() if node is None else node.addresses
         targets = in_turn(record for record in shown if record.host_network or record.ip not in taken)
@@ -191,7 +191,7 @@ class KubernetesSource(Source):
         )
 
     def _connect(self) -> Connection:
-        # Imported here: a process without Kubernetes must not pay for a second HTTP stack.
+        # Imported here: a process without Kubernetes need not load a second HTTP stack.
         from kvpressure.kubernetes.watch.connection import Connection  # noqa: PLC0415
 
         return Connection(self._settings)
@@ -228,8 +228,8 @@ class KubernetesSource(Source):
         part = self._node
         if part is None or part.store.record is None:
             return None
-        heard = part.reflector.confirmed
-        fresh = heard is not None and now - heard <= self._tuning.condition_seconds
+        confirmed = part.reflector.confirmed
+        fresh = confirmed is not None and now - confirmed <= self._tuning.condition_seconds
         pressure: bool | None = part.store.record.memory_pressure
         return pressure if fresh else None
 
@@ -245,7 +245,7 @@ class KubernetesSource(Source):
         self._maps.follow()
 
     def _follow_namespaces(self) -> None:
-        """Watch the events of namespaces with engines, and no longer those of namespaces without any."""
+        """Watch the events of the namespaces with engines, and of no others."""
         watched = self._events
         for namespace in watched.keys() - {c.namespace for c in (*self._shown, *self._deleted)} - {""}:
             self._end(watched.pop(namespace).task)
@@ -269,7 +269,7 @@ class KubernetesSource(Source):
 
 def _make(settings: KubernetesSettings, wiring: Wiring) -> Sequence[Source]:
     before = next((one for one in wiring.replaced if isinstance(one, KubernetesSource)), None)
-    kept = before.view if before is not None and is_wanted(settings) else None
+    kept = before.view if before is not None and is_enabled(settings) else None
     return [KubernetesSource(settings, wiring.clock, kept=kept)]
 
 

@@ -1,7 +1,7 @@
-"""Reads the ConfigMaps that engines of this node mount their `--config` file from: by GET, each once for each start.
+"""Reads the ConfigMaps of the `--config` files of this node's engines, by GET, once for each start of a container.
 
-A server reads its file when it starts and never again, so nothing is watched: a ConfigMap is asked for when a
-container that mounts it has started, and until there is an answer. What counts of it: `objects.config_maps`.
+A server reads its file when it starts, so nothing is watched: a ConfigMap is requested when a container that mounts it
+has started, until there is a response. `objects.config_maps` says which text is in force.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 CONFIG_MAPS: Final = "kubernetes_config_maps"
 MAX_MAPS: Final = 64
-"""ConfigMaps of all engines of a node that are read."""
+"""ConfigMaps of all engines of a node."""
 
 MAX_NAMESPACES: Final = 32
 SHOWN: Final = 8
@@ -48,9 +48,9 @@ _NOT_FOUND: Final = 404
 
 
 class ConfigMaps:
-    """What was read, by namespace and name; one task for each namespace, which has permissions of its own.
+    """The versions read of ConfigMaps, with one task per namespace, since permissions are per namespace.
 
-    `reader` reads pods with what is known; those in `stores` that want a ConfigMap are read again once it is there.
+    `reader` reads pods with these versions; pods in `stores` are read again once a ConfigMap of theirs was read.
     `end_task` cancels a task and waits for it later.
     """
 
@@ -75,17 +75,17 @@ class ConfigMaps:
         return self._versions.get(name, ())
 
     def reads(self, namespace: str) -> bool:
-        """Return whether ConfigMaps of this namespace are read at all."""
+        """Return whether ConfigMaps of this namespace are read."""
         return self._on and (not self._allowed or namespace in self._allowed)
 
     def follow(self) -> None:
-        """Read the ConfigMaps that the pods need now, and forget those that none of them mounts."""
-        wants: dict[MapName, list[StartedAt]] = {}
+        """Read the ConfigMaps that pods need, and forget those that none of them mounts."""
+        starts: dict[MapName, list[StartedAt]] = {}
         used: dict[MapName, None] = {}
         for record in self._records():
             used.update((name, None) for name in record.maps if self.reads(name[0]))
-            for name, start in record.wants:
-                wants.setdefault(name, []).append(start)
+            for name, start in record.unread_maps:
+                starts.setdefault(name, []).append(start)
         kept = sorted(used)[:MAX_MAPS]
         self._versions = {name: found for name, found in self._versions.items() if name in used}
         namespaces = [*dict.fromkeys(namespace for namespace, _ in kept)][:MAX_NAMESPACES]
@@ -93,36 +93,36 @@ class ConfigMaps:
             self._end_task(self._namespaces.pop(namespace).task)
         for namespace in namespaces:
             if namespace not in self._namespaces:
-                one = _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
-                self._namespaces[namespace] = one
-            self._namespaces[namespace].want(
+                reader = _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
+                self._namespaces[namespace] = reader
+            self._namespaces[namespace].request(
                 frozenset(
                     name
                     for name in kept
                     if name[0] == namespace
-                    and any(not is_answered(self.versions(name), start) for start in wants.get(name, ()))
+                    and any(not is_answered(self.versions(name), start) for start in starts.get(name, ()))
                 )
             )
 
     def health(self) -> Iterator[SourceHealth]:
-        """Yield one record for each namespace with a ConfigMap that is read."""
-        for one in self._namespaces.values():
-            yield one.guard.health()
+        """Yield one record for each namespace with a ConfigMap to read."""
+        for namespace in self._namespaces.values():
+            yield namespace.guard.health()
 
     def hints(self) -> Iterator[str]:
-        """Yield why limits in configuration files are not known, and what to do; not where a 403 already says it."""
-        wanting = [(record.key, name, start) for record in self._records() for name, start in record.wants]
-        if unread := [key for key, name, _ in wanting if not self.reads(name[0])]:
+        """Yield why limits in configuration files are not known, and what to do; not where a source's error says it."""
+        missing = [(record.key, name, start) for record in self._records() for name, start in record.unread_maps]
+        if unread := [key for key, name, _ in missing if not self.reads(name[0])]:
             yield UNREAD.format(brief(", ".join([*dict.fromkeys(unread)][:SHOWN]), 200))
-        for key, name, start in wanting[:SHOWN]:
+        for key, name, start in missing[:SHOWN]:
             if self.reads(name[0]) and is_answered(versions := self.versions(name), start):
                 why = why_not(versions, start)
                 yield f"Limits in the --config file of pod {key} are not known: ConfigMap {name[1]}: {why}"
 
     def end(self) -> None:
         """End every task."""
-        for one in self._namespaces.values():
-            self._end_task(one.task)
+        for namespace in self._namespaces.values():
+            self._end_task(namespace.task)
         self._namespaces = {}
 
     def _records(self) -> Iterator[PodRecord]:
@@ -131,14 +131,14 @@ class ConfigMaps:
     async def _take(self, name: MapName, version: MapVersion) -> None:
         self._versions[name] = with_version(self.versions(name), version)
         for store in [*self._stores()]:
-            for record in [one for one in store.records.values() if any(name == wanted for wanted, _ in one.wants)]:
-                again = await asyncio.to_thread(lambda held: self.reader.read(json.loads(held)), record.held)
-                if again is not None and store.records.get(record.key) is record:  # else it was read anew meanwhile
+            for record in [pod for pod in store.records.values() if any(name == each for each, _ in pod.unread_maps)]:
+                again = await asyncio.to_thread(lambda raw: self.reader.read(json.loads(raw)), record.raw)
+                if again is not None and store.records.get(record.key) is record:  # else it was replaced meanwhile
                     store.changed(again, deleted=False)
 
 
 class _Namespace:
-    """Asks for the ConfigMaps of one namespace while some start is without an answer."""
+    """Reads the ConfigMaps of one namespace until each start has a response."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Namespace:
         self._namespace, self._connect, self._take = namespace, connect, take
         self._clock, self._tuning = clock, tuning
         self._connection: Connection | None = None
-        self._wanted: frozenset[MapName] = frozenset()
+        self._requested: frozenset[MapName] = frozenset()
         self._more = asyncio.Event()
         self.guard: Guard[bool] = Guard(
             CONFIG_MAPS,
@@ -162,9 +162,9 @@ class _Namespace:
         )
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"{CONFIG_MAPS} {namespace}")
 
-    def want(self, names: frozenset[MapName]) -> None:
-        """Set the ConfigMaps to read: those whose version at some container's start is not known."""
-        self._wanted = names
+    def request(self, names: frozenset[MapName]) -> None:
+        """Set the ConfigMaps to read: those whose version at a container's start is not known."""
+        self._requested = names
         if names:
             self._more.set()
 
@@ -174,8 +174,8 @@ class _Namespace:
             while True:
                 await self._more.wait()
                 self._more.clear()
-                while self._wanted:
-                    answered = await self.guard.attempt(self._read) and not self._wanted
+                while self._requested:
+                    answered = await self.guard.attempt(self._read) and not self._requested
                     failures = 0 if answered else failures + 1
                     pause = self._tuning.pause_seconds(failures, self.guard.health().reason)
                     await self._clock.sleep_until(self._clock.monotonic() + pause)
@@ -186,8 +186,8 @@ class _Namespace:
     async def _read(self) -> bool:
         if self._connection is None:
             self._connection = self._connect()
-        for name in sorted(self._wanted):
-            began = self._clock.wall()  # what it answers may be as old as this
+        for name in sorted(self._requested):
+            began = self._clock.wall()  # the response may be as old as this
             try:
                 version = read_version(await self._connection.config_map(*name), began)
             except KubeError as error:
@@ -196,11 +196,11 @@ class _Namespace:
                         "forbidden",
                         f"not allowed to get configmaps {name[1]} in namespace {self._namespace}, so limits in it are "
                         f"not known: give {refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
-                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; asked again within a minute',
+                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; requested again within a minute',
                     ) from error
                 if error.status != _NOT_FOUND:
                     raise
                 version = MapVersion({}, None, began)
-            self._wanted -= {name}
+            self._requested -= {name}
             await self._take(name, version)
         return True

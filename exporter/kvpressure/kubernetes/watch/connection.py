@@ -1,4 +1,4 @@
-"""One reflector's connection to the API server, made anew after every failure, with its credentials read anew."""
+"""One reflector's connection to the API server; after an error it is replaced, with credentials read again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvpressure.printable import brief
 MAX_PAGE_BYTES: Final = 32 << 20
 MAX_LINE_BYTES: Final = 4 << 20
 MAX_MAP_BYTES: Final = MAX_OBJECT_BYTES
-"""A ConfigMap holds a mebibyte at most; one that is nearly full of other things is left alone."""
+"""The API server stores at most a mebibyte; a ConfigMap that is larger as JSON is not read."""
 
 
 def connection_config(settings: KubernetesSettings) -> Config:
@@ -110,7 +110,7 @@ class Connection:
         """Raise the error that the exporter's page shows."""
         if isinstance(error, GoneError):
             raise error
-        # Kubeconfig, certificates and token are read anew the next time: any of them may have been the reason.
+        # Kubeconfig, certificates and token are read again for the next request: any of them may be the reason.
         await self.aclose()
         found = error if isinstance(error, KubeError) else client.unreachable(error)
         sentence = found.sentence
@@ -132,7 +132,7 @@ class Watch:
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """Yield the events as lines until the server or the network ends the watch. Raises KubeError."""
         rest = b""
-        # A connection that breaks is an ordinary end of a watch: the next one goes on where this one was.
+        # A broken connection is an ordinary end of a watch: the next one continues from its version.
         with suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
             async with aclosing(self._response.aiter_raw()) as chunks:
                 async for chunk in chunks:

@@ -1,6 +1,6 @@
-"""Lists and then watches one kind of object, for ever, whatever the API server does.
+"""Lists and then watches one kind of object until cancelled.
 
-What is known stays known until the API server says otherwise: a failure never empties anything. The rules are those
+Records stay until the API server reports a change: an error never removes any. The rules are those
 of https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, bookmarks, 410 Gone, chunks).
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_PAGES: Final = 200
 OPENINGS_BEFORE_LIST: Final = 3
 ITEMS_AT_ONCE: Final = 16
-"""Objects read in one go beside the event loop."""
+"""Objects read at once in a thread."""
 
 _GONE: Final = object()
 
@@ -69,14 +69,14 @@ class Reflector(Generic[R]):
         self._exact = False
         self._failures = 0
         self._watching = False
-        self._heard: float | None = None
-        self._told_of_bug = False
+        self._confirmed: float | None = None
+        self._logged_bug = False
         self._watch_seconds = tuning.watch_seconds
 
     @property
     def confirmed(self) -> float | None:
         """When the records were last known to be current: now while a watch is open, else when it ended."""
-        return self._clock.wall() if self._watching else self._heard
+        return self._clock.wall() if self._watching else self._confirmed
 
     def health(self) -> SourceHealth:
         """Return the health; an open watch counts as a continuing success."""
@@ -96,13 +96,13 @@ class Reflector(Generic[R]):
                 await self._connection.aclose()
 
     def _connected(self) -> Connection:
-        # Made inside an attempt: a client that cannot even be loaded is this source's failure, not the process's.
+        # Within an attempt: a client that cannot be loaded is an error of this source alone.
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
 
     async def _sleep(self, went_well: bool) -> None:
-        # A list is no success yet: a server that ends every watch at once must not be asked for list after list.
+        # Only a watch is a success: a server that ends every watch at once must not get one list after the other.
         self._failures = 0 if went_well else self._failures + 1
         pause = self._tuning.pause_seconds(self._failures, self._guard.health().reason)
         await self._clock.sleep_until(self._clock.monotonic() + pause)
@@ -120,13 +120,13 @@ class Reflector(Generic[R]):
             raise SourceError("expired", f"listing {self._resource.plural} took so long that it expired") from None
         except KubeError as error:
             raise self._refused(error, "list") from error
-        self._version, self._exact, self._heard = version, False, self._clock.wall()
+        self._version, self._exact, self._confirmed = version, False, self._clock.wall()
         self._sink.replaced(records)
         return True
 
     async def _pages(self, records: list[R]) -> str:
         # Version 0 is answered from the server's cache; without a version it reads all pods of the cluster from etcd.
-        # After a 410 that cache may be the one that is too old, so then it is asked for the truth.
+        # After a 410 that cache may be too old, so then it is not used.
         narrowed = {**self._resource.params, "limit": str(self._tuning.page_items)}
         params = narrowed if self._exact else {**narrowed, "resourceVersion": "0"}
         for _ in range(MAX_PAGES):
@@ -144,26 +144,26 @@ class Reflector(Generic[R]):
     async def _watch(self) -> bool:
         """Watch from the last resource version; return False when the watch could not be opened or ended too soon."""
         stream = await self._guard.attempt(self._open)
-        # A version that a restored or replaced server has never heard of is refused with anything but a 410.
+        # A version that is unknown to a restored or replaced server is refused with another status than 410.
         if stream is None and self._failures >= OPENINGS_BEFORE_LIST and self._guard.health().reason not in REFUSED:
             self._version = None
         if stream is None or stream is _GONE:
             return False
-        opened, heard_before = self._clock.monotonic(), self._heard
+        opened, confirmed_before = self._clock.monotonic(), self._confirmed
         self._watching = True
         try:
             ended_well = bool(await self._guard.attempt(partial(self._follow, stream)))
         finally:
             self._watching = False
-            with suppress(Exception):  # one that cannot even be closed must not end the watching
+            with suppress(Exception):  # an error in closing must not end the watching
                 await stream.aclose()
-        said_something = self._heard != heard_before
+        had_events = self._confirmed != confirmed_before
         if ended_well:
-            self._heard = self._clock.wall()
-        return ended_well and (said_something or self._clock.monotonic() - opened >= self._tuning.spacing_seconds)
+            self._confirmed = self._clock.wall()
+        return ended_well and (had_events or self._clock.monotonic() - opened >= self._tuning.spacing_seconds)
 
     async def _open(self) -> Any:
-        # Spread out, as the exporters of all nodes may have begun together.
+        # Random, as the exporters of all nodes may have started together.
         self._watch_seconds = round(self._tuning.watch_seconds * random.uniform(0.8, 1.2))
         params = {
             **self._resource.params,
@@ -185,28 +185,28 @@ class Reflector(Generic[R]):
 
     async def _follow(self, stream: Watch) -> bool:
         tuning = self._tuning
-        heard = self._clock.monotonic()
+        last_event = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._watch_seconds + tuning.grace_seconds), aclosing(stream.lines()) as lines:
                 async for line in lines:
-                    heard = self._clock.monotonic()
+                    last_event = self._clock.monotonic()
                     await self._take(line)
         except TimeoutError:
-            if self._clock.monotonic() - heard < tuning.grace_seconds:
-                return True  # a server that does not keep to the timeout, but is there
+            if self._clock.monotonic() - last_event < tuning.grace_seconds:
+                return True  # a server that does not honour the timeout
             sentence = f"the watch of {self._resource.plural} said nothing for longer than its timeout"
-            raise SourceError("stalled", f"{sentence}; it is begun anew") from None
+            raise SourceError("stalled", f"{sentence}; it is started again") from None
         except GoneError:
             return self._gone() is not _GONE
         except SourceError:
-            self._version = None  # what was in the part that could not be read only a list has
+            self._version = None  # unreadable events have to be listed
             raise
         return True
 
     async def _take(self, line: bytes) -> None:
         kind, version, record = await asyncio.to_thread(self._understood, line)
-        # Only now: ended while it is read, the watch is begun anew with this very event.
-        self._heard = self._clock.wall()
+        # Only now: a watch that is cancelled before starts again with this event.
+        self._confirmed = self._clock.wall()
         self._version = version or self._version
         if record is not None:
             self._sink.changed(record, deleted=kind == "DELETED")
@@ -239,7 +239,7 @@ class Reflector(Generic[R]):
         return SourceError(
             "forbidden",
             f"not allowed to {what.action(verb)}: give {refused_user(error.message)} {role} with the rule "
-            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; asked again within a minute',
+            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; requested again within a minute',
         )
 
     def _record(self, found: Mapping[str, Any] | None) -> R | None:
@@ -248,9 +248,9 @@ class Reflector(Generic[R]):
         try:
             return self._read(found)
         except Exception as error:
-            # One object that nobody thought of must not cost all the others. Told once, not at each of its changes.
-            if not self._told_of_bug:
-                self._told_of_bug = True
+            # An object that the code does not expect must not cost all others. Logged once, not at each change.
+            if not self._logged_bug:
+                self._logged_bug = True
                 about = {"source": self._resource.source, "error": brief(error)}
                 log.error("Kubernetes object not read", **about, exc_info=error)
             return None

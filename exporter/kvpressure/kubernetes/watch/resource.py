@@ -1,4 +1,4 @@
-"""What a reflector watches, in which times (tests hurry), and who gets what it learns."""
+"""What a reflector watches, its timing, and its sink."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from kvpressure.kubernetes import Action
-from kvpressure.net.schedule import Backoff
+from kvpressure.net.schedule import backoff_ticks
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How long things may take and how long to wait.
+    """Timeouts and pauses.
 
-    `watch_seconds`, give or take a fifth, is asked of the API server, which then ends the watch; one that is silent
-    for `grace_seconds` longer hangs. `spacing_seconds` is the least time between two watches. Waits after failures
-    double from `retry_seconds` to `retry_limit_seconds`, after a refusal (401, 403) to `refused_limit_seconds`. Events
-    of deleted pods are shown for `linger_seconds`; an unconfirmed condition of the node for `condition_seconds`.
+    `watch_seconds`, plus or minus a fifth, is the timeout requested of the API server, which then ends the watch; one
+    that is silent for `grace_seconds` longer hangs. `spacing_seconds` is the least time between two watches. Pauses
+    after errors double from `retry_seconds` to `retry_limit_seconds`, after a refusal (401, 403) to
+    `refused_limit_seconds`. Events of deleted pods are shown for `linger_seconds`; an unconfirmed condition of the node
+    for `condition_seconds`.
     """
 
     page_items: int = 250
@@ -35,19 +36,19 @@ class Tuning:
     condition_seconds: float = 120.0
 
     def pause_seconds(self, failures: int, reason: str) -> float:
-        """Return the wait after so many failures in a row, the last one for `reason`.
+        """Return the pause after so many failures in a row, the last one for `reason`.
 
-        Every node's exporter loses the API server at the same moment; they should not all come back at one.
+        It is random: all nodes' exporters lose the API server at once, and should not all return at once.
         """
         if not failures:
             return self.spacing_seconds
         limit = self.refused_limit_seconds if reason in REFUSED else self.retry_limit_seconds
-        skipped = Backoff(limit, frozenset({reason})).skipped_ticks(reason, failures, self.retry_seconds)
+        skipped = backoff_ticks(failures, self.retry_seconds, limit)
         return self.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
 
 
 REFUSED: Final = frozenset({"forbidden", "unauthorized"})
-"""Reasons that last until somebody grants something."""
+"""Reasons that last until permissions change."""
 
 _USER: Final = re.compile(r'User "([^"]{1,200})"')
 
@@ -61,18 +62,18 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Sink(Protocol[R_contra]):
-    """Takes what a reflector learns."""
+    """Receives the records of a reflector."""
 
     def replaced(self, records: Sequence[R_contra]) -> None:
-        """Take a whole list: what is not in it is gone."""
+        """Replace all records by those of a list."""
 
     def changed(self, record: R_contra, *, deleted: bool) -> None:
-        """Take one that is new, different, or deleted."""
+        """Add, change or delete one record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What to watch: `plural` in `namespace` ("" is all of them), narrowed by a field selector.
+    """A resource to watch: `plural` in `namespace` ("" for all), with a field selector.
 
     `source` and `target` are those of its health.
     """

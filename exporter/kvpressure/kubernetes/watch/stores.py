@@ -1,6 +1,6 @@
-"""What the reflectors have learned: pods, which of them are shown with their targets in order; events; the node.
+"""The records of the reflectors: pods, with their targets in order; events; the node.
 
-Events are counted once each: by what they are about and reason, from the moment somebody began to listen.
+Events are counted once each, by subject and reason, since the first list.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_CONTAINERS_PER_SUBJECT: Final = 32
 
 @dataclass(slots=True)
 class _Subject:
-    """Events of one pod (or of the node): occurrences known by event, and what came of them by container and reason."""
+    """Events of one pod, or of the node: occurrences by event, counts and times by container and reason."""
 
     known: OrderedDict[str, int] = field(default_factory=OrderedDict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     latest: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def take(self, event: EventRecord, now: float, listening_since: float | None) -> None:
-        """Take in what is new of an event, and when the last of it was."""
+        """Count the new occurrences of an event, and update its time."""
         growth = self._growth(event, listening_since)
         containers = {name for name, _ in (*self.latest, *self.counts)}
         has_room = event.container in containers or len(containers) < MAX_CONTAINERS_PER_SUBJECT
@@ -54,7 +54,7 @@ class _Subject:
             return 0
         if before is not None:
             return max(0, event.count - before)
-        # An object that began before we listened was missed, or forgotten here: only its newest occurrence is sure.
+        # Of an event that began before the first list, or was evicted here, only the last occurrence is certain.
         return event.count if event.first is not None and event.first >= listening_since else 1
 
 
@@ -70,10 +70,10 @@ class EventBook:
         self._kept = frozenset(subjects)
 
     def take(self, events: Iterable[EventRecord], now: float, listening_since: float | None) -> None:
-        """Take events that were listed or watched at `now`.
+        """Add events that were listed or watched at `now`.
 
-        `listening_since` is when this listener had its first list, None while it has it: what that list holds
-        happened before and is not counted, but what is younger than ten minutes sets the time of the last one.
+        `listening_since` is the time of the first list, None for that list: its events happened before and are not
+        counted, but those younger than ten minutes set the time of the last one.
         """
         for event in events:
             subject = self._subjects.pop(event.subject, None) or _Subject()
@@ -107,7 +107,7 @@ class EventBook:
 
 MAX_PODS: Final = 1024
 MAX_FINISHED: Final = 32
-"""Evicted pods stay in the API until somebody cleans up; of these so many are shown."""
+"""Finished pods that are shown; they stay in the API until they are deleted."""
 
 log = structlog.get_logger("kvpressure.sources")
 
@@ -121,7 +121,7 @@ class PodStore:
         self.problems: dict[str, tuple[str, ...]] = {}
 
     def replaced(self, records: Sequence[PodRecord]) -> None:
-        """Take a whole list."""
+        """Replace all records by those of a list."""
         gone = self.records.keys() - {record.key for record in records}
         changed = [self._put(record) for record in records] + [self._drop(key) for key in gone]
         self.problems = {r.key: self.problems[r.key] for r in records if r.key in self.problems}
@@ -129,19 +129,19 @@ class PodStore:
             self._on_change()
 
     def changed(self, record: PodRecord, *, deleted: bool) -> None:
-        """Take one event of a watch."""
+        """Apply one event of a watch."""
         if deleted:
             self.problems.pop(record.key, None)
         if self._drop(record.key) if deleted else self._put(record):
             self._on_change()
 
     def _put(self, record: PodRecord) -> bool:
-        self._tell(record)
+        self._log_problems(record)
         if not record.states:
             return self._drop(record.key)
         before = self.records.get(record.key)
         if before is None and len(self.records) >= MAX_PODS:
-            # What piles up on a node are the remains of evicted pods; they must not keep out those that run.
+            # Evicted pods accumulate on a node; they must not displace running ones.
             oldest = next((key for key, one in self.records.items() if one.finished), None)
             if oldest is None:
                 return False
@@ -152,7 +152,7 @@ class PodStore:
     def _drop(self, key: str) -> bool:
         return self.records.pop(key, None) is not None
 
-    def _tell(self, record: PodRecord) -> None:
+    def _log_problems(self, record: PodRecord) -> None:
         if record.problems == self.problems.get(record.key, ()):
             return
         for problem in record.problems:
@@ -164,7 +164,7 @@ class PodStore:
 
 
 class EventStore:
-    """Passes the events of one namespace on to the book; the first list is history, the rest counts."""
+    """Passes the events of one namespace to the book; those of the first list are not counted."""
 
     def __init__(self, book: EventBook, wall: Callable[[], float]) -> None:
         self._book = book
@@ -172,13 +172,13 @@ class EventStore:
         self.since: float | None = None
 
     def replaced(self, records: Sequence[EventRecord]) -> None:
-        """Take a whole list: what is new in a later one happened while the watch was broken."""
+        """Add the events of a list; new ones in a later list happened while the watch was broken."""
         now = self._wall()
         self._book.take(records, now, self.since)
         self.since = now if self.since is None else self.since
 
     def changed(self, record: EventRecord, *, deleted: bool) -> None:
-        """Take one event of a watch."""
+        """Apply one event of a watch."""
         if deleted:
             self._book.forget(record)
         else:
@@ -186,16 +186,16 @@ class EventStore:
 
 
 class NodeStore:
-    """The node's record, None while there is none."""
+    """The node's record, None where there is none."""
 
     record: NodeRecord | None = None
 
     def replaced(self, records: Sequence[NodeRecord]) -> None:
-        """Take a whole list, of one node or none."""
+        """Replace the record by that of a list."""
         self.record = records[0] if records else None
 
     def changed(self, record: NodeRecord, *, deleted: bool) -> None:
-        """Take one event of a watch."""
+        """Apply one event of a watch."""
         self.record = None if deleted else record
 
 
@@ -212,7 +212,7 @@ def shown_pods(records: Iterable[PodRecord]) -> list[PodRecord]:
 def in_turn(records: Iterable[PodRecord]) -> tuple[Target, ...]:
     """Return targets with namespaces in turn, and each pod's first target before any second one.
 
-    Where there are more than may be polled, no namespace then crowds out the others.
+    Where there are more than may be polled, no namespace displaces the others.
     """
     queues: dict[str, list[tuple[int, Target]]] = {}
     for record in records:

@@ -5,9 +5,9 @@ llama.cpp's metrics page, which it serves with `--metrics`.
 It has slots (`--parallel`) and no pool that requests are admitted to. A request waits, "deferred", for one thing alone:
 a free slot (tools/server/server-context.cpp). Each slot has `--ctx-size / --parallel` tokens of its own, or all share
 them (`--kv-unified`). A prompt that is longer than a slot is refused with 400; where a shared context is full, every
-request that runs ends with "Context size has been exceeded." Neither makes anybody wait, nothing is preempted.
+request that runs ends with "Context size has been exceeded." Neither makes requests wait, nothing is preempted.
 
-So the number of slots is known in the moment somebody waits, and what of the context is in use is not: `kv_cache_*` is
+So the number of slots is known in the moment that requests wait, and the use of the context is not: `kv_cache_*` is
 gone from its page since 2025, and counted what idle slots keep of past prompts, too; it is not read. Series have no
 labels, and there is no process start. Counters of tokens move with every batch; there are no histograms.
 """
@@ -27,7 +27,7 @@ from kvpressure.runtimes.table import OptionalSignal, Row, Table
 
 
 def complete(gauges: dict[str, float]) -> dict[str, float]:
-    """Return the gauges with what follows of slots: nobody waits for room, and who waits says that all are taken."""
+    """Return the gauges with what follows from slots: no request waits for room, and one that waits finds none free."""
     waiting, running = gauges.get("waiting"), gauges.get("running")
     if waiting is None:
         return gauges
@@ -40,13 +40,12 @@ LLAMACPP: Final = Table(
     runtime="llamacpp",
     prefix="llamacpp:",
     spellings=("llamacpp:", "llamacpp_"),
-    relayed=frozenset(),
     gauges=(
         Row("running", ("llamacpp:requests_processing",)),
         Row("waiting", ("llamacpp:requests_deferred",)),
     ),
     counters=(
-        # Those that the slot's own cache held are not among them.
+        # Without those in the slot's own cache.
         Row("prompt_tokens", ("llamacpp:prompt_tokens_total",)),
         Row("prefill_tokens", ("llamacpp:prompt_tokens_total",)),
         Row("generation_tokens", ("llamacpp:tokens_predicted_total",)),
@@ -54,7 +53,6 @@ LLAMACPP: Final = Table(
         Row("accepted_draft_tokens", ("llamacpp:spec_decode_num_accepted_tokens_total",)),
         Row("steps", ("llamacpp:n_decode_total",)),
     ),
-    histograms=(),
     complete=complete,
 )
 
@@ -63,7 +61,6 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="how much of the context is in use, in all slots",
         signals=("kv_usage", "capacity_tokens"),
-        series=(),
         how="no current build of llama.cpp exports it; GET /slots has it request by request",
     ),
 )
@@ -163,7 +160,7 @@ _MEMORY: Final = "the memory that the context takes (--ctx-size)"
 
 ADVICE: Final = Advice(
     serve="llama-server --metrics --model MODEL",
-    port=8080,
+    port=PORT,
     process="llama-server",
     failures="out of memory|GGML_ASSERT|failed to allocate|Context size has been exceeded",
     series="llamacpp:",
@@ -189,7 +186,8 @@ ADVICE: Final = Advice(
     larger_pool="a larger --ctx-size, or --cache-type-k=q8_0 with --cache-type-v=q8_0, which halve the bytes of a "
     "token at some accuracy; or more replicas.",
     prefixes="prompts that begin as the last one of their slot did (--cache-prompt), and what --cache-ram keeps",
-    told="its log says n_slots and n_ctx_slot at start; GET /props has them too (total_slots). {flags} are in force.",
+    flags_in_log="its log says n_slots and n_ctx_slot at start; GET /props has them too (total_slots). {flags} are in "
+    "force.",
     seats="They wait for a free slot and for nothing else. --ctx-size is shared out: give as many slots as have room "
     "for the longest request each. With --kv-unified slots take from one --ctx-size as they need, and when that is "
     "full, every request that runs ends with an error: let it hold what all may have at once.",

@@ -69,11 +69,6 @@ FLAGS: Final = Flags(
     },
     role=_role,
     model="model-path",
-    ranks=(
-        ("--tensor-parallel-size", "--tp-size", "--tp"),
-        ("--pipeline-parallel-size", "--pp-size", "--pp"),
-        ("--data-parallel-size", "--dp-size", "--dp"),
-    ),
     tls="ssl-certfile",
     sizing=Sizing("tp-size", "pp-size", "dp-size", "ep-size", "kv-cache-dtype", "dtype", "quantization"),
 )
@@ -140,7 +135,7 @@ _FLAGS: Final = {
 
 ADVICE: Final = Advice(
     serve="python3 -m sglang.launch_server --model-path MODEL",
-    port=30000,
+    port=PORT,
     process="sglang",
     failures="out of memory|Not enough memory|hit an exception",
     series="sglang:",
@@ -168,7 +163,7 @@ ADVICE: Final = Advice(
     prefixes="shared prefixes (unless --disable-radix-cache is given)",
     other_limits="--chunked-prefill-size and --max-prefill-tokens (a step's tokens), --schedule-conservativeness",
     small_kv="fp8_e4m3",
-    told="its first log line (server_args) names {flags} with the new values.",
+    flags_in_log="its first log line (server_args) names {flags} with the new values.",
     frontends=Change(
         key="tokenizer_workers",
         title="More tokenizer processes",

@@ -5,8 +5,8 @@ those of its tokenizer (tokens, lengths and latencies of requests that ended) ha
 report the same batch, so the highest counts and nothing is summed over them. With priorities each queue has a series
 per priority beside the whole, whose priority is empty.
 
-The page comes from several processes: it has no process start. What it does not tell: requests that were refused
-and how long prefill took. Names, types and labels: tests/fixtures/sglang/inventory.json.
+The page comes from several processes: it has no process start. It does not have requests that were refused, nor how
+long prefill took. Names, types and labels: tests/fixtures/sglang/inventory.json.
 """
 
 from __future__ import annotations
@@ -51,14 +51,13 @@ SGLANG: Final = Table(
     runtime="sglang",
     prefix="sglang:",
     spellings=("sglang:", "sglang_"),
-    relayed=frozenset(),
     gauges=(
         Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
         # Requests whose grammar is still being compiled are in another queue and not among these.
         Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
         Row("_for_room", ("sglang:num_decode_prealloc_queue_reqs",), where=_WHOLE, merge="max"),
         Row("_in_transfer", ("sglang:num_decode_transfer_queue_reqs",), where=_WHOLE, merge="max"),
-        # What running requests hold; cached prefixes that nobody uses can be evicted and do not count.
+        # That of running requests; cached prefixes that none of them uses can be evicted and do not count.
         Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
         Row("used_tokens", ("sglang:kv_used_tokens",), merge="max", most=_MAX_TOKENS),
         Row("reserve_ratio", ("sglang:new_token_ratio",), merge="max", most=1 + _ROUNDING),
@@ -109,7 +108,6 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="why requests wait: for room, or put off on their own account",
         signals=("waiting_deferred",),
-        series=(),
         how="no version of SGLang exports it",
     ),
     OptionalSignal(
@@ -128,7 +126,6 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="how long prefill took",
         signals=("prefill_seconds",),
-        series=(),
         how="no version of SGLang exports it",
     ),
 )

@@ -28,7 +28,6 @@ TGI: Final = Table(
     runtime="tgi",
     prefix="tgi_",
     spellings=("tgi_",),
-    relayed=frozenset(),
     gauges=(
         Row("running", ("tgi_batch_current_size",)),
         Row("waiting", ("tgi_queue_size",)),
@@ -65,20 +64,17 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="why requests wait: for room, or put off on their own account",
         signals=("waiting_deferred",),
-        series=(),
         how="no version of TGI exports it",
     ),
     OptionalSignal(
         what="how many tokens the KV cache holds, of which the page tells only what is reserved",
         signals=("capacity_tokens",),
-        series=(),
         how="no version of TGI exports it: let kvpressure read the engine's log from its start on (logs in the "
         "settings), which says Setting max batch total tokens to",
     ),
     OptionalSignal(
         what="how long prefill took",
         signals=("prefill_seconds",),
-        series=(),
         how="no version of TGI exports it request by request",
     ),
 )
@@ -131,7 +127,6 @@ FLAGS: Final = Flags(
         "kv_capacity_tokens": ("max-batch-total-tokens", whole),
     },
     model="model-id",
-    ranks=(("--num-shard",),),
     sizing=Sizing(tensor="num-shard", kv_cache_dtype="kv-cache-dtype", dtype="dtype", quantization="quantize"),
 )
 
@@ -172,7 +167,7 @@ _FLAGS: Final = {
 
 ADVICE: Final = Advice(
     serve="text-generation-launcher --model-id MODEL",
-    port=80,
+    port=PORT,
     process="text-generation-",
     failures="out of memory|Shard [0-9]+ crashed|Not enough memory",
     series="tgi_",
@@ -198,7 +193,7 @@ ADVICE: Final = Advice(
     larger_pool="more replicas or GPUs (--num-shard), or --kv-cache-dtype=fp8_e4m3fn, which halves the bytes per token "
     "at some accuracy; and requests that ask for no more than they need (max_new_tokens), all of which is reserved.",
     prefixes="shared prefixes (unless PREFIX_CACHING=0)",
-    told="its first log line (Args) names {flags} with the new values.",
+    flags_in_log="its first log line (Args) names {flags} with the new values.",
     remedies={
         "queue_limit": Remedy(
             title="raise --max-concurrent-requests",
@@ -234,7 +229,6 @@ PLANNING: Final = Planning(
     weights_log="the size of the model's files",
     windows="as its attention has them.",
     memory_share=1.0,
-    needs_longest=True,
     by_memory=False,
     cache_types={"fp8": "fp8_e4m3fn"},
 )

@@ -47,10 +47,6 @@ FLAGS: Final = Flags(
         "gpu_memory_utilization": ("free-gpu-memory-fraction", share),
     },
     model="",
-    ranks=(
-        ("--tensor_parallel_size", "--tensor-parallel-size", "--tp_size", "--tp-size"),
-        ("--pipeline_parallel_size", "--pipeline-parallel-size", "--pp_size", "--pp-size"),
-    ),
     sizing=Sizing("tensor-parallel-size", "pipeline-parallel-size", expert="moe-expert-parallel-size"),
 )
 
@@ -88,7 +84,7 @@ _FLAGS: Final = {
 
 ADVICE: Final = Advice(
     serve="trtllm-serve MODEL",
-    port=8000,
+    port=PORT,
     process="trtllm-serve",
     failures="out of memory|OutOfMemory|Error in event loop|Executor worker died",
     series="trtllm_",
@@ -115,7 +111,7 @@ ADVICE: Final = Advice(
     "some accuracy; requests that ask for no more than they need (max_tokens), all of which is reserved; or "
     "scheduler_config.capacity_scheduler_policy: MAX_UTILIZATION, which reserves nothing and pauses requests instead.",
     prefixes="shared prefixes (unless kv_cache_config.enable_block_reuse is false)",
-    told="its first log lines (LLM Args) name {flags} with the new values.",
+    flags_in_log="its first log lines (LLM Args) name {flags} with the new values.",
     other_limits="--max_num_tokens (tokens of a step) and scheduler_config in the file of --config",
 )
 
@@ -146,7 +142,6 @@ PLANNING: Final = Planning(
     memory_log="memory allocated for the KV cache",
     weights_log="the size of the model's files",
     windows="as kv_cache_config.max_attention_window has them.",
-    memory_share=0.9,
     activations_outside=True,
     by_memory=False,
 )

@@ -127,7 +127,6 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="why requests wait: for room, or put off on their own account",
         signals=("waiting_deferred",),
-        series=(),
         how="no version of TensorRT-LLM exports it",
     ),
     OptionalSignal(

@@ -8,9 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.options import Dialect, Given, Options, fraction, human, parse_json, share, whole
+from kvpressure.commandline.options import (
+    Dialect,
+    Given,
+    Options,
+    fraction,
+    human,
+    parse_json,
+    share,
+    unresolved,
+    whole,
+)
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words, unresolved
+from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
 from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting, image_name, start_script
 
@@ -19,6 +29,7 @@ NAMES: Final[Mapping[str, str]] = {
     "block-size": "block-s",
     "config": "config",
     "data-parallel-size": "data-parallel-size",
+    "data-parallel-size-local": "data-parallel-size-l",
     "dtype": "dtype",
     "enable-expert-parallel": "enable-ex",
     "generation-config": "generation-c",
@@ -109,6 +120,7 @@ FLAGS: Final = Flags(
         output_caps=_output_caps,
         short={
             "-dp": "data-parallel-size",
+            "-dpl": "data-parallel-size-local",
             "-pp": "pipeline-parallel-size",
             "-q": "quantization",
             "-tp": "tensor-parallel-size",
@@ -127,11 +139,7 @@ FLAGS: Final = Flags(
     # vLLM then sizes the pool by that alone, whatever the utilization says.
     sizes_pool="kv-cache-memory-bytes",
     output_cap="override-generation-config",
-    ranks=(
-        ("--tensor-parallel-size", "-tp"),
-        ("--pipeline-parallel-size", "-pp"),
-        ("--data-parallel-size-local", "-dpl", "--data-parallel-size", "-dp"),
-    ),
+    data_local="data-parallel-size-local",
     tls="ssl-certfile",
     sizing=Sizing(
         tensor="tensor-parallel-size",

@@ -56,7 +56,7 @@ COUNTERS: Final = (
     Row("finished_output_tokens", ("vllm:request_generation_tokens_sum",)),
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
     Row("brought_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "external_kv_transfer"),)),
-    # There with --kv-cache-metrics, of one block in a hundred.
+    # Exported with --kv-cache-metrics, of one block in a hundred.
     Row("timed_evictions", ("vllm:kv_block_idle_before_evict_seconds_count",), slow=True),
     # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
     Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
@@ -106,7 +106,7 @@ _KV_BITS: Final = (
     (("int4", "nvfp4", "octave", "turboquant", "ultraquant"), 4),
 )
 """Of an element of the KV cache, by how `--kv-cache-dtype` begins (vllm/config/cache.py); 4 or fewer, or a mix, of the
-second. Any other is as wide as the model's own numbers, which the page does not tell."""
+second. Any other is as wide as the model's own numbers, which the page does not say."""
 
 
 def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
@@ -194,17 +194,17 @@ def _number(labels: Mapping[str, str], name: str) -> float | None:
 def adapters(newest: Mapping[str, str], some: Sequence[Mapping[str, str]]) -> Mapping[str, float]:
     """Return slots, running adapters and all adapters that ever ran; each set that ran together has a series.
 
-    Requests are known by their adapter from their first token to their end, so those named are those that run. What
-    `waiting_lora_adapters` says is no use: it names the same (v1/metrics/stats.py).
+    Requests are listed by their adapter from their first token to their end, so the listed ones are running.
+    `waiting_lora_adapters` lists the same (v1/metrics/stats.py), and is of no use.
     """
     slots, running = _count(newest, "max_lora"), newest.get("running_lora_adapters")
     if slots is None or running is None:
         return {}
-    seen = {name for one in (newest, *some) for name in _names(one.get("running_lora_adapters", ""))}
+    ever = {name for one in (newest, *some) for name in _names(one.get("running_lora_adapters", ""))}
     return {
         "adapter_slots": float(slots),
         "adapters_running": float(len(set(_names(running)))),
-        "adapters_seen": float(len(seen)),
+        "adapters_seen": float(len(ever)),
     }
 
 

@@ -1,7 +1,7 @@
 """One AMD card and its partitions. Importing this module imports the amdsmi binding.
 
 Partitions (DPX, QPX, CPX) are processors of their own that share a card: same PCI domain, bus and device. Only the
-first partition sees the metrics of all of them (ROCm/amdsmi issue 134), so a card is asked once and the answer's row
+first partition has the metrics of all of them (ROCm/amdsmi issue 134), so a card is read once and the answer's row
 `partition id` is the partition's. UUIDs repeat between partitions: a GPU is named by its PCI address and partition.
 """
 
@@ -98,7 +98,7 @@ def open_cards(_: Options) -> Sequence[Card]:
 
 
 def shutdown() -> None:
-    """Let go of the driver."""
+    """Shut amdsmi down."""
     with suppress(amdsmi.AmdSmiException):
         amdsmi.amdsmi_shut_down()
 

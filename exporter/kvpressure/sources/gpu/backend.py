@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
 
+from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 
 STACK_BYTES: Final = 512 * 1024
@@ -55,7 +56,7 @@ def merge(t: float, reports: Iterable[GpuReport], errors: Mapping[str, str]) -> 
 
 
 class CardPool:
-    """The threads of one library's cards; `shutdown` lets go of the driver."""
+    """The threads of one library's cards; `shutdown` ends the use of its driver."""
 
     def __init__(
         self, cards: Sequence[Card], wait_seconds: float, error_seconds: float, shutdown: Callable[[], None]
@@ -115,7 +116,7 @@ class CardPool:
         return reports
 
     def close(self) -> None:
-        """Let the threads end, and go of the driver unless a card is still in it: that would not be safe."""
+        """End the threads, and the use of the driver unless a card is still in it: that would not be safe."""
         for inbox in self._inboxes.values():
             inbox.put(None)
         if not self._busy_since:
@@ -126,18 +127,13 @@ NVML: Final = "libnvidia-ml.so.1"
 AMDSMI: Final = "libamd_smi.so"
 
 
-class BackendError(Exception):
-    """Why the whole library cannot be used: a stable `reason` (a key of `EXIT_CODES`) and a sentence for people."""
-
-    def __init__(self, reason: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.reason = reason
-        self.sentence = sentence
+class BackendError(SourceError):
+    """Why the whole library cannot be used; `reason` is a key of `EXIT_CODES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a child process is given: whose library to read, how often, how long to wait for a device."""
+    """Options of a child process: whose library to read, how often, how long to wait for a device."""
 
     vendor: str
     interval_seconds: float = 1.0
@@ -165,7 +161,7 @@ ABSENT: Final = frozenset({"library_not_found", "binding_not_found"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One vendor: the name of its source in health series, what people call that, and what imports its cards."""
+    """One vendor: the name of its source in health series, its title for people, and what imports its cards."""
 
     source: str
     title: str
@@ -193,7 +189,7 @@ def _load_nvml() -> ModuleType:
 
 def _load_amdsmi() -> ModuleType:
     rocm = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH"))
-    # From where the binding looks, in its order, and first: without the library the binding prints and raises KeyError.
+    # The binding's own places, in its order, and first: without the library the binding prints and raises KeyError.
     places = [*([str(Path(rocm) / "lib" / AMDSMI)] if rocm else []), AMDSMI, f"/opt/rocm/lib/{AMDSMI}"]
     complaints = []
     for place in places:

@@ -62,7 +62,7 @@ def describe(error: Any) -> str:
 
 
 NO_SAMPLES_CODES: Final = frozenset({pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_INSUFFICIENT_SIZE})
-"""The binding asks for the number of samples, then for the samples: refused when that number was 0 or has grown."""
+"""The binding requests the number of samples, then the samples: refused when that number was 0 or has grown."""
 
 
 def absent(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -88,24 +88,24 @@ class UtilizationBuffer:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
-        self._last_seen_us = 0
+        self._newest_us = 0
 
     def read(self, t: float, sieve: Sieve) -> tuple[float, ...]:
         """Ratios, oldest first; the driver's last average where it keeps no samples; () where it has neither."""
         samples = self._new_samples(t, sieve)
         if samples:
             return sieve.shares(samples)
-        if t - self._last_seen_us / 1e6 < BUFFER_SILENCE_SECONDS:
+        if t - self._newest_us / 1e6 < BUFFER_SILENCE_SECONDS:
             return ()
         rates = absent(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
         return () if rates is None else sieve.shares([rates.gpu])
 
     def _new_samples(self, t: float, sieve: Sieve) -> list[float]:
-        # A clock set back would leave last-seen in the future and the buffer silent until the clock caught up.
-        last_seen = min(self._last_seen_us, int(t * 1e6))
+        # After a clock was set back, the newest would lie in the future and the buffer be silent until then.
+        newest = min(self._newest_us, int(t * 1e6))
         try:
             kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-            answer = absent(pynvml.nvmlDeviceGetSamples, self._handle, kind, last_seen)
+            answer = absent(pynvml.nvmlDeviceGetSamples, self._handle, kind, newest)
         except pynvml.NVMLError as error:
             if error.value in NO_SAMPLES_CODES:
                 return []
@@ -116,13 +116,13 @@ class UtilizationBuffer:
         fresh = sorted(
             (sample.timeStamp, getattr(sample.sampleValue, field))
             for sample in answer[1]
-            if sample.timeStamp > last_seen and sieve.sample_time(sample.timeStamp / 1e6, t)
+            if sample.timeStamp > newest and sieve.sample_time(sample.timeStamp / 1e6, t)
         )
         if not fresh:
             return []
-        self._last_seen_us = fresh[-1][0]
-        # The first read finds up to 20 s from before we looked: only the newest belongs to "now".
-        return [value for _, value in (fresh if last_seen else fresh[-1:])]
+        self._newest_us = fresh[-1][0]
+        # The first read finds up to 20 s of samples from before it: only the newest belongs to "now".
+        return [value for _, value in (fresh if newest else fresh[-1:])]
 
 
 METRICS: Final = (
@@ -166,7 +166,7 @@ class Gpm:
         self._off = False
 
     def read(self, sieve: Sieve) -> Activity:
-        """Activity since the previous read; all None at the first, and for good where GPM turns out not to be ours.
+        """Activity since the previous read; all None at the first, and for good where GPM turns out not to be allowed.
 
         Never raises NVMLError: memory and utilization stay worth reading when GPM fails.
         """

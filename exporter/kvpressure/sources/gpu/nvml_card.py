@@ -46,7 +46,7 @@ def open_cards(options: Options) -> Sequence[Card]:
 
 
 def shutdown() -> None:
-    """Let go of the driver; a driver that is already gone needs no goodbye."""
+    """Shut NVML down, unless its driver is gone already."""
     with suppress(pynvml.NVMLError):
         pynvml.nvmlShutdown()
 
@@ -140,7 +140,7 @@ class NvmlCard:
         return samples
 
     def _find_instances(self) -> dict[str, Instance]:
-        """Asked at every read: instances come and go while MIG mode stays on."""
+        """Return the instances of now: they come and go while MIG mode stays on."""
         found: dict[str, Instance] = {}
         for number in range(absent(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0):
             handle = absent(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, number)

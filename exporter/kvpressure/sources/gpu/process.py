@@ -98,7 +98,7 @@ class Status:
         self._set(t, reason, "; ".join(sentences))
 
     def failed(self, t: float, failure: Failure) -> None:
-        """Note that the child ended. A vendor that is not there is counted once, not at every look for it."""
+        """Note that the child ended. A vendor that is not there is counted once, not at every probe."""
         if failure.reason not in ABSENT or failure.reason != self.health.reason:
             self._count(failure.reason)
         self._set(t, failure.reason, failure.sentence)
@@ -193,7 +193,7 @@ class GpuSource(Source):
             return self._fail(Failure("crashed", f"the child process cannot be started: {error}"))
         self._child = child
         self.starts += 1
-        failure = Failure("detached", "")  # what a cancelled run leaves by: asks before it kills
+        failure = Failure("detached", "")  # the reason of a cancelled run: the child gets time to end
         try:
             failure = await self._follow(child)
         finally:
@@ -210,7 +210,7 @@ class GpuSource(Source):
         return failure
 
     async def _follow(self, child: ChildProcess) -> Failure:
-        """Take reports until there are no more; why there are none."""
+        """Take reports until there are no more; return why."""
         patience = self._settings.start_seconds
         while True:
             try:

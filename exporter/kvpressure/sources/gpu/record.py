@@ -43,19 +43,19 @@ class Trace:
     def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def noting(*args: Any, **kwargs: Any) -> Any:
-            asked = json.dumps([self.plain(argument) for argument in (*args, *kwargs.values())])
+            arguments = json.dumps([self.plain(argument) for argument in (*args, *kwargs.values())])
             try:
                 answer = function(*args, **kwargs)
             except Exception as error:
-                self._note(name, asked, {"error": " ".join(str(error).split())})
+                self._note(name, arguments, {"error": " ".join(str(error).split())})
                 raise
-            self._note(name, asked, self.plain(answer))
+            self._note(name, arguments, self.plain(answer))
             return answer
 
         return noting
 
-    def _note(self, name: str, asked: str, answer: Any) -> None:
-        key = (name, asked)
+    def _note(self, name: str, arguments: str, answer: Any) -> None:
+        key = (name, arguments)
         self._counts[key] = self._counts.get(key, 0) + 1
         answers = self._answers.setdefault(key, [])
         if len(answers) < MAX_ANSWERS and (not answers or answers[-1] != answer):
@@ -88,8 +88,8 @@ class Trace:
     def calls(self) -> list[dict[str, Any]]:
         """Each call with its arguments, how often it was made, and its answers without repetitions."""
         return [
-            {"call": name, "arguments": json.loads(asked), "count": self._counts[name, asked], "answers": answers}
-            for (name, asked), answers in list(self._answers.items())
+            {"call": name, "arguments": json.loads(text), "count": self._counts[name, text], "answers": answers}
+            for (name, text), answers in list(self._answers.items())
         ]
 
 

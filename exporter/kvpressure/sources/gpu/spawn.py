@@ -1,4 +1,4 @@
-"""One child process seen from the event loop: its lines, its last words, its end. Nothing here blocks the loop.
+"""One child process of the event loop: its lines, its last words, its end. Nothing here blocks the loop.
 
 Not asyncio.subprocess: a child stuck in uninterruptible sleep must be left behind without a thread waiting for it.
 """
@@ -131,7 +131,7 @@ class ChildProcess:
     def exit_code(self) -> int | None:
         """As subprocess gives it: negative for a signal, None while the child lives. Never waits.
 
-        Whatever the child started is killed when it has ended. That is before it is reaped: until then nobody else can
+        All that the child started is killed when it has ended. That is before it is reaped: until then no other can
         have its process id.
         """
         if self._process.returncode is None:
@@ -141,12 +141,12 @@ class ChildProcess:
         return self._process.returncode
 
     def kill(self) -> None:
-        """SIGKILL for it and all that it started; a child in uninterruptible sleep dies when the driver lets it go."""
+        """SIGKILL for it and all that it started; a child in uninterruptible sleep dies when the driver returns."""
         if self.exit_code() is None:
             self._kill_group()
 
     def _kill_group(self) -> None:
-        with suppress(OSError):  # none is left, or it runs as somebody else
+        with suppress(OSError):  # none is left, or it runs as another user
             os.killpg(self.pid, signal.SIGKILL)
 
     async def wait(self, seconds: float) -> bool:
@@ -159,7 +159,7 @@ class ChildProcess:
         return True
 
     async def stop(self, grace_seconds: float, kill_seconds: float = 1.0) -> bool:
-        """Ask (by ending its input), then kill. False when it is stuck in the kernel and had to be left behind."""
+        """End its input, then kill it. False when it is stuck in the kernel and had to be left behind."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()

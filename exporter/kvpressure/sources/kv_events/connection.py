@@ -50,7 +50,7 @@ class Connection:
         return self._inbox.oversized
 
     def close(self) -> None:
-        """End it, from any thread: whoever waits for messages gets none any more."""
+        """End it, from any thread: a thread that waits for messages gets none any more."""
         with suppress(OSError):  # the other side was first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -118,7 +118,7 @@ class Connection:
 
 
 def _connected(host: str, port: int) -> socket.socket:
-    """Return a connection to the first address that answers and may be asked. Raises SourceError."""
+    """Return a connection to the first address that answers and is allowed. Raises SourceError."""
     if reason := refusal(host, link_local=True):
         raise SourceError("refused_address", f"{host} is {reason}")
     try:
@@ -127,7 +127,7 @@ def _connected(host: str, port: int) -> socket.socket:
         raise SourceError("dns", f"{host} cannot be found: {brief(error.strerror or error)}") from None
     last: OSError | None = None
     for family, kind, proto, _, address in found:
-        # A name may lead anywhere; whoever wrote an address down chose it (decision 0152).
+        # A name may resolve to anything; a literal address was chosen by an operator (decision 0152).
         if reason := refusal(str(address[0]), link_local=str(address[0]) == host):
             raise SourceError("refused_address", f"{host} leads to {address[0]}, {reason}")
         one = socket.socket(family, kind, proto)

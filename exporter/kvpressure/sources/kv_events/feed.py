@@ -17,7 +17,6 @@ from kvpressure.printable import brief
 from kvpressure.sources.kv_events import decode, zmtp
 from kvpressure.sources.kv_events.connection import Connection
 from kvpressure.sources.kv_events.ghosts import GhostList
-from kvpressure.sources.kv_events.take import take
 
 SEQUENCE_BYTES: Final = 8
 END_OF_REPLAY: Final = b"\xff" * SEQUENCE_BYTES
@@ -189,7 +188,7 @@ class Feed:
         try:
             batch = decode.batch(payload)
             self._rank = self._rank if batch.rank is None else batch.rank
-            take(self._ghosts, batch, self._wall(), self._counts)
+            self._ghosts.take(batch, self._wall(), self._counts)
             self._counts["batches"] += 1
         except decode.BadBatchError:
             self._counts["bad"] += 1

@@ -1,9 +1,9 @@
-"""PURE: which blocks were evicted and asked for again, and how many more blocks would have kept them.
+"""PURE: which blocks were evicted and requested again, and how many more blocks would have kept them.
 
 A block that is stored again after it was removed is a capacity miss. Pools that evict the least recently used include
 each other (Mattson 1970): a list of what was removed, the ghost list, goes on where the pool ends, and a block's place
-in it is how many more blocks would have kept it. So it tells the hits of every larger pool. Of smaller ones nothing: a
-hit is no event, so nobody knows which of the blocks in the pool are old.
+in it is how many more blocks would have kept it. So the hits of every larger pool are known, and none of smaller ones:
+a hit is no event, so it is not known which of the blocks in the pool are old.
 
 Blocks are sampled by a hash of their hash (SHARDS, Waldspurger 2015), at a rate that falls where memory would grow.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.model.kv_events import BOUNDS, KvEvents
+from kvpressure.sources.kv_events.decode import Batch, Cleared, Removed, Stored, events
 
 MAX_ENTRIES: Final = 1 << 16
 """Blocks remembered at most; with all that belongs to them 200 bytes each."""
@@ -80,6 +81,28 @@ class GhostList:
         self._missed = self._missed_squares = 0.0
         self._misses = 0
         self._full_group: int | None = None
+
+    def take(self, batch: Batch, now: float, counts: Counter[str]) -> None:
+        """Take in one batch, which came at `now`, and count its events by kind. Raises BadBatchError."""
+        self.begin_batch()
+        for event in events(batch):
+            if isinstance(event, Stored):
+                counts["stored"] += 1
+                if event.on_gpu:
+                    self.stored(event.hashes, event.parent, event.block_tokens, event.group, full=event.full)
+                else:
+                    self.stored_below(event.hashes, event.group)
+            elif isinstance(event, Removed):
+                counts["removed"] += 1
+                if event.on_gpu:
+                    self.removed(event.hashes, event.group)
+                else:
+                    self.removed_below(event.hashes, event.group)
+            elif isinstance(event, Cleared):
+                counts["cleared"] += 1
+                self.forget(now, emptied=True)
+            else:
+                counts["unknown"] += 1
 
     def begin_batch(self) -> None:
         """Begin the events of another step."""

@@ -1,4 +1,4 @@
-"""KV events of the targets that are to be read so: which blocks each engine evicted, and had to compute again."""
+"""KV events of the targets that are set up for it: which blocks each engine evicted, and had to compute again."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class KvEventsSource(Source):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock
         self._followed: dict[_Key, _Followed] = {}
-        self._wanted: tuple[_Key, ...] = ()
+        self._keys: tuple[_Key, ...] = ()
         self._changed = asyncio.Event()
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Follow what is wanted until cancelled."""
+        """Follow the known ranks until cancelled."""
         try:
             while True:
                 await self._changed.wait()
@@ -79,10 +79,10 @@ class KvEventsSource(Source):
         return tuple(one.guard.health() for one in self._followed.values())
 
     def facts(self, known: Known) -> Environment:
-        """Return what the events have told, by target; from now on of the targets that are known."""
-        wanted = tuple(_keys(known.targets))[:MAX_FEEDS]
-        if wanted != self._wanted:
-            self._wanted = wanted
+        """Return what the events have reported, by target; from now on of the targets that are known."""
+        keys = tuple(_keys(known.targets))[:MAX_FEEDS]
+        if keys != self._keys:
+            self._keys = keys
             self._changed.set()
         return Environment(kv_events=self._reports())
 
@@ -94,18 +94,18 @@ class KvEventsSource(Source):
         return found
 
     async def _follow(self) -> None:
-        gone = self._followed.keys() - set(self._wanted)
+        gone = self._followed.keys() - set(self._keys)
         for key in gone:
             self._followed.pop(key).stop()
         await cancel(self._tasks.pop(key) for key in gone)
-        for key in self._wanted:
+        for key in self._keys:
             if key not in self._followed:
                 one = self._followed[key] = _Followed(key, self._clock)
                 self._tasks[key] = asyncio.get_running_loop().create_task(one.run(), name=f"{NAME} {key.name}")
 
 
 class _Followed:
-    """One rank: the thread that reads, and the guard that looks at it every second."""
+    """One rank: the thread that reads, and the guard that checks it every second."""
 
     def __init__(self, key: _Key, clock: Clock | None) -> None:
         self._key = key
@@ -149,7 +149,7 @@ def _keys(targets: Sequence[Target]) -> Iterator[_Key]:
 
 
 def _feed(key: _Key) -> Feed:
-    """Return what follows a rank. Raises SourceError where the library is missing."""
+    """Return the feed of a rank. Raises SourceError where the library is missing."""
     try:
         feed = importlib.import_module("kvpressure.sources.kv_events.feed")  # only here, for it loads msgspec
     except ImportError:

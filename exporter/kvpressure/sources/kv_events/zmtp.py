@@ -27,7 +27,7 @@ def greeting() -> bytes:
 
 
 def check_greeting(data: bytes) -> None:
-    """Raise ProtocolError unless `data` are the 64 bytes of a peer that asks for no authentication."""
+    """Raise ProtocolError unless `data` are the 64 bytes of a peer that requires no authentication."""
     if data[:1] != b"\xff" or data[_SIGNATURE_BYTES - 1 : _SIGNATURE_BYTES] != b"\x7f" or data[10] < 3:
         raise ProtocolError("what listens there does not speak ZeroMQ 4 or later")
     if data[12:32].rstrip(b"\0") != b"NULL":
@@ -55,7 +55,7 @@ def subscription(topic: bytes) -> bytes:
 
 
 class Inbox:
-    """Bytes in, messages out. What was read is overwritten with zeros when the next bytes are asked for.
+    """Bytes in, messages out. What was read is overwritten with zeros when the next bytes are requested.
 
     A message of more than `max_bytes`, or of too many frames, is skipped and counted in `oversized`. `on_command` gets
     the body of each command.

@@ -34,7 +34,7 @@ _Key = tuple[ContainerId, str]  # a pod made anew under its old name has another
 
 @dataclass(frozen=True, slots=True)
 class _Swept:
-    """What one round over all logs gave; `error` is why the directory's logs could not be looked at."""
+    """The result of one round over all logs; `error` is why the directory's logs could not be read."""
 
     reports: Mapping[ContainerId, LogReport] = field(default_factory=dict)
     health: tuple[SourceHealth, ...] = ()
@@ -44,7 +44,7 @@ class _Swept:
 class LogsSource(Source):
     """Counts what the engines' logs report; counting begins when this is made.
 
-    A change of `health` is one line of the daemon's; logged here is only that `auto` found no directory.
+    The daemon logs a line when `health` changes; logged here is only that `auto` found no directory.
     """
 
     def __init__(self, settings: LogsSettings, clock: Clock | None = None) -> None:
@@ -54,7 +54,7 @@ class LogsSource(Source):
         self._tree = Tree(settings.directory, settings.link_directories)
         self._worker = Worker(NAME)
         self._health = Health(NAME, "", self._since)
-        self._wanted: tuple[ContainerState, ...] = ()
+        self._containers: tuple[ContainerState, ...] = ()
         self._followers: dict[_Key, Follower] = {}
         self._swept = _Swept()
         self._absent = ""
@@ -62,7 +62,7 @@ class LogsSource(Source):
     @property
     def problems(self) -> tuple[str, ...]:
         """Why pods' logs are not read although nothing failed: on `auto`, their directory is not there."""
-        return (self._absent,) if self._absent and self._wanted else ()
+        return (self._absent,) if self._absent and self._containers else ()
 
     @property
     def reports(self) -> Mapping[ContainerId, LogReport]:
@@ -71,7 +71,7 @@ class LogsSource(Source):
 
     def health(self) -> tuple[SourceHealth, ...]:
         """One record for all of it (target "") and one for each log; none where no log is to be read."""
-        pods_read = self._wanted and not self._absent
+        pods_read = self._containers and not self._absent
         if not (self._settings.files or pods_read) or self._settings.enabled == "false":
             return ()
         return (self._health.latest, *self._swept.health)
@@ -83,7 +83,7 @@ class LogsSource(Source):
 
     def follow(self, containers: Iterable[ContainerState]) -> None:
         """From now on read the logs of these containers and no others; those without a pod have none here."""
-        self._wanted = tuple(state for state in containers if state.id.pod and state.pod_uid)
+        self._containers = tuple(state for state in containers if state.id.pod and state.pod_uid)
 
     async def run(self) -> None:
         """Read every second until cancelled; files and children are closed when this returns."""
@@ -101,16 +101,16 @@ class LogsSource(Source):
         """One round over all logs. Raises nothing but cancellation."""
         if self._settings.enabled == "false":
             return
-        began, wanted, now = self._clock.monotonic(), self._wanted, self._clock.wall()
+        began, containers, now = self._clock.monotonic(), self._containers, self._clock.wall()
         late = f"reading the logs took more than {DEADLINE_SECONDS:g} s; still waiting"
         try:
-            swept = await self._worker.run(lambda: self._sweep(wanted, now), DEADLINE_SECONDS, late)
+            swept = await self._worker.run(lambda: self._sweep(containers, now), DEADLINE_SECONDS, late)
         except SourceError as error:
             self._health.down(now, error)
             return
         self._swept, took, found = swept, self._clock.monotonic() - began, swept.error
         is_off = found is not None and self._settings.enabled == "auto" and found.reason == "missing"
-        if wanted:
+        if containers:
             before, self._absent = self._absent, found.sentence if found is not None and is_off else ""
             if self._absent and not before:
                 log.info("pod logs are not read", reason=self._absent)
@@ -126,14 +126,14 @@ class LogsSource(Source):
 
     # What follows runs in the worker's thread.
 
-    def _sweep(self, wanted: tuple[ContainerState, ...], now: float) -> _Swept:
-        error = self._directory_error() if wanted else None
-        self._choose(() if error is not None else wanted)
+    def _sweep(self, containers: tuple[ContainerState, ...], now: float) -> _Swept:
+        error = self._directory_error() if containers else None
+        self._choose(() if error is not None else containers)
         for follower in self._followers.values():
             follower.read(round(self._settings.max_bytes_per_second * SWEEP_SECONDS), now)
         followers = self._followers.values()
-        # Nobody promises a log of one whose image is pulled, or that has ended: those of evicted pods go at once.
-        idle = {_key(state) for state in wanted if not state.runtime_id or state.started is None}
+        # A container whose image is pulled, or that has ended, need not have a log: those of evicted pods go at once.
+        idle = {_key(state) for state in containers if not state.runtime_id or state.started is None}
         return _Swept(
             reports={f.id: report for f in followers if (report := f.report()) is not None},
             health=tuple(
@@ -154,14 +154,14 @@ class LogsSource(Source):
             f"{brief(directory)} is not there, so engines' logs are not read; mount it, or set logs.enabled to false",
         )
 
-    def _choose(self, wanted: tuple[ContainerState, ...]) -> None:
-        """Follow what is wanted, and close the rest."""
+    def _choose(self, containers: tuple[ContainerState, ...]) -> None:
+        """Follow the logs of these containers and the settings' files, and close the rest."""
         chosen: dict[_Key, Follower] = {}
         for file in self._settings.files:
             key = (ContainerId("", "", file.target), "")
             reader = FileLog(file.path) if file.path is not None else JournalLog(file.journal_unit or "")
             chosen[key] = self._followers.get(key) or Follower(key[0], reader, self._since)
-        for state in wanted:
+        for state in containers:
             key = _key(state)
             chosen[key] = self._followers.get(key) or Follower(
                 state.id, PodLog(self._tree, directory_of(state)), self._since

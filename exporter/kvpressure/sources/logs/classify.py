@@ -31,7 +31,7 @@ _REQUEST: Final = re.compile(
     r"\bprompts?: |\bprompts?="
     r"|['\"](?:prompt|messages|input|content)['\"]\s*:|\binput_value=|\bmessages="
     r"|\"[A-Z]{3,10} \S{0,4000} HTTP/\d"
-    # Errors of a request alone, whose messages name its parts, its template's complaints and the URLs it asked for.
+    # Errors of a request alone, whose messages name its parts, its template's complaints and the URLs it requested.
     r"|\b(?:NotImplementedError|TypeError|KeyError|HTTPException|HTTPError|InvalidURL|UnidentifiedImageError"
     r"|\w{0,40}(?:Client|Template|Undefined|Validation|JSONDecode|BadRequest)\w{0,40}Error): "
     + "".join(f"|{runtime.logs.quotes}" for runtime in RUNTIMES if runtime.logs.quotes),
@@ -183,7 +183,7 @@ def plain(text: str) -> str:
 
 
 def locate(text: str) -> tuple[str, int] | None:
-    """Return the kind of a line and where in it the telling words begin."""
+    """Return the kind of a line and where in it the words of the kind begin."""
     low, quiet = text.lower(), _quiet(text)
     for kind, words, pattern in _ROWS:
         if words in low and (kind == _CAPACITY or not quiet) and (match := pattern.search(low)):

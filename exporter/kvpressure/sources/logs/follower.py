@@ -173,7 +173,7 @@ class Follower:
     # What a reader hands on.
 
     def data(self, data: bytes, *, old: bool) -> None:
-        """Take a file's bytes in their order; `old` when they were there before the log was first seen."""
+        """Take a file's bytes in their order; `old` when they were there before the log was first read."""
         for line in self._assembler.feed(data):
             self._take(line, old=old)
 

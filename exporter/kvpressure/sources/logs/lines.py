@@ -1,8 +1,8 @@
 r"""PURE: bytes of a log file to whole lines of text, whatever the container runtime wrapped around them.
 
-Told apart line by line: the CRI's `2024-01-01T00:00:00.000000000Z stdout F text`, where `P` marks a piece whose line
-goes on in the next one of its stream; docker's `{"log":"text\n","stream":"stdout","time":"..."}`, where a piece has
-no newline at its end; and plain text, which has no time.
+The format of each line is its own: the CRI's `2024-01-01T00:00:00.000000000Z stdout F text`, where `P` marks a piece
+whose line goes on in the next one of its stream; docker's `{"log":"text\n","stream":"stdout","time":"..."}`, where a
+piece has no newline at its end; or plain text, which has no time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Assembler:
     """Takes a log's bytes as they are read, in pieces of any size, and gives its lines.
 
     `skim` gives of a block of lines (without a newline at its end) those that matter; only they are taken apart.
-    Memory held is at most `MAX_RAW_BYTES` and twice `MAX_TEXT_BYTES`.
+    It uses memory of at most `MAX_RAW_BYTES` and twice `MAX_TEXT_BYTES`.
     """
 
     def __init__(self, skim: Callable[[bytes], Iterable[bytes]] | None = None) -> None:

@@ -138,7 +138,7 @@ class PodLog(_OpenFile):
         done = 0
         while self._history and done < budget:
             piece = self._history.popleft()
-            # What was rotated away or became unreadable meanwhile is left out: the rest is worth telling.
+            # What was rotated away or became unreadable meanwhile is left out, and the rest is read.
             with suppress(SourceError, OSError):
                 if piece.head or piece.tail:
                     done += read_piece(self._open(piece.name), piece, sink)

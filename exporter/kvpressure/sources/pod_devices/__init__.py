@@ -1,4 +1,4 @@
-"""Asks the kubelet again and again which container holds which GPU; gRPC and protobuf are imported at the first."""
+"""Polls the kubelet for the GPUs of each container; gRPC and protobuf are imported at the first poll."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NAME: Final = "pod_resources"
 SOCKET: Final = "kubelet.sock"
 LOOK_AGAIN_SECONDS: Final = 30.0
 KERNEL_NAMES_SHARE: Final = 0.25
-"""How much of a question's deadline may go into the kernel's names, without which most ids are known all the same."""
+"""Share of a poll's deadline that the kernel's names may take: most ids are known without them."""
 
 NO_GPU_JOIN: Final = (
     "GPUs of pods are not read, so there is no memory-high-compute-low score. In the Helm chart set "
     "podResources.enabled=true and podSecurity.runAsRoot=true; it costs a read-only mount of the kubelet's socket "
     'directory and uid 0 without any capability, which Pod Security "baseline" refuses'
 )
-"""For who runs in a pod; docs/internals/decisions/0330 says why it is not on by default."""
+"""Hint for an exporter in a pod; docs/internals/decisions/0330 says why it is not on by default."""
 
 log = structlog.get_logger("kvpressure.sources")
 
@@ -73,7 +73,7 @@ class PodDevicesSource(Source):
 
     @property
     def devices(self) -> Mapping[ContainerId, Assignment]:
-        """What each container holds; empty once the last answer is older than `keep_seconds`."""
+        """The GPUs of each container; empty once the last answer is older than `keep_seconds`."""
         kept = self._clock.monotonic() - self._answered <= self._settings.keep_seconds
         return self._devices if kept else {}
 
@@ -82,12 +82,12 @@ class PodDevicesSource(Source):
         return (self._guard.health(),) if self._on else ()
 
     def facts(self, known: Known) -> Environment:
-        """Who holds what, by the kubelet's ids; where it is not read, what would bring it."""
+        """Return the GPUs by container; where they are not read, a hint at what it takes."""
         missing = known.discovers and not self._on and in_cluster()
         return Environment(devices=self.devices, hints=(NO_GPU_JOIN,) if missing else ())
 
     async def run(self) -> None:
-        """Ask at every tick until cancelled; returns at once when switched off."""
+        """Poll at every tick until cancelled; returns at once when switched off."""
         if self._settings.enabled == "false":
             return
         if not self._on:

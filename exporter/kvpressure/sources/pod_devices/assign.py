@@ -27,20 +27,20 @@ def assignments(
     names: KernelNames,
     ended: Callable[[ContainerId], bool] = lambda _: False,
 ) -> dict[ContainerId, Assignment]:
-    """Return what each container holds; containers without GPUs have no entry.
+    """Return the GPUs of each container; containers without GPUs have no entry.
 
     All or nothing: with one GPU that is unknown, `gpus` is empty and `why` says which. `resource_names` are
     patterns of `fnmatch`; containers that have `ended` (kubelets before 1.34 go on listing them) are left out.
     """
-    held: dict[ContainerId, list[Gpu]] = {}
+    allocated: dict[ContainerId, list[Gpu]] = {}
     for container in answer:
         if not ended(container.id) and (gpus := list(_gpus(container, resource_names, names))):
-            held.setdefault(container.id, []).extend(gpus)
+            allocated.setdefault(container.id, []).extend(gpus)
     holders: dict[str, list[ContainerId]] = {}
-    for holder, gpus in held.items():
+    for holder, gpus in allocated.items():
         for name in {gpu.name for gpu in gpus}:
             holders.setdefault(name, []).append(holder)
-    return {holder: _assignment(holder, gpus, holders) for holder, gpus in held.items()}
+    return {holder: _assignment(holder, gpus, holders) for holder, gpus in allocated.items()}
 
 
 def _gpus(container: ContainerDevices, resource_names: Sequence[str], names: KernelNames) -> Iterator[Gpu]:
@@ -57,11 +57,12 @@ def _assignment(container: ContainerId, gpus: Sequence[Gpu], holders: Holders) -
     if unknown:
         return Assignment((), exclusive=False, why=unknown)
     names = tuple(dict.fromkeys(gpu.name for gpu in gpus))
-    why = next((gpu.shared for gpu in gpus if gpu.shared), "") or _also_held(container, names, holders)
+    why = next((gpu.shared for gpu in gpus if gpu.shared), "") or _shared_with(container, names, holders)
     return Assignment(names, exclusive=not why, why=why)
 
 
-def _also_held(container: ContainerId, names: Iterable[str], holders: Holders) -> str:
+def _shared_with(container: ContainerId, names: Iterable[str], holders: Holders) -> str:
+    """Return a sentence that names another container with one of these GPUs, "" without any."""
     for name in names:
         others = [other for other in holders[name] if other != container]
         if others:
@@ -78,20 +79,20 @@ def resolve(assignment: Assignment, gpus: Sequence[GpuSample]) -> tuple[str, ...
     "/partition". A device plugin gives the address of a split AMD card for its first partition.
     """
     uuids = []
-    for wanted in assignment.gpus:
-        found = _find(wanted, gpus)
+    for assigned in assignment.gpus:
+        found = _find(assigned, gpus)
         if len(found) != 1:
             return None
         uuids += found
     return tuple(dict.fromkeys(uuids)) or None
 
 
-def _find(wanted: str, gpus: Sequence[GpuSample]) -> list[str]:
-    """Return the uuids that the name may mean; the first way of reading the name that finds any counts."""
-    name, first_partition = _key(wanted), _key(f"{wanted}/0")
+def _find(assigned: str, gpus: Sequence[GpuSample]) -> list[str]:
+    """Return the uuids that a name may mean; the first way of reading the name that finds any counts."""
+    name, first_partition = _key(assigned), _key(f"{assigned}/0")
     ways = (
         lambda gpu: _key(gpu.uuid) == name,
-        lambda gpu: gpu.index == wanted,
+        lambda gpu: gpu.index == assigned,
         lambda gpu: _key(gpu.uuid) == first_partition,
         lambda gpu: name.startswith(("gpu-", "mig-")) and gpu.uuid.lower().startswith(name),
     )

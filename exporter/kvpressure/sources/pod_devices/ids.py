@@ -117,7 +117,7 @@ class ClaimDevice:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDevices:
-    """Everything one container holds."""
+    """All devices of one container."""
 
     id: ContainerId
     plugin: tuple[PluginDevice, ...] = ()
@@ -125,7 +125,7 @@ class ContainerDevices:
 
 
 KubeletAnswer: TypeAlias = tuple[ContainerDevices, ...]
-"""The containers that hold any device."""
+"""The containers with any device."""
 
 GPU_DRIVERS: Final = ("gpu.nvidia.com", "gpu.amd.com")
 """Drivers of dynamic resource allocation whose devices are GPUs; others (network cards, channels) are not looked at."""

@@ -1,6 +1,6 @@
-"""One question to the kubelet. Importing this module imports grpclib and protobuf.
+"""One request to the kubelet. Importing this module imports grpclib and protobuf.
 
-Each question has a connection of its own: a restarted kubelet listens on a new socket under the old name, and a
+Each request has a connection of its own: a restarted kubelet listens on a new socket under the old name, and a
 connection kept open would go on speaking to the old one.
 """
 

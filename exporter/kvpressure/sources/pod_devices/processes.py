@@ -1,6 +1,6 @@
-"""What /proc says of sockets and processes, and which GPUs one may use by its environment and command line.
+"""What /proc says of sockets and processes, and which GPUs one may use by its environment.
 
-What may not be read is absent, and nothing raises for it; no driver is asked.
+What may not be read is absent, and nothing raises for it; no driver is called.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def listening(ports: Iterable[int], proc: Path) -> dict[int, dict[str, int]]:
 
 
 def holders_of(inodes: Iterable[str], proc: Path) -> dict[str, set[int]]:
-    """Which processes have these sockets open, of those whose open files may be read."""
-    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    """Return by socket the processes that have it open, of those whose open files may be read."""
+    by_link = {f"socket:[{inode}]": inode for inode in inodes}
     found: dict[str, set[int]] = defaultdict(set)
-    for pid in _pids(proc) if wanted else ():
+    for pid in _pids(proc) if by_link else ():
         for link in links(pid, proc) or ():
-            if link in wanted:
-                found[wanted[link]].add(pid)
+            if link in by_link:
+                found[by_link[link]].add(pid)
     return found
 
 
@@ -48,7 +48,7 @@ def _pids(proc: Path) -> Iterator[int]:
 
 
 def links(pid: int, proc: Path) -> list[str] | None:
-    """Where the open files of a process point; None if that may not be read."""
+    """Return the paths of a process's open files; None if they may not be read."""
     links = []
     try:
         for path in (proc / str(pid) / "fd").iterdir():
@@ -110,14 +110,14 @@ _CONTAINER: Final = "NVIDIA_VISIBLE_DEVICES"
 _NO_LIST: Final = frozenset({"", "all", "none", "void"})
 
 
-class NotToldError(Exception):
-    """The environment names GPUs in a way that cannot be followed; the text is the sentence."""
+class UnknownGpusError(Exception):
+    """The GPUs of a process cannot be known; the text is a sentence that says why."""
 
 
 def visible_gpus(environ: Mapping[str, str], names: KernelNames, *, amd: bool) -> tuple[str, ...] | None:
     """Return the GPUs that the variables of CUDA or HIP leave visible, in the process's order; None when none is set.
 
-    Raises NotToldError.
+    Raises UnknownGpusError.
     """
     if amd:
         return _visible_amd(environ, names)
@@ -127,25 +127,8 @@ def visible_gpus(environ: Mapping[str, str], names: KernelNames, *, amd: bool) -
         return None
     own_order = len(names.nvidia_models) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     if own_order and any(is_index(entry) for entry in entries):
-        raise NotToldError("CUDA orders GPUs of different kinds as it likes: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        raise UnknownGpusError("CUDA orders GPUs of different kinds as it likes: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
     return tuple(_inside(entry, within) for entry in entries)
-
-
-def ranks(argv: Sequence[str], flags: Sequence[Sequence[str]]) -> int | None:
-    """How many GPUs an engine's command line asks for on this machine; None where a file may say more.
-
-    `flags` are the spellings of each size that is multiplied: tensor, pipeline and local data parallel. With several
-    machines it is more than there are here.
-    """
-    if any(arg == "--config" or arg.startswith("--config=") for arg in argv):
-        return None
-    count = 1
-    for spellings in flags:
-        text = next((value for flag in spellings if (value := _option(argv, flag)) is not None), "1")
-        if not text.isdecimal() or not 0 < int(text) <= 4096:
-            return None
-        count *= int(text)
-    return count
 
 
 def _visible_amd(environ: Mapping[str, str], names: KernelNames) -> tuple[str, ...] | None:
@@ -153,14 +136,14 @@ def _visible_amd(environ: Mapping[str, str], names: KernelNames) -> tuple[str, .
     if hip is None and rocr is None:
         return None
     if not names.amd_order:
-        raise NotToldError("HIP numbers GPUs in the order of the driver's topology, which cannot be read here")
+        raise UnknownGpusError("HIP numbers GPUs in the order of the driver's topology, which cannot be read here")
     left = names.amd_order if rocr is None else _pick(rocr, names.amd_order)
     return left if hip is None else _pick(hip, left)
 
 
 def _pick(entries: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
     if not all(entry.isdecimal() and int(entry) < len(order) for entry in entries):
-        raise NotToldError(
+        raise UnknownGpusError(
             f"the visible devices {','.join(entries)[:80]} are not numbers of GPUs that can be seen here"
         )
     return tuple(order[int(entry)] for entry in entries)
@@ -171,7 +154,7 @@ def _inside(entry: str, within: Sequence[str]) -> str:
     if not (within and entry.isdecimal()):
         return nvidia_uuid(entry) or entry
     if int(entry) >= len(within):
-        raise NotToldError(
+        raise UnknownGpusError(
             f"CUDA_VISIBLE_DEVICES counts to {entry}, but NVIDIA_VISIBLE_DEVICES names {len(within)} GPUs"
         )
     return nvidia_uuid(within[int(entry)]) or within[int(entry)]
@@ -188,14 +171,3 @@ def _entries(text: str) -> list[str]:
     # CUDA stops at the first entry that is no device.
     end = next((n for n, entry in enumerate(entries) if entry in ("", "-1") or entry.startswith("No")), len(entries))
     return entries[:end]
-
-
-def _option(argv: Sequence[str], flag: str) -> str | None:
-    """Return the last value of a flag, `--flag value` or `--flag=value`, with underscores or dashes."""
-    found = None
-    for position, arg in enumerate(argv):
-        name, equals, value = arg.partition("=")
-        if name.replace("_", "-") != flag:
-            continue
-        found = value if equals else next(iter(argv[position + 1 : position + 2]), "")
-    return found

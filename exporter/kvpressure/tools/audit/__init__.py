@@ -43,20 +43,18 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
 
 
 def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
-    """Engines in reading order, and what cannot be read of any.
+    """Return the engines in reading order, and the problems: what could not be read.
 
-    An object made by another that was given is left to that one.
+    An object whose owner is among the manifests is skipped: the owner describes the same pods.
     """
     owners = {(item.kind, item.name, item.namespace) for item in given.items if item.kind in KINDS}
     found: list[Engine | Problem] = []
     for item in given.items:
         rules = KINDS.get(item.kind, ())
         if rules and not _owned(item, owners):
-            found += (one for rule in rules for one in rule(item, given))
-    return (
-        [one for one in found if isinstance(one, Engine)],
-        list(dict.fromkeys(one for one in found if isinstance(one, Problem))),
-    )
+            found += (result for rule in rules for result in rule(item, given))
+    engines = [result for result in found if isinstance(result, Engine)]
+    return engines, list(dict.fromkeys(result for result in found if isinstance(result, Problem)))
 
 
 def _owned(item: Item, owners: set[tuple[str, str, str]]) -> bool:
@@ -73,10 +71,10 @@ def audit(
 ) -> Report:
     """Judge every engine by every check but those in `skip` (names in `CHECKS`); values come from `knowledge`.
 
-    `progress` is told after each engine how many are done, of how many.
+    `progress` is called after each engine with how many are done, and of how many.
     """
     engines, problems = find_engines(given)
-    said = (
+    ignored = (
         Problem(
             f"annotation {name} of {engine.title}: {engine.annotations[name]!r} {why}; it counts as not given",
             engine.annotation_place(name),
@@ -90,7 +88,7 @@ def audit(
     for engine in engines:
         reviewed.append(_reviewed(engine, context, skip))
         progress(len(reviewed), len(engines))
-    return Report(tuple(reviewed), tuple(dict.fromkeys((*given.problems, *problems, *said))))
+    return Report(tuple(reviewed), tuple(dict.fromkeys((*given.problems, *problems, *ignored))))
 
 
 def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Reviewed:
@@ -114,7 +112,7 @@ def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Review
 
 
 def _wrong_annotations(engine: Engine) -> Iterator[tuple[str, str]]:
-    """Yield the annotations on which nothing rests, and why: their author should know."""
+    """Yield the annotations that are ignored, and why."""
     given = engine.annotations
     for name in (PROMPT, OUTPUT, *ANNOTATIONS.values()):
         if name in given and human(given[name]) is None:
@@ -135,7 +133,7 @@ _RULE_INDEX: Final = {check.name: index for index, check in enumerate(CHECKS)}
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Engines with their findings, what could not be read, and the counts."""
+    """Return the engines with their findings, what could not be read, and the counts."""
     return {
         "version": VERSION,
         "engines": [_engine_json(engine) for engine in report.engines],
@@ -168,8 +166,10 @@ def _engine_json(engine: Reviewed) -> dict[str, Any]:
 
 
 def as_sarif(report: Report, version: str) -> dict[str, Any]:
-    """One run; `version` is the program's."""
-    results = [_result(engine, one) for engine in report.engines for one in engine.findings if one.status == "fail"]
+    """Return a SARIF log with one run; `version` is the program's."""
+    results = [
+        _result(engine, found) for engine in report.engines for found in engine.findings if found.status == "fail"
+    ]
     rules = [
         {
             "id": check.name,
@@ -210,7 +210,7 @@ def _result(engine: Reviewed, finding: Finding) -> dict[str, Any]:
 
 
 def _location(place: Place) -> dict[str, Any]:
-    """Return a file by its path, which a review resolves against the repository; a cluster and stdin have none."""
+    """Return a file's location, relative to the repository; {} for a cluster or stdin, which have none."""
     if place.file in {"cluster", "stdin"}:
         return {}
     physical: dict[str, Any] = {"artifactLocation": {"uri": quote(place.file.replace("\\", "/"))}}

@@ -1,6 +1,6 @@
 """Engines in docker compose files: services whose image or command is a server.
 
-Compose puts variables in before it looks at anything else.
+Compose interpolates variables first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
         at: Path = ("services", name)
         read = container(as_container, {}, item, given, at)
         if read.runtime is None:
-            # What is no mapping is no service, whatever was meant.
+            # No mapping, so not a service.
             yield from wrong if not isinstance(described, dict) else ()
             continue
         yield from wrong
@@ -71,7 +71,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
             pod=at,
             style="shell" if read.in_shell or isinstance(spec.get("command"), str) else "args",
             reading=reading,
-            # A second server needs GPUs and a port of its own, which no number gives it.
+            # A second server needs GPUs and a port of its own, which a larger number does not give it.
             replicas=replace(counted(item, scale), key=""),
             annotations=annotations,
             resources=of_memory(
@@ -87,7 +87,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
 
 
 def _wrong(item: Item, at: Path, described: Any) -> Iterator[Problem]:
-    """Return what of a service is of another kind than compose takes."""
+    """Yield the values of a service that are of another kind than compose takes."""
     if not isinstance(described, dict):
         yield wrong_mapping(described, item, at, NOT_FOUND)
     for key in ("entrypoint", "command"):
@@ -124,7 +124,7 @@ def _shared(spec: Mapping[str, Any]) -> str:
 
 
 def _gpus(spec: Mapping[str, Any]) -> int | str | None:
-    """How many GPUs are reserved, "all" for every one, None where none is."""
+    """Return how many GPUs are reserved, "all" for every one, None for none."""
     if spec.get("gpus") == "all":
         return "all"
     devices = [*sequence(get(spec, "deploy", "resources", "reservations", "devices")), *sequence(spec.get("gpus"))]
@@ -141,8 +141,8 @@ def _gpus(spec: Mapping[str, Any]) -> int | str | None:
 def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
     """Return the value with every text in it interpolated; numbers among the results are numbers.
 
-    `${VAR:-default}` is the default where nobody sets VAR. `${VAR}` that nobody sets stays, as `${VAR?}`: what the
-    machine sets is not known, and no variable of the container stands in for it.
+    `${VAR:-default}` is the default where VAR is not set. `${VAR}` of one that is not set stays, as `${VAR?}`: what the
+    machine sets is not known, and it is not a variable of the container.
     """
     if isinstance(value, dict):
         return {key: interpolated(one, variables) for key, one in value.items()}
@@ -171,7 +171,7 @@ def _filled(written: str, variables: Mapping[str, str], depth: int) -> str:
 
 
 def _end(written: str, at: int) -> int:
-    """Behind the brace that closes."""
+    """Return the position behind the closing brace."""
     depth = 1
     for brace in _BRACE.finditer(written, at):
         depth += 1 if brace[0] == "{" else -1

@@ -39,7 +39,7 @@ _WORKERS: Final[Path] = ("spec", "rayClusterConfig", "workerGroupSpecs", 0, "tem
 
 
 def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
-    """Return the applications in the YAML that a RayService holds as text; its workers' pods give memory and GPU."""
+    """Yield the engines in the YAML text of a RayService; its workers' pods give memory and GPU."""
     inner = _inner(item)
     if inner is None:
         if get(item.data, *_CONFIG) is not None:
@@ -55,7 +55,7 @@ def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # 
 
 
 def serve_config(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
-    """Return a file for `serve run` or `serve deploy`, or one that such a file names under `llm_configs`."""
+    """Yield the engines of a file for `serve run` or `serve deploy`, or of one that it names under `llm_configs`."""
     if "model_loading_config" in item.data:
         yield from _engine(item, "ray", (), {}, {})
     yield from _in_serve_config(item, "ray", {}, {})
@@ -88,7 +88,7 @@ def _in_serve_config(
     for position, application in enumerate(sequence(applications)):
         at: Path = ("applications", position, "args", "llm_configs")
         configs = get(application, "args", "llm_configs")
-        # A text is the path of a file, which is read where it is given.
+        # A text is the path of a file, which is read where it is among the manifests.
         if not is_list(configs, dict) and not is_list(configs, str):
             yield wrong_list(configs, item, at, "mappings")
         for index in range(len(sequence(configs))):
@@ -98,7 +98,7 @@ def _in_serve_config(
 def _engine(
     item: Item, title: str, at: Path, annotations: Mapping[str, str], pod: Mapping[str, Any]
 ) -> Iterator[Engine | Problem]:
-    """Return an LLMConfig; the name of a file is left to the file, and another engine's to nobody here."""
+    """Yield the engine of an LLMConfig; nothing for the name of a file, or for another `llm_engine`."""
     spec = mapping(get(item.data, *at)) if at else item.data
     engine = text(spec.get("llm_engine")).lower()
     if not spec or engine not in {"", ASSUMED.name}:
@@ -133,7 +133,7 @@ def _engine(
 
 
 def _words(kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """Keyword arguments of the engine as its options: the same names with dashes."""
+    """Yield keyword arguments of the engine as options of its command: the same names with dashes."""
     for name, value in kwargs.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:
@@ -147,7 +147,7 @@ _PORT: Final = 8000
 
 
 def in_values(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """Return the models that a chart's values deploy; the values may be those of a parent chart, one level up."""
+    """Yield the engines that a chart's values deploy; the values may be those of a parent chart, one level up."""
     for outer in ((), *((key,) for key in item.data)):
         section = get(item.data, *outer, _SECTION)
         if not isinstance(section, dict) or section.get("enableEngine") is False:
@@ -173,10 +173,7 @@ def _wrong(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Itera
 
 
 def chart_of(spec: Mapping[str, Any]) -> Chart:
-    """Return the chart whose options an entry holds.
-
-    One without any is the first chart's, with what its server chooses.
-    """
+    """Return the chart whose options an entry has; the first chart for an entry without any."""
     charts = [chart for runtime in RUNTIMES for chart in runtime.charts]
     return next((chart for chart in charts if chart.config in spec), charts[0])
 

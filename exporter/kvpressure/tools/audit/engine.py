@@ -1,4 +1,4 @@
-"""One engine as the manifests describe it, whatever kind of object it stands in, and how many pods that asks for."""
+"""One engine as the manifests describe it, whatever kind of object it is in, and its requested number of pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ argument of the engine."""
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many pods are asked for, None where that cannot be read; `why` is the sentence.
+    """The requested number of pods, None where that cannot be read; `why` is the sentence.
 
     `place` is where the number stands, or would, under the name `key`, which is "" where a number alone would not do;
     `ceiling` is what an autoscaler may go up to.
@@ -40,7 +40,7 @@ class Engine:
 
     `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
     is a template in another object whose arguments come before these; `gpu` is the GPU's name as written, `gpus` how
-    many are asked for under `gpu_key` ("all" for those of the machine, None for none), `shared_memory` what makes
+    many are requested under `gpu_key` ("all" for those of the machine, None for none), `shared_memory` what makes
     /dev/shm larger ("" for nothing, None where that is not known), and `chart` the one whose values these are.
     """
 
@@ -85,15 +85,15 @@ class Engine:
 
     @property
     def runtime(self) -> Runtime:
-        """Whose options its command line has."""
+        """The runtime whose options its command line has."""
         return self.reading.runtime
 
     def limit_place(self, limit: str) -> Place:
-        """Return the line that gives a limit, by its name, or where it would stand."""
+        """Return the line that sets a limit, by its name, or where it would be."""
         return self.option_place(self.runtime.starting.flags.option(limit))
 
     def option_place(self, option: str) -> Place:
-        """Return the line that gives `option` (without dashes), in the container or in its configuration file."""
+        """Return the line that sets `option` (without dashes), in the container or in its configuration file."""
         if option not in self._places:  # several checks are about one option, and looking for its line is slow
             self._places[option] = self._find_option(option)
         return self._places[option]
@@ -113,7 +113,7 @@ class Engine:
         return self.arguments_place()
 
     def annotation_place(self, name: str) -> Place:
-        """Return the line of an annotation, or where it would stand."""
+        """Return the line of an annotation, or where it would be."""
         for path in ((*self.pod, "annotations", name), ("metadata", "annotations", name), (*self.pod, "annotations")):
             if (*self.item.at, *path) in self.lines:
                 return self.item.place(path)
@@ -126,7 +126,7 @@ class Engine:
 
 
 def replicas(item: Item, path: Path, given: Manifests) -> Replicas:
-    """Pods by the number at `path`; an autoscaler among what was given that targets the object has the last word."""
+    """Return the number of pods: of the autoscaler in `given` that targets the object, else the number at `path`."""
     for scaler in given.of("HorizontalPodAutoscaler", "ScaledObject"):
         reference = get(scaler.data, "spec", "scaleTargetRef")
         # KEDA's default kind is Deployment; a HorizontalPodAutoscaler has to name it.
@@ -148,7 +148,7 @@ def counted(item: Item, path: Path) -> Replicas:
 
 
 def scaled(item: Item, at: Path, names: tuple[str, str], who: str) -> Replicas:
-    """Bounds of an autoscaler: at least one pod unless it says otherwise."""
+    """Return the bounds of an autoscaler: at least one pod unless it says otherwise."""
     low, high = (get(item.data, *at, name) for name in names)
     floor, ceiling = 1 if low is None else _count(low), _count(high)
     why = f"{who} keeps {text(floor) or '?'} to {text(ceiling) or '?'} pods"

@@ -1,4 +1,4 @@
-"""Text of manifests to objects that know their lines; each YAML document stands or falls by itself."""
+"""Text of manifests to objects with their lines; a YAML document that cannot be read hides no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*(if|range|with|include|toYaml|templa
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The document an object stands in: the lines of its file, of each value (counted from 1), and its last one.
+    """The document that an object is in: its file's lines, the line of each value (counted from 1), and its last line.
 
     `variables` are those of the environment file beside it.
     """
@@ -67,7 +67,7 @@ class Item:
         return next((lines[whole[:end]] for end in range(len(whole), -1, -1) if whole[:end] in lines), None)
 
     def place(self, path: Path = ()) -> Place:
-        """Where `path` of this object stands."""
+        """Return the file and line of `path` in this object."""
         return Place(self.source.name, self.line(path))
 
     def find(self, pattern: re.Pattern[str], within: Path = ()) -> int | None:
@@ -87,7 +87,7 @@ class Item:
 class Manifests:
     """What was given: objects in reading order and what could not be read.
 
-    `complete` says that everything of a cluster is there: what is missing is then not merely in another file.
+    `complete` says that these are all objects of a cluster: what is missing is then not merely in another file.
     """
 
     items: tuple[Item, ...]
@@ -96,13 +96,13 @@ class Manifests:
     _by_kind: dict[str, list[Item]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __add__(self, other: Manifests) -> Manifests:
-        """Both together."""
+        """Return both together."""
         complete = self.complete and other.complete
         return Manifests(self.items + other.items, self.problems + other.problems, complete=complete)
 
     def of(self, *kinds: str) -> Iterator[Item]:
         """Return the objects of these kinds."""
-        # Asked for every engine: to walk everything that was given each time is slow where that is a cluster.
+        # By kind, because this is called for every engine, and a cluster has many objects.
         if not self._by_kind:
             for item in self.items:
                 self._by_kind.setdefault(item.kind, []).append(item)
@@ -142,7 +142,7 @@ def from_objects(objects: Sequence[Mapping[str, Any]], name: str, problems: Sequ
 
 
 def _documents(text: str) -> Iterator[tuple[int, str]]:
-    """Each document and the number of lines before it. Cut by lines, so that one that is broken hides no other."""
+    """Yield each document and the number of lines before it; cut by lines, so that a broken one hides no other."""
     start = before = 0
     for mark in [*_SEPARATOR.finditer(text), None]:
         end = len(text) if mark is None else mark.start()
@@ -184,12 +184,12 @@ def get(data: Any, *path: str | int) -> Any:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` if it is a mapping, else an empty one."""
+    """Return `value` if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def sequence(value: Any) -> Sequence[Any]:
-    """`value` if it is a list, else an empty one."""
+    """Return `value` if it is a list, else an empty one."""
     return value if isinstance(value, list) else ()
 
 
@@ -202,7 +202,7 @@ def shape(value: Any) -> str:
 
 
 def flat(value: Any) -> Iterator[str]:
-    """Every scalar in a value, keys too, in reading order; text falls into its words."""
+    """Yield every scalar in a value, keys too, in reading order; text is split into words."""
     left = [value]
     while left:
         one = left.pop()
@@ -222,7 +222,7 @@ def text(value: Any) -> str:
 
 
 def texts(values: Any) -> tuple[str, ...]:
-    """Return a list's scalars as text; one that is none of both counts as one word."""
+    """Return a list's scalars as text; a text counts as a list of one."""
     return tuple(text(value) for value in sequence(values)) if not isinstance(values, str) else (values,)
 
 

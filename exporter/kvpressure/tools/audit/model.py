@@ -1,4 +1,4 @@
-"""Records of the audit: where something stands, what a check is, and what it found."""
+"""Records of the audit: places in files, verdicts, and reports."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """One engine and everything that was found about it, in the order of the checks."""
+    """One engine and its findings, in the order of the checks."""
 
     title: str
     kind: str
@@ -76,17 +76,17 @@ class Reviewed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole answer."""
+    """All engines with their findings, and what could not be read."""
 
     engines: tuple[Reviewed, ...]
     problems: tuple[Problem, ...]
 
     def count(self, status: Status) -> int:
-        """How many findings have this status."""
+        """Return how many findings have this status."""
         return sum(finding.status == status for engine in self.engines for finding in engine.findings)
 
     def exit_code(self, least: Level = "warning") -> int:
-        """1 when something of this level or above failed, 0 when nothing did, 2 when no engine was found."""
+        """Return 1 when something of this level or above failed, 0 when nothing did, 2 when no engine was found."""
         if not self.engines:
             return 2
         counted = LEVELS[LEVELS.index(least) :]

@@ -1,6 +1,6 @@
 """Containers of pod templates: command, environment, files that ConfigMaps mount, GPUs, and the engine in one.
 
-Which GPU a pod asks for is told by the labels of nodes that it selects.
+Which GPU a pod requests shows in the labels of the nodes that it selects.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Mounted = dict[str, tuple[Item, Path]]
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a container's spec says of how its program is started.
+    """How a container's spec starts its program.
 
-    `wrong` is what cannot be read of that: then nothing is said of the options.
+    `wrong` is what cannot be read of that: the options are then not judged.
     """
 
     item: Item
@@ -56,7 +56,7 @@ class Container:
 
     @property
     def name(self) -> str:
-        """What the container is called."""
+        """The container's name."""
         return text(self.spec.get("name"))
 
     @property
@@ -66,12 +66,12 @@ class Container:
 
     @property
     def in_shell(self) -> bool:
-        """Whether the program is started by a script that stands in the manifest."""
+        """Whether a shell script in the manifest starts the program."""
         return any(base(word) in SHELLS for word in self.command[:2])
 
     @property
     def runtime(self) -> Runtime | None:
-        """Whose server image, command or arguments show, None for no engine's."""
+        """The runtime that image, command or arguments show, None for no engine's."""
         return runtime_of(text(self.spec.get("image")), self.start)
 
 
@@ -102,7 +102,7 @@ def engine_in(
 ) -> Engine:
     """Return the engine in a container of a pod's spec; `reading` where more than the container says how it starts."""
     resources = mapping(read.spec.get("resources"))
-    asked, key = gpus_asked(resources)
+    gpus, key = requested_gpus(resources)
     known = annotated(reading or read.reading, annotations)
     return Engine(
         item=read.item,
@@ -119,7 +119,7 @@ def engine_in(
         mounted=read.mounted,
         model=known.model,
         gpu=gpu_text(pod, annotations),
-        gpus=asked,
+        gpus=gpus,
         gpu_key=key,
     )
 
@@ -173,17 +173,14 @@ def is_list(value: Any, kind: type) -> bool:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    """Return the words of a command.
-
-    Of one that is malformed all that may be words, by which an engine is still known.
-    """
+    """Return the words of a command; of a malformed one all that may be words, for an engine to be recognized."""
     return texts(value) if is_list(value, str) else tuple(flat(value))
 
 
 def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
-    """Variables by name; one from a Secret, or from a ConfigMap that was not given, stands for itself.
+    """Return the variables by name; one from a Secret, or from a ConfigMap that was not given, is `$(NAME)`.
 
-    `MORE` is among them where all variables of such a one are taken.
+    `MORE` is among them where all variables of such a source are taken.
     """
     env: dict[str, str] = {}
     for source in sequence(spec.get("envFrom")):
@@ -197,7 +194,7 @@ def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
         if reference is None:
             env[name] = text(get(entry, "value"))
             continue
-        env[name] = f"$({name})"  # it is set, so that no default replaces it, and to what is not known
+        env[name] = f"$({name})"  # set, so that no default replaces it, and its value unknown
         key = get(reference, "configMapKeyRef")
         found = maps.get(text(get(key, "name")))
         if found is not None and (value := get(found.data, "data", text(get(key, "key")))) is not None:
@@ -206,7 +203,7 @@ def _env(spec: Mapping[str, Any], maps: Mapping[str, Item]) -> dict[str, str]:
 
 
 def _mounted(spec: Mapping[str, Any], pod: Mapping[str, Any], maps: Mapping[str, Item]) -> Mounted:
-    """Files from ConfigMaps by path in the container, with the ConfigMap and the path of their text in it."""
+    """Return the files from ConfigMaps by path in the container: the ConfigMap, and the path of the text in it."""
     volumes = {text(get(volume, "name")): volume for volume in sequence(pod.get("volumes"))}
     found: Mounted = {}
     for mount in sequence(spec.get("volumeMounts")):
@@ -219,7 +216,7 @@ def _mounted(spec: Mapping[str, Any], pod: Mapping[str, Any], maps: Mapping[str,
 
 
 def _keys(volume: Any, maps: Mapping[str, Item]) -> Iterator[tuple[str, Item, str]]:
-    """File name, ConfigMap and key of every file in a volume."""
+    """Yield file name, ConfigMap and key of every file in a volume."""
     for source in (volume, *sequence(get(volume, "projected", "sources"))):
         item = maps.get(text(get(source, "configMap", "name")))
         if item is None:
@@ -231,17 +228,14 @@ def _keys(volume: Any, maps: Mapping[str, Item]) -> Iterator[tuple[str, Item, st
                 yield names.get(key, key), item, key
 
 
-def slice_asked(resources: Mapping[str, Any]) -> str:
-    """Return the part of a GPU (MIG) that a container asks for, "" where it asks for none.
-
-    Its memory is not the GPU's.
-    """
+def requested_slice(resources: Mapping[str, Any]) -> str:
+    """Return the part of a GPU (MIG), whose memory is not the GPU's, that a container requests; "" for none."""
     names = (name for kind in ("limits", "requests") for name in mapping(get(resources, kind)))
     return next((name for name in names if _SLICE.match(name)), "")
 
 
 def gpu_text(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
-    """Return the GPU's name as written on the pod or in what it selects nodes by; "" where neither says one."""
+    """Return the GPU's name as annotated on the pod or in its node selector; "" where neither has one."""
     return annotations.get(GPU_ANNOTATION, "").strip() or next(filter(None, _selected(pod)), "")
 
 
@@ -259,8 +253,8 @@ def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
                 yield text(values[0])
 
 
-def gpus_asked(resources: Mapping[str, Any]) -> tuple[int | str | None, str]:
-    """How many GPUs a container's resources ask for and under which name; None and NVIDIA's where they ask for none."""
+def requested_gpus(resources: Mapping[str, Any]) -> tuple[int | str | None, str]:
+    """Return the number of GPUs that a container requests and the resource's name; None and NVIDIA's for none."""
     for kind in ("limits", "requests"):
         for name, count in mapping(get(resources, kind)).items():
             if name.endswith("/gpu"):
@@ -270,7 +264,7 @@ def gpus_asked(resources: Mapping[str, Any]) -> tuple[int | str | None, str]:
 
 
 def of_memory(requests: Any, limits: Any) -> dict[str, dict[str, Any]]:
-    """Return memory as pods ask for it, without what is not given."""
+    """Return memory as in a pod's resources, without what is not given."""
     known = {"requests": requests, "limits": limits}
     return {name: {"memory": value} for name, value in known.items() if value is not None}
 

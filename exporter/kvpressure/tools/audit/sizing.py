@@ -1,4 +1,4 @@
-"""What `kvpressure plan` says of an engine in a manifest: its model, its GPU, what fits; or why that is not known."""
+"""The memory of an engine in a manifest, as `kvpressure plan` computes it; or why it is not known."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kvpressure.commandline.options import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.pods import GPU_ANNOTATION, slice_asked
+from kvpressure.tools.audit.pods import GPU_ANNOTATION, requested_slice
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
-"""Annotations: how long prompts and outputs are at p95, in tokens; what the limits are to be made for."""
+"""Annotations: the lengths of prompts and outputs at p95, in tokens, that the limits should allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Knowledge:
         Raises ModelConfigError.
         """
         key = (id(config), model, dtype)
-        if key not in self._geometries:  # the configuration is kept too: its id is then nobody else's
+        if key not in self._geometries:  # the configuration is kept too, so that no other one gets its id
             self._geometries[key] = config, read_geometry(config, model, dtype=dtype)
         return self._geometries[key][1]
 
@@ -56,7 +56,8 @@ class Sized:
     """An engine whose memory can be computed.
 
     `longest` is the longest request in force, `declared` that of a flag.
-    `refused` is why the server would not start at all; `plan` is there where traffic is known. `command` computes it.
+    `refused` is why the server would not start at all; `plan` is None where traffic is not known. `command` is the
+    command line that computes the plan.
     """
 
     geometry: Geometry
@@ -73,7 +74,7 @@ class Sized:
     """By the id of the memory, which is kept too: several checks need the same pool, and computing it is slow."""
 
     def pool(self, memory: Memory | None = None) -> BytePool:
-        """Return what is left for the cache."""
+        """Return the memory that is left for the KV cache."""
         used = memory or self.memory
         if id(used) not in self._pools:
             step = used.max_num_batched_tokens or batched_tokens(self.traffic, used.runtime.planning)
@@ -81,7 +82,7 @@ class Sized:
         return self._pools[id(used)][1]
 
     def starts(self, memory: Memory | None = None) -> bool:
-        """Whether the weights fit, and one longest request where the server ends at once without."""
+        """Whether the weights fit, and, where the server requires it, one longest request."""
         least = self.longest if self.memory.runtime.planning.needs_longest else self.cost.block_tokens
         return not self.refused and self.pool(memory).fit(least, 1.0) >= 1
 
@@ -95,11 +96,11 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     if config is None:
         which = engine.model or "the model"
         return f"the configuration of {which} is not known (--model-config NAME=FILE)"
-    if part := slice_asked(engine.resources):
-        return f"a part of a GPU is asked for ({part}), whose memory is not known here"
-    gpu = knowledge.gpu if (told := engine.gpu) == "" else gpu_named(told)
+    if part := requested_slice(engine.resources):
+        return f"a part of a GPU is requested ({part}), whose memory is not known here"
+    gpu = gpu_named(engine.gpu) if engine.gpu else knowledge.gpu
     if gpu is None:
-        which = f"the GPU {told!r} is not known" if told else "no GPU is named"
+        which = f"the GPU {engine.gpu!r} is not known" if engine.gpu else "no GPU is named"
         return f"{which} (node selector, annotation {GPU_ANNOTATION}, or --gpu)"
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)
@@ -108,13 +109,13 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
 
 
 def traffic_of(engine: Engine) -> Traffic | None:
-    """Lengths as annotated; None without both."""
+    """Return the lengths as annotated; None without both."""
     prompt, output = (human(engine.annotations.get(name, "")) for name in (PROMPT, OUTPUT))
     return Traffic(prompt, output) if prompt and output and prompt >= 1 <= output else None
 
 
 def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
-    """How many sequences may run: as declared, else the server's default, which is no more than a step has tokens."""
+    """Return how many sequences may run: as declared, else the server's default, at most the tokens of a step."""
     limit, step = (engine.reading.limits.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
     if limit is not None:
         return int(limit.value)
@@ -155,11 +156,11 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     limit = None if declared is None else int(declared.value)
     longest = limit or geometry.max_model_len
     if longest is None:
-        raise ValueError("neither the model nor a flag says how long a request may be")
+        raise ValueError("neither the model nor a flag limits the length of a request")
     refused = (*refusals(geometry, memory.parallel, engine.runtime), *length_refused(geometry, limit, engine.runtime))
     kv = _choice(engine, flags.kv_cache_dtype, KV_DTYPE_BYTES) or "auto"
     traffic = traffic_of(engine)
-    # Without known lengths a request is the longest one, which fewer of fit than of any other.
+    # Without known lengths every request counts as a longest one.
     assumed = traffic or Traffic(longest, 1)
     known_step = memory.max_num_batched_tokens or traffic
     sized = Sized(
@@ -181,7 +182,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:
-    """Tokens of a step where neither a flag nor the traffic says: what the server takes on such a GPU."""
+    """Return the tokens of a step where neither a flag nor the traffic gives them: the server's default on the GPU."""
     small, large = engine.runtime.planning.step_tokens
     sequences = engine.runtime.audit.default_sequences(gpu.name, gpu.memory_bytes)
     return large if sequences in {None, engine.runtime.audit.largest_sequences} else small
@@ -193,7 +194,7 @@ def _rank(engine: Engine, option: str) -> int:
         return 1
     count = whole(given.text)
     if count is None or not 1 <= count <= 1024:
-        raise ValueError(f"{given.written} is no number of GPUs that is known")
+        raise ValueError(f"{given.written} is not a number of GPUs")
     return int(count)
 
 
@@ -202,12 +203,12 @@ def _choice(engine: Engine, option: str, known: Mapping[str, int]) -> str | None
     if given is None or given.text == "auto":
         return None
     if given.text not in known:
-        raise ValueError(f"{given.written} is a type that we cannot size")
+        raise ValueError(f"{given.written} is a type whose size is not known")
     return given.text
 
 
 def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the quantization that a flag asks for, where the weights have none of their own."""
+    """Return the configuration with the quantization that a flag sets, where the weights have none of their own."""
     given = engine.reading.options.get(engine.runtime.starting.flags.sizing.quantization)
     if given is None or config.get("quantization_config") is not None:
         return config
@@ -215,7 +216,7 @@ def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traffic | None, longest: int | None) -> str:
-    """`kvpressure plan` with the same values."""
+    """Return `kvpressure plan` with the same values."""
     share = memory.gpu_memory_utilization
     lengths = ("TOKENS", "TOKENS") if traffic is None else (f"{traffic.prompt_p95:g}", f"{traffic.output_p95:g}")
     given = {

@@ -58,7 +58,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
 
 
 def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """Return the containers of an object that serve an engine's API, and what cannot be read of any."""
+    """Yield the engines in an object's containers, and what cannot be read."""
     shape = SHAPES[item.kind]
     for template in shape.templates:
         found = list(_in_template(item, given, shape, template))
@@ -94,7 +94,7 @@ def _replicas(item: Item, given: Manifests, shape: Shape) -> Replicas:
 
 
 def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """Return the predictor, with the arguments of its ServingRuntime in front of its own, as KServe joins them."""
+    """Yield the predictor's engines, with the ServingRuntime's arguments before their own, as KServe joins them."""
     predictor = mapping(get(item.data, *_PREDICTOR))
     model = mapping(predictor.get("model"))
     yield from misplaced(item, (*_PREDICTOR, "containers"))
@@ -138,9 +138,9 @@ def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], f
 
 
 def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """Return the decode pods and, where prefill is apart, its pods.
+    """Yield the engine of the decode pods and, where prefill is apart, that of its pods.
 
-    KServe's own template starts one where none is given.
+    Without a template KServe's own one starts them.
     """
     yield from _role(item, given, ("spec",), "")
     if isinstance(get(item.data, "spec", "prefill"), dict):
@@ -175,7 +175,7 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine 
 
 
 def _divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
-    """With the ranks that KServe's template makes options of; those of the command win."""
+    """Return the reading with the ranks that KServe's template makes options of; those of the command win."""
     flags, options = reading.runtime.starting.flags.sizing, dict(reading.options)
     for field, option in (("tensor", flags.tensor), ("pipeline", flags.pipeline), ("data", flags.data)):
         if option and (count := text(parallelism.get(field))):

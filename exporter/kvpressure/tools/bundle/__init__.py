@@ -3,9 +3,9 @@
 Prometheus rules, `PrometheusRule` objects, an Alertmanager example, Grafana dashboards, runbooks, and the page that
 explains the alerts; `write.write_bundle` puts them in place whole or not at all.
 
-Beside exporters of a smaller profile rules are left out that never have a value, and averages are of what is told: a
-cause or symptom that is not there has no series under `fleet`, so the average of one over a range is that of the ones
-in it: always 1. There it is their sum over the scrapes at which the engine answered.
+For exporters of a smaller profile, rules that would never have a value are left out. Under `fleet` a cause or symptom
+that does not hold has no series, so its average over a range would always be 1; there the rules divide its sum by the
+scrapes at which the engine answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Alertmanager is told: routes by severity, and inhibitions that follow from `muted_by`.
+"""Alertmanager's configuration: routes by severity, and inhibitions that follow from `muted_by`.
 
 The same inhibitions go into the example of a whole configuration and into an AlertmanagerConfig object.
 """
@@ -20,7 +20,7 @@ _SAME: Final = {
     DEPLOYMENT: ("cluster", "namespace", "model_name"),
     "exporter": ("cluster", "instance", "source"),
     "vllm": ("cluster", "instance", "namespace", "pod", "model_name", "engine"),
-    "gpu": ("cluster", "instance", "namespace", "pod"),  # muted by what a container's log tells: it names no target
+    "gpu": ("cluster", "instance", "namespace", "pod"),  # muted by alerts on a container's log, which have no target
 }
 _SAME_ENGINE: Final = ("cluster", "instance", "namespace", "target", "model_name", "engine")
 _SAME_THING: Final = (*_SAME_ENGINE[:3], "pod", "container", *_SAME_ENGINE[3:])

@@ -1,4 +1,4 @@
-"""`alerts.md`, the page for the bundle's own users: what fires when, how loud, and what to read then."""
+"""`alerts.md`, the page for the bundle's users: when each alert fires, its severity, and its runbook."""
 
 from __future__ import annotations
 

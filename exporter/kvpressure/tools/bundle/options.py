@@ -1,8 +1,7 @@
-"""What a bundle is generated for: its flavour, thresholds, which series the rules look at, and where links lead.
+"""What a bundle is generated for: its flavour, thresholds, the series that rules select, and the targets of links.
 
-A flavour says for whom it is: people who run the exporter, or people who have nothing but vLLM's own series. It is a
-folder of rule templates, a folder of dashboards, and the label matchers that find its series. Another alert of a
-flavour is one template in its folder.
+A flavour is for people who run the exporter, or for people who have only vLLM's own series. It is a folder of rule
+templates, a folder of dashboards, and the label matchers that select its series.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from kvpressure.exposition.profile import Profile
 class Flavour:
     """One flavour. `folder` is below `rules/` and `dashboards/templates/`, "" for the folder itself.
 
-    `selector` are the label matchers used where nobody gives any, "" for none; `needs_selector` refuses to do without.
-    `suffix` goes into the names of Kubernetes objects, so that bundles of two flavours live side by side.
+    `selector` are the default label matchers, "" for none; `needs_selector` refuses an empty one.
+    `suffix` is in the names of Kubernetes objects, so that bundles of two flavours do not collide.
     """
 
     name: str
@@ -49,7 +48,7 @@ SCRAPE_SECONDS: Final = 15
 """The chart's PodMonitor scrapes so often."""
 
 LONGEST_SCRAPE_SECONDS: Final = 60
-"""Prometheus looks five minutes back for a sample; with fewer than five in them, nothing can be told from a gap."""
+"""Prometheus looks five minutes back for a sample; with fewer than five scrapes in them, gaps cannot be noticed."""
 
 PAGE_URL: Final = "http://127.0.0.1:5001/page"
 TICKET_URL: Final = "http://127.0.0.1:5001/ticket"
@@ -64,11 +63,10 @@ _LABEL: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]
 class Options:
     """Choices of one bundle; `labels` go onto the `PrometheusRule` objects, for an operator that selects by label.
 
-    `selector` is label matchers, without braces, that find the flavour's series and no others. `runbook_url` is the
-    address that runbooks lie under, `dashboard_url` is Grafana's; with "" alerts carry no such link, for an exporter's
-    address is a pod's, which nobody can open from a laptop. `scrape_seconds` is the time between scrapes, which every
-    window holds four of. `all_alerts` writes those too that neither page nor make a ticket by default.
-    `flavour` says whose series the rules read, `profile` which of them the exporters export.
+    `selector` is label matchers, without braces, that select the flavour's series and no others. `runbook_url` is the
+    base URL of the runbooks, `dashboard_url` Grafana's; with "" alerts have no such link, because an exporter's address
+    is a pod's, which no laptop can open. `scrape_seconds` is the scrape interval. `all_alerts` adds the alerts that are
+    off by default. `flavour` says whose series the rules read, `profile` which of them the exporters export.
     """
 
     thresholds: Thresholds

@@ -1,9 +1,9 @@
-"""A rendered rules file, read strictly: Prometheus' own format, and what we say of an alert beside it.
+"""A rendered rules file, read strictly: Prometheus' own format with a few keys more for each alert.
 
-An alert has keys more than in Prometheus: `words` (its expression in plain words), `muted_by` (alerts that explain it,
-so that Alertmanager leaves it out beside them), `off_because` (why it is written with --all-alerts only), and
-`exporter_answers: false` where the alert says that no exporter is there. Its annotations are `summary`, `facts`, one
-line, and `run`, one command; `description` is made of the two, and links are added.
+These are `words` (its expression in plain words), `muted_by` (alerts that explain it and inhibit it in Alertmanager),
+`off_because` (why it is written with --all-alerts only), and `exporter_answers: false` where the alert is about an
+exporter that is gone. Annotations are `summary`, `facts`, one line, and `run`, one command; `description` is made of
+the last two, and links are added.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRAPES_IN_A_RANGE: Final = 4
 """Two for a rate, one that may be missed, and one because a range seldom begins with a scrape."""
 
 SCRAPES_TO_WAIT: Final = 2
-"""`for` asks for two scrapes, or one bad sample would have lasted; a shorter one for as many as it holds of 15 s."""
+"""A `for` lasts two scrapes, or one bad sample would be enough; a shorter one as many as it has of 15 s."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"(?:[0-9]+[smhd])+")
@@ -54,7 +54,7 @@ _LABELS: Final[dict[str, dict[str, str]]] = {
     "exporter": {"target": "target", "instance": "instance"},
     "vllm": {name: label for name, label in _ENGINE.items() if name != "target"},
 }
-"""By component: what a runbook's address says of the alert, and the label that each of it comes from."""
+"""By component: the parameters of a runbook's URL, and the label that each comes from."""
 
 COMPONENTS: Final = tuple(_LABELS)
 BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet", "vllm": "kvpressure-vllm-only"}
@@ -69,7 +69,7 @@ _OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace"
 class Alert:
     """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses.
 
-    `off_because` is why it is left out by default, "" for one that is not.
+    `off_because` is why it is left out by default, "" where it is not.
     """
 
     file: str
@@ -97,7 +97,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """One file of rules as Prometheus reads it: `groups`; `alerts` says more of the alerts among them."""
+    """One file of rules as Prometheus reads it, `groups`, and the alerts among them."""
 
     path: str
     groups: tuple[Mapping[str, Any], ...]
@@ -126,16 +126,15 @@ def duration(total_seconds: int) -> str:
 
 
 def ranges(expr: str, scrape_seconds: int) -> str:
-    """Return an expression, or a template with queries in it, whose ranges hold four scrapes each.
+    """Return an expression, or a template with queries in it, with each range at least four scrapes long.
 
-    A range with one sample in it proves nothing, and `rate` of one is nothing. Templates are written for the shortest
-    interval; a longer one stretches what is too short for it.
+    One sample in a range proves nothing, and has no `rate`. Templates are written for the shortest interval.
     """
     return _RANGE.sub(lambda found: f"[{at_least(found[1], SCRAPES_IN_A_RANGE * scrape_seconds)}]", expr)
 
 
 def at_least(given: str, least_seconds: int) -> str:
-    """Return a duration, or the shortest there may be."""
+    """Return the longer one of a duration and the least."""
     return given if seconds(given) >= least_seconds else duration(least_seconds)
 
 
@@ -162,7 +161,7 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
 
 
 def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """Return Prometheus' own keys in its order, with windows that hold enough scrapes, and with the links."""
+    """Return Prometheus' own keys in its order, with windows that are long enough, and with the links."""
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
     texts = {key: " ".join(ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
@@ -181,14 +180,14 @@ def links(options: Options, alert: str, component: str, *, exporter_answers: boo
         found["runbook_url"] = _runbook(options, alert, labels, exporter_answers=exporter_answers)
     if options.dashboard_url:
         board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
-        wanted = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
-        own = {_VARIABLES[name]: label for name, label in labels.items() if name in wanted}
-        found["dashboard_url"] = f"{board}?{_query(own, prefix='var-')}" if exporter_answers else board
+        variables = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
+        values = {_VARIABLES[name]: label for name, label in labels.items() if name in variables}
+        found["dashboard_url"] = f"{board}?{_query(values, prefix='var-')}" if exporter_answers else board
     return found
 
 
 def _runbook(options: Options, alert: str, labels: dict[str, str], *, exporter_answers: bool) -> str:
-    """Return the runbook's URL: of any other exporter that answers where the alert is about one that does not."""
+    """Return the runbook's URL: on another exporter that answers where the alert's own one does not."""
     if _INSTANCE in options.runbook_url and not (exporter_answers and "instance" in labels):
         another = options.runbook_url.replace(_INSTANCE, "{{ . | first | label `instance` }}").rstrip("/")
         otherwise = f"{{{{ else }}}}runbooks/{alert}.md in the bundle{{{{ end }}}}"

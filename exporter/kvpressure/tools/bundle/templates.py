@@ -16,7 +16,7 @@ from kvpressure.tools.bundle.options import Options
 
 _RANK: Final = "{{ if ne $labels.engine `0` }} (rank {{ $labels.engine }}){{ end }}"
 _MODEL: Final = "{{ reReplaceAll `.*/(.)` `$1` $labels.model_name }}"
-"""Without its maker: a locked phone shows some two hundred characters."""
+"""Without its organization: a locked phone shows some two hundred characters."""
 
 _ENGINE: Final = _MODEL + " on {{ or $labels.pod $labels.target }}" + _RANK
 _THING: Final = (
@@ -27,10 +27,10 @@ _LOOPBACK: Final = r"^(https?://)?(localhost|127\.|\[::1\])"
 _ON_ITS_HOST: Final = (
     f"{{{{ if not (match `{_LOOPBACK}` %(instance)s) }}}}ssh {{{{ %(instance)s | stripPort }}}} {{{{ end }}}}"
 )
-"""What comes before a command that must run where the exporter does; nothing where that is where Prometheus is."""
+"""Prefix of a command that must run on the exporter's host; nothing where that is Prometheus' own."""
 
 _REACHABLE: Final = r"^(https?://[\w.:\[\]-]+|[\w.:\[\]-]+:[0-9]+)(/[\w.~/-]*)?$"
-"""Addresses that `triage` can ask, and a shell takes as one word."""
+"""Addresses that `triage` can poll, and a shell takes as one word."""
 
 _TRIAGE: Final = (
     "{{ $at := %(target)s }}{{ with query (printf `kvpressure_target_info{%(selector)scluster=%%q,instance=%%q,"
@@ -40,7 +40,7 @@ _TRIAGE: Final = (
     f"{{{{ if match `{_LOOPBACK}` $at }}}}{_ON_ITS_HOST}{{{{ end }}}}kvpressure triage {{{{ $at }}}}"
     "{{ else }}curl -s {{ %(instance)s | printf `http://%%s/targets` }}{{ end }}"
 )
-"""The command for one engine: its pod, or its address; who has neither is listed by the exporter."""
+"""The command for one engine: by its pod, or its address; one without either is in the exporter's list of targets."""
 
 _WORST: Final = (
     "{{ with query (printf `(%s) == on () group_left () max(%s)`%s) }}{{ $worst := sortByLabel `target` . | first }}%s"
@@ -55,7 +55,7 @@ _REPLICAS: Final = (
     f"{{{{ with query (printf `round(%f * {_COUNT})` $value {_MODEL_VALUES}) }}}}{{{{ . | first | value }}}}"
     " of {{ $all }} replicas{{ end }}{{ end }}"
 )
-"""How many of a model's replicas the alert's value, a share, is."""
+"""How many of a model's replicas the alert's value, a ratio, stands for."""
 
 _CAUSE_BEFORE: Final = "{{ with query (%s) }}, cause: {{ . | first | label `cause` }}{{ end }}"
 _SAME_ENGINE: Final = ("cluster", "instance", "target", "model_name", "engine")
@@ -70,7 +70,7 @@ _VLLM_TRIAGE: Final = (
     "pod/{{ $labels.pod }}{{ else }}kvpressure triage {{ $labels.instance }}{{ end }}"
 )
 _SAME_VLLM: Final = ("cluster", "job", "namespace", "pod", "instance", "model_name", "engine")
-"""What tells vLLM's series of one engine from those of another; a label that there is not is equal to none."""
+"""The labels that identify an engine in vLLM's series; a missing label equals an empty one."""
 
 STEP_SERIES: Final = "kvpressure_recommended_action"
 
@@ -137,10 +137,10 @@ def _worst(selector: str, *series: str) -> str:
 
 
 def _impact(selector: str, same: Sequence[str], cause: str = "", look_back: str = "10m") -> str:
-    """Return sentences on those held up: since when, how many wait and how long, what it cost; each where it is known.
+    """Return sentences on the impact: since when, how many requests wait and how long, the tokens lost.
 
-    They are of the alert's engine, or with the labels of a model of all its engines. `cause` is the value of that label
-    whose beginning counts, "" for none. What is not there, or is nothing, has no sentence.
+    They are about the alert's engine, or with the labels of a model about all its engines. `cause` is the cause whose
+    begin counts, "" for none. A value that is unknown or zero has no sentence.
     """
     values = "".join(f" $labels.{name}" for name in same)
 
@@ -176,24 +176,24 @@ def _series(selector: str, name: str, *matchers: str) -> str:
 
 
 def _vllm_with(text: str, series: str, how: str = "printf `%.0f`") -> str:
-    """Return a text where `{}` stands for a series' value for the alert's engine; nothing where there is none."""
+    """Return a text with the value of a series for the alert's engine in place of `{}`; nothing without a value."""
     before, after = text.split("{}")
     found = Now("", labels=_SAME_VLLM).query(series)
     return f"{{{{ with query ({found}) }}}}{before}{{{{ . | first | value | {how} }}}}{after}{{{{ end }}}}"
 
 
 def _vllm_since(alert: str) -> str:
-    """Return since when the alert's expression has held for this engine, or now, as the beginning of a sentence."""
+    """Return since when the alert's expression has been true for this engine, or now, as the start of a sentence."""
     query = Now("", labels=_SAME_VLLM).query(f'ALERTS_FOR_STATE{{alertname="{alert}"}}')
     return _VLLM_SINCE % query.replace("}`", "} or on () vector(time())`", 1)
 
 
 class Now:
-    """`now(series, how, text)`: another series' value for the alert's engine, in a text where `{}` stands for it.
+    """`now(series, how, text)`: the value of another series for the alert's engine, in place of `{}` in a text.
 
-    `series` may end in matchers (`name{kind="e2e"}`), `how` is a Prometheus function such as humanize. Where the series
-    is absent, so is the text, and a value without one is "unknown"; with a `look_back`, only where it has been absent
-    for that long. `labels` have to be the alert's.
+    `series` may end in matchers (`name{kind="e2e"}`), `how` is a template function such as humanize. Where the series
+    is absent, for as long as `look_back`, there is no text, and a value without a text is "unknown". `labels` have to
+    be the alert's.
     """
 
     def __init__(self, selector: str, look_back: str = "", labels: Sequence[str] = _SAME_ENGINE) -> None:
@@ -216,19 +216,16 @@ class Now:
 
 
 def _which(now: Now, cause: str, texts: Mapping[str, str], otherwise: str = "") -> str:
-    """Return the text of the detail that the engine's cause has had most in ten minutes.
-
-    `otherwise` stands for a detail without a text, for none, and where no exporter exports any.
-    """
-    told = now.query(f'kvpressure_bottleneck_info{{cause="{cause}"}}')
-    most = told.replace("printf `", "printf `topk(1, count_over_time(", 1).replace("}`", "}[10m]))`", 1)
+    """Return the text of the most frequent detail of the engine's cause in ten minutes, `otherwise` without one."""
+    info = now.query(f'kvpressure_bottleneck_info{{cause="{cause}"}}')
+    most = info.replace("printf `", "printf `topk(1, count_over_time(", 1).replace("}`", "}[10m]))`", 1)
     return _by_label(most, "first", "detail", texts, otherwise)
 
 
 def _first(selector: str, same: Sequence[str], *given: str) -> str:
-    """Return the first step that stands for the alert's engine, as its page has it; the last of `given` where none is.
+    """Return the first step for the alert's engine, as on its page; the last of `given` where there is none.
 
-    With a series before that, the step of the engine of the alert's model for which it is highest; ties go by name.
+    With a series before that, the step of the engine of the alert's model that has the highest value; ties go by name.
     """
     *by, otherwise = given
     step, labels = _selected(STEP_SERIES, selector, same), "".join(f" $labels.{name}" for name in same)

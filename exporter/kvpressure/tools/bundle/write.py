@@ -1,4 +1,4 @@
-"""A bundle's YAML, that people read, and a bundle onto disk, whole or not at all: written aside, then swapped in."""
+"""A bundle's YAML, made for people to read, and writing a bundle, whole or not at all: aside, then swapped in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from kvpressure.config.strict_yaml import ConfigError, Problem
 
 MANIFEST: Final = "bundle.json"
-"""Lists the files of a bundle: a folder with one is ours to replace."""
+"""Lists the files of a bundle: a folder with one may be replaced."""
 
 
 _LONG: Final = 100
@@ -48,9 +48,9 @@ def dump(data: Any) -> str:
 
 
 def write_bundle(out: Path, files: Mapping[str, str]) -> None:
-    """Make `out` hold exactly `files`, replacing an older bundle. Whatever fails, an older bundle stays as it was.
+    """Write exactly `files` to `out`, replacing an older bundle, which stays as it was if anything fails.
 
-    Raises ConfigError when `out` holds anything that is not of a bundle, or cannot be written.
+    Raises ConfigError when `out` contains anything that is not of a bundle, or cannot be written.
     """
     try:
         place = out.resolve()
@@ -98,11 +98,11 @@ def _refuse_foreign(place: Path, shown: Path) -> None:
     if not place.is_dir():
         raise _problem(shown, "is a file; --out is a folder")
     if Path.cwd().is_relative_to(place):  # swapped away, it would leave the shell in a folder that is gone
-        raise _problem(shown, "is, or holds, the folder you are in; name another one, or one inside it")
+        raise _problem(shown, "is, or contains, the folder you are in; name another one, or one inside it")
     files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
     if foreign := sorted({str(path.relative_to(place)) for path in files} - _listed(place)):
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        raise _problem(shown, f"holds what is not of a bundle: {foreign[0]}{more}; name an empty folder or a new one")
+        raise _problem(shown, f"contains other files: {foreign[0]}{more}; name an empty folder or a new one")
 
 
 def _listed(place: Path) -> set[str]:

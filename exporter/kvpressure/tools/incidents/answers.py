@@ -1,7 +1,7 @@
-"""What a Prometheus answers: JSON to values, in memory that its length bounds, and what can go wrong, a sentence each.
+"""A Prometheus' responses: JSON to values in bounded memory, and a sentence for everything that can go wrong.
 
-What a value takes is up to a hundred times its text (`[],` is three bytes), so values are counted before they are made.
-Samples, which are most of an honest answer, are put into arrays a few at a time: sixteen bytes each. An error says what
+A value takes up to a hundred times the memory of its text (`[],` is three bytes), so values are counted before they are
+parsed. Samples, most of an honest response, are put into arrays a few at a time: sixteen bytes each. An error says what
 happened, where, and what to do.
 """
 
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, NoReturn
 
-import httpx2
-
 from kvpressure.model.record import SourceError
+from kvpressure.net.outgoing import reason_and_sentence
 from kvpressure.printable import brief
 
 MAX_VALUES: Final = 1_000_000
@@ -35,15 +33,15 @@ _VALUES: Final = re.compile(rb'"values"\s*:\s*(?=\[\s*\[)')
 
 
 class TooManyError(ValueError):
-    """There is more in it than is read."""
+    """The response has more values than are read."""
 
 
 class NoSamplesError(ValueError):
-    """Where samples should be is something else."""
+    """The response has something else in place of samples."""
 
 
 class Samples:
-    """Times and values of one series, in pairs where they are gone through."""
+    """Times and values of one series; iteration gives pairs."""
 
     __slots__ = ("times", "values")
 
@@ -58,12 +56,12 @@ class Samples:
         return found
 
     def extend(self, pairs: Iterable[Any]) -> None:
-        """Put more behind them. Raises NoSamplesError."""
+        """Append more pairs. Raises NoSamplesError."""
         try:
             for t, value in pairs:
                 moment = float(t)
                 if not isfinite(moment):
-                    raise NoSamplesError("a time is none")
+                    raise NoSamplesError("a time is invalid")
                 self.times.append(moment)
                 self.values.append(float(value))
         except (TypeError, ValueError, OverflowError) as error:
@@ -115,7 +113,7 @@ def read_answer(body: bytes) -> tuple[Any, list[Samples]]:
 
 
 def labels_of(metric: Mapping[str, Any]) -> dict[str, str]:
-    """Labels as text that can be sent back: JSON may give halves of characters, which no encoding has."""
+    """Return labels as text that can be sent back: JSON may have halves of characters, which no encoding has."""
     return {_whole(str(name)): _whole(str(value)) for name, value in metric.items()}
 
 
@@ -157,10 +155,10 @@ def _refuse(text: str) -> NoReturn:
 
 
 class PrometheusError(SourceError):
-    """The server cannot be queried, or does not answer; the same query again does not help."""
+    """The server cannot be queried, or does not answer; repeating the query does not help."""
 
     def __reduce__(self) -> tuple[type[PrometheusError], tuple[str, str]]:
-        """How it comes from a process that reads to the one that prints it."""
+        """Return what pickle needs, for an error of a worker process."""
         return type(self), (self.reason, self.sentence)
 
 
@@ -169,7 +167,7 @@ class TooMuchError(PrometheusError):
 
 
 class BusyError(PrometheusError):
-    """The server could not answer just now; the same question may be answered after `wait_seconds`, where it said."""
+    """The server could not answer just now; repeating the query after `wait_seconds`, if it said so, may help."""
 
     wait_seconds: float = 0.0
 
@@ -180,25 +178,25 @@ _TOO_MUCH: Final = re.compile(
     r"|limit of .* (bytes|chunks|series)|maxQueryDuration|timeout exceeded|(chunks|samples|bytes|series) limit",
     re.IGNORECASE,
 )
-"""How the four servers say that a query has to be shorter."""
+"""How Prometheus, Thanos, Mimir and VictoriaMetrics say that a query has to be shorter."""
 
 
 def refusal_of(status: int, body: bytes, where: str, path: str, *, sent: bool) -> PrometheusError:
-    """Return what an answer other than 200 means; `sent` says whether any header of the user's went along."""
-    said = _message(body)
-    quoted = f" (it says: {brief(said, 300)})" if said else ""
-    if _TOO_MUCH.search(said) and status in (400, 413, 422, 500, 503, 504):
+    """Return the error for a response other than 200; `sent` says whether credentials or headers were sent."""
+    message = _message(body)
+    quoted = f" (it says: {brief(message, 300)})" if message else ""
+    if _TOO_MUCH.search(message) and status in (400, 413, 422, 500, 503, 504):
         return TooMuchError("too_much", f"{where} refuses to answer so much at once{quoted}; narrow --selector")
     if status == 429 or status >= 500:
         return BusyError("busy", f"{where} answered {status} to {path}{quoted}; is it overloaded?")
-    reason, sentence, todo = _told(status, said, path, sent=sent)
+    reason, sentence, todo = _explained(status, message, path, sent=sent)
     return PrometheusError(reason, f"{where} {sentence}{quoted}; {todo}")
 
 
-def _told(status: int, said: str, path: str, *, sent: bool) -> tuple[str, str, str]:
-    """Return the word, what happened, and what to do."""
-    if "no org id" in said.lower():
-        return "org_id", "wants to know the tenant", "give --org-id"
+def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str, str, str]:
+    """Return the reason, what happened, and what to do."""
+    if "no org id" in message.lower():
+        return "org_id", "requires a tenant", "give --org-id"
     if 300 <= status < 400:
         todo = "give the address that it redirects to; a page to log in means that credentials are missing"
         return "redirect", "answered with a redirect, which is not followed", todo
@@ -219,27 +217,15 @@ def _told(status: int, said: str, path: str, *, sent: bool) -> tuple[str, str, s
 
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
-    """Return what httpx2, ssl or the system raised on the way there."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
-        causes.append(cause)
-    if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
-        text = f"TLS with {where} failed: {brief(found, 120)}; check --ca-file, --cert-file and the server's name"
-        return PrometheusError("tls", text)
-    if any(isinstance(one, ConnectionRefusedError) for one in causes):
-        text = f"connection refused by {where}; is it up and the port right? Is a port-forward running?"
-        return PrometheusError("unreachable", text)
-    text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
-    plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
-        return PrometheusError("unreachable", f"no connection to {where}: {plain}")
-    if isinstance(error, httpx2.InvalidURL | ValueError):
-        return PrometheusError("config", f"{where} cannot be queried: {plain}")
-    return BusyError("connection", f"the connection to {where} broke: {plain}")
+    """Return the error for what httpx2, ssl or the system raised in a request; a broken connection may be repeated."""
+    hints = "--ca-file, --cert-file", " Is a port-forward running?"
+    reason, sentence = reason_and_sentence(error, where, *hints)
+    broke = reason == "connection" or (reason == "unreachable" and isinstance(error, OSError))
+    return (BusyError if broke else PrometheusError)(reason, sentence)
 
 
 def _message(body: bytes) -> str:
-    """Return the error of the API's JSON, else the start of whatever came."""
+    """Return the error in the API's JSON, else the start of the body."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

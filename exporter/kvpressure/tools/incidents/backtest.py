@@ -1,4 +1,4 @@
-"""PURE: the incidents of one past by two settings of thresholds, side by side."""
+"""PURE: the incidents of one look back by two settings of thresholds, side by side."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kvpressure.tools.incidents.names import EngineName, Json, engine_of
 
 
 def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, others: Sequence[Json]) -> Json:
-    """Return what the other setting finds: its own incidents, and how they differ from those of the first.
+    """Return the incidents of the other setting, and how they differ from those of the first.
 
-    Two incidents are the same where they overlap on one engine, though one may be cut in two by the other setting.
+    Two incidents are the same where they overlap on one engine, even where one setting splits it in two.
     """
     by_engine: dict[EngineName, list[Json]] = {}
     for one in others:
@@ -20,12 +20,12 @@ def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, o
     met: set[int] = set()
     same, lost, changed = 0, [], []
     for one in incidents:
-        mine = [other for other in by_engine.get(engine_of(one), ()) if _shared(one, other) >= 0]
-        met.update(map(id, mine))
-        if not mine:
+        matches = [other for other in by_engine.get(engine_of(one), ()) if _shared(one, other) >= 0]
+        met.update(map(id, matches))
+        if not matches:
             lost.append(_brief(one))
             continue
-        best = max(mine, key=lambda other: _shared(one, other))
+        best = max(matches, key=lambda other: _shared(one, other))
         if (one["cause"], one["detail"]) == (best["cause"], best["detail"]):
             same += 1
         else:
@@ -56,6 +56,6 @@ def _cause(one: Json) -> Json:
 
 
 def _shared(one: Json, other: Json) -> float:
-    """Return the seconds in which both were, below 0 where they do not meet."""
+    """Return the seconds that two incidents share, below 0 where they do not overlap."""
     ends = (each["began"] + each["seconds"] for each in (one, other))
     return float(min(ends) - max(one["began"], other["began"]))

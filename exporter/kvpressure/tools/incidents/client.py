@@ -1,4 +1,4 @@
-"""Questions to the API that Prometheus, Thanos, Mimir and VictoriaMetrics share; every failure is a `PrometheusError`.
+"""Queries to the API that Prometheus, Thanos, Mimir and VictoriaMetrics share; every failure is a `PrometheusError`.
 
 `/api/v1/query`, `/api/v1/query_range`, `/api/v1/series` and `/api/v1/label/NAME/values`, below whatever path the URL
 ends in (Mimir: `/prometheus`).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-import urllib.request
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import httpx2
 from kvpressure.kubernetes.names import Names
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import TlsOptions, tls_context, tls_files
+from kvpressure.net.outgoing import environment_proxy, is_supported
 from kvpressure.printable import brief
 from kvpressure.tools.incidents.answers import (
     MAX_SERIES,
@@ -40,12 +40,12 @@ LARGEST_ANSWER_BYTES: Final = 24 << 20
 """Of JSON, unpacked; in memory it is several times as much, see `answers`."""
 LARGEST_REFUSAL_BYTES: Final = 64 << 10
 DEADLINE_SECONDS: Final = 120.0
-"""Of one exchange: the name, the connection, the request, head and body of the answer."""
+"""For one request: name lookup, connection, and the whole response."""
 CONNECT_SECONDS: Final = 10.0
 ATTEMPTS: Final = 4
 FIRST_WAIT_SECONDS: Final = 1.0
 LONGEST_WAIT_SECONDS: Final = 120.0
-"""However long a server wants to be left alone."""
+"""However long a server's Retry-After is."""
 
 MAX_WARNINGS: Final = 100
 _USED: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
@@ -53,9 +53,9 @@ _USED: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A Prometheus, and how to be let in. `headers` are sent with every request, `tls` is None for the system's CAs.
+    """A Prometheus and its credentials. `headers` are sent with every request, `tls` is None for the system's CAs.
 
-    Nothing of it is ever written down or shown but `url`.
+    Only `url` is ever stored or shown.
     """
 
     url: str
@@ -80,13 +80,13 @@ class Prometheus:
             headers={"User-Agent": "kvpressure", "Accept": "application/json", "Accept-Encoding": "gzip"},
             follow_redirects=False,
         )
-        # A loop for the deadline: only there does it hold for an exchange as a whole, however it drips in.
+        # A loop, because only asyncio has a deadline for a whole response, however slowly it comes.
         self._loop = asyncio.Runner()
         self.deadline_seconds = server.deadline_seconds
         self.received_bytes = 0
-        """Of answers, unpacked."""
+        """Of response bodies, decompressed."""
         self.warnings: dict[str, None] = {}
-        """The server's own, each once."""
+        """The server's warnings, each once."""
 
     def __enter__(self) -> Prometheus:
         return self
@@ -105,7 +105,7 @@ class Prometheus:
 
         Raises PrometheusError.
         """
-        # An instant query whose expression is a range selector is answered with what was stored.
+        # An instant query for a range selector returns the stored samples.
         parameters = {"query": f"{selector}[{max(1, round(seconds * 1000))}ms]", "time": f"{end:.3f}"}
         return self._series("/api/v1/query", parameters, "matrix")
 
@@ -124,7 +124,7 @@ class Prometheus:
         return [labels_of(one) for one in found if isinstance(one, dict)]
 
     def _listed(self, path: str, matchers: Sequence[str], start: float, end: float, *, post: bool) -> list[Any]:
-        """Return what a listing holds, which no server answers in pages: one that is cut at the limit is an error."""
+        """Return a listing, which no server splits into pages: one that is cut at the limit is an error."""
         parameters = {
             "match[]": list(matchers),
             "start": f"{start:.3f}",
@@ -146,7 +146,7 @@ class Prometheus:
             raise self._garbage(path, error) from error
 
     def _query(self, path: str, parameters: Mapping[str, Any], *, post: bool = True) -> tuple[Any, list[Samples]]:
-        """Return the data and the samples of an answer; repeated after a while where that may help."""
+        """Return the data and the samples of a response; the query is repeated after a while where that may help."""
         wait = FIRST_WAIT_SECONDS
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -178,7 +178,7 @@ class Prometheus:
         return self._data(body, path)
 
     async def _exchange(self, path: str, given: Mapping[str, Any], *, post: bool) -> tuple[int, str, bytes]:
-        """Status, Retry-After and body of one answer. TimeoutError where all of it is not there in time."""
+        """Return status, Retry-After and body of a response. Raises TimeoutError where it is not complete in time."""
         method, data, params = ("POST", given, None) if post else ("GET", None, given)
         url, headers = self._url + path, self._headers
         async with (
@@ -188,7 +188,7 @@ class Prometheus:
             return response.status_code, response.headers.get("Retry-After", ""), await self._body(response)
 
     async def _body(self, response: httpx2.Response) -> bytes:
-        """At most LARGEST_ANSWER_BYTES of it, unpacked: a kilobyte may stand for a megabyte."""
+        """Return at most LARGEST_ANSWER_BYTES of it, decompressed: a kilobyte may become a megabyte."""
         most = LARGEST_ANSWER_BYTES if response.status_code == 200 else LARGEST_REFUSAL_BYTES
         packed = response.headers.get("Content-Encoding", "").strip().lower() == "gzip"
         unpack = zlib.decompressobj(16 + zlib.MAX_WBITS) if packed else None
@@ -234,7 +234,7 @@ class Prometheus:
 
 
 def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> dict[str, Any]:
-    """Return a series with numbers for its times and values. Raises what a thing that is none raises."""
+    """Return a series with numbers for its times and values. Raises TypeError, ValueError etc. for anything else."""
     metric = labels_of(one.get("metric") or {})
     if kind == "vector":
         t, value = one["value"]
@@ -244,24 +244,16 @@ def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> di
 
 
 def _proxy(url: str) -> str:
-    """Return the proxy that the environment names for it, "" for none.
-
-    Raises PrometheusError for one that is not HTTP.
-    """
+    """Return the environment's proxy for a URL, "" for none. Raises PrometheusError unless it is an HTTP one."""
     parts = urlsplit(url)
-    if urllib.request.proxy_bypass_environment(parts.hostname or ""):  # type: ignore[attr-defined]
-        return ""
-    proxy = urllib.request.getproxies_environment().get(parts.scheme, "")
-    if proxy and not proxy.startswith(("http://", "https://")):
+    proxy = environment_proxy(parts.scheme, parts.hostname or "")
+    if not is_supported(proxy):
         raise PrometheusError("config", f"the proxy for {brief(parts.hostname)} is not an http or https proxy")
     return proxy
 
 
 def _base(url: str) -> str:
-    """Return the URL without what the API adds.
-
-    Raises PrometheusError for one that cannot be queried; credentials stay out.
-    """
+    """Return the URL without the API's path. Raises PrometheusError for one that cannot be queried."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

@@ -1,4 +1,4 @@
-"""Verdicts of one engine, oldest first, to its incidents, as the JSON that everything which shows them is made from.
+"""Verdicts of one engine, oldest first, to its incidents as JSON, from which every output is made.
 
 `model/schemas/incidents.schema.json` describes it; keys are only ever added within a version.
 """
@@ -15,25 +15,26 @@ from kvpressure.advice.desired import ReplicaReading, desired_replicas, most_rep
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import evidence_json, limits_json, missing_json
+from kvpressure.model.incident import Incident, Price
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
-from kvpressure.model.view import LOSING, EngineView, Incident, Price
-from kvpressure.tools.incidents.judged_alerts import Alarm, Fired, ours
+from kvpressure.model.view import LOSING, EngineView
+from kvpressure.tools.incidents.judged_alerts import LATE_SECONDS, Alarm, Fired, ours
 from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.words import COUNTED_RATIO
 
 BEFORE_SECONDS: Final = 900.0
-"""Of a picture, before the incident and after it."""
+"""The time that a picture shows before the incident."""
 
 PICTURE_SERIES: Final = ("running", "waiting", "kv_usage_ratio", "tokens_per_second")
 MAX_PICTURE_POINTS: Final = 180
 
 QUEUE_SECONDS: Final = 300.0
-"""A queue that began longer before the first verdict is not what the verdict is about."""
+"""A queue that began longer before the first verdict has another cause."""
 
 TOO_FEW: Final = "too_few_polls"
-"""At the begin of what is read: nothing is wrong with the engine's series."""
+"""The detail at the begin of a stretch, where nothing is wrong with the engine's series."""
 
 MAX_DOUBLINGS: Final = 10
 
@@ -49,9 +50,9 @@ class _Point:
 
 @dataclass(slots=True)
 class _Open:
-    """An incident that may go on. `began` is when its queue began, where that is known, else `named`, by a verdict.
+    """An incident that may go on. `began` is when its queue began, where that is known, else `named`: the verdict.
 
-    `last`, when the verdict named it last, is late; `queued`, when somebody last waited, is not.
+    `last` is the time of its last verdict, which comes late; `queued` that of the last waiting request.
     """
 
     began: float
@@ -70,12 +71,12 @@ class _Open:
 
     @property
     def goes_on(self) -> bool:
-        """Whether at its newest sample it is named, and somebody waits where anybody has."""
+        """Whether the newest sample still has its verdict, and, where requests have waited, a waiting request."""
         t = self.points[-1].t if self.points else self.last
         return t <= self.last and (self.queued is None or t <= self.queued)
 
     def over(self, step: float) -> float:
-        """Return when it was over: with its queue, at the sample after the last with one, else with its verdict."""
+        """Return when it ended: at the sample after the last one with a queue, else with its last verdict."""
         if self.queued is None or any(detail == "eviction" for _, detail in self.causes):
             return self.last
         return max(self.began, min(self.last, self.queued + step))
@@ -83,7 +84,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An incident, and the view that its advice is made from; `cost` orders those of one engine."""
+    """A finished incident, and the view that its advice is made from; `cost` orders the incidents of one engine."""
 
     incident: Json
     view: EngineView
@@ -92,7 +93,7 @@ class Ended:
 
 
 class Collector:
-    """Of one engine. Trouble that comes back within `incident_gap_seconds` is the same incident."""
+    """Collects one engine's incidents. Trouble that comes back within `incident_gap_seconds` is the same incident."""
 
     def __init__(self, labels: Mapping[str, str], limits: Thresholds, step: float) -> None:
         self._labels, self._limits, self._step = labels, limits, step
@@ -105,7 +106,7 @@ class Collector:
         """Seconds in which requests waited and the verdict was `unknown`, by its detail."""
 
     def add(self, view: EngineView, sample: EngineSample) -> Iterator[Ended]:
-        """Take the next verdict and what it was made from in; gives the incident that is over by then, if one is."""
+        """Add the next verdict and its sample; yields the incident that is over by then, if one is."""
         diagnosis, t = view.diagnosis, view.t
         if diagnosis is None:
             return
@@ -130,12 +131,12 @@ class Collector:
         self._before.append(point)
 
     def finish(self, *, ended: bool) -> Iterator[Ended]:
-        """Nothing more comes: `ended` says whether because the engine was gone, not because the time was."""
+        """Yield the open incident; `ended` says that the engine is gone, not just that the time is over."""
         if self._open is not None:
             yield self._ended(self._open, ended=ended or not self._open.goes_on)
 
     def _queue_began(self, t: float) -> float | None:
-        """Return when the queue of now began, by the samples before `t`; None where none did lately."""
+        """Return when the current queue began, by the samples before `t`; None where none began lately."""
         began = t
         for point in reversed(self._before):
             waiting = point.values[1]
@@ -147,11 +148,11 @@ class Collector:
         return None
 
     def silent_since(self, newest: float) -> bool:
-        """Whether the target answered at `newest` and showed this engine no more."""
+        """Whether the target's page at `newest` no longer had this engine."""
         return newest - self._t > self._limits.incident_gap_seconds
 
     def fired(self) -> list[Fired]:
-        """Ours, of the whole time."""
+        """Return the bundle's alerts that fired in the whole time, sorted by time."""
         return sorted((one for alarm in self._alarms for one in alarm.shown()), key=lambda one: one.at)
 
     def _trouble(self, open_: _Open, view: EngineView, diagnosis: Diagnosis, point: _Point) -> None:
@@ -160,7 +161,7 @@ class Collector:
         open_.causes[key] = open_.causes.get(key, 0.0) + seconds
         open_.confidence += diagnosis.confidence
         open_.judged += 1
-        # The newest of the surest: by then windows hold nothing but trouble.
+        # The newest of the most confident ones: by then windows contain nothing but the trouble.
         if key not in open_.best or diagnosis.confidence >= open_.best[key][1].confidence:
             open_.best[key] = view, diagnosis
         if view.incident is not None:
@@ -180,12 +181,12 @@ class Collector:
         self._keep(open_, point)
 
     def _desired(self, view: EngineView) -> float | None:
-        """How many replicas in this one's place would have served its whole demand; None where not known."""
+        """Return how many replicas in this one's place would have served its whole demand; None where not known."""
         demand = view.derived.get("demand_replicas")
         if not isinstance(demand, Mapping):
             return None
         demand_of = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
-        # One replica, and what could have been requested beside it in time.
+        # One replica, and those that an autoscaler could have added by then.
         began = view.t if self._open is None else self._open.began
         doubled = int(max(0.0, view.t - began) // self._limits.scaling_down_hold_seconds)
         most = 1
@@ -196,7 +197,7 @@ class Collector:
         return None if count is None else float(count)
 
     def _keep(self, open_: _Open, point: _Point) -> None:
-        """Points for the picture; a long incident is shown in coarser ones."""
+        """Add a point to the picture; that of a long incident is coarser."""
         if (point.values[1] or 0.0) >= 1:
             open_.queued = point.t
         open_.points.append(point)
@@ -204,7 +205,7 @@ class Collector:
             open_.points = open_.points[::2]
 
     def _values(self, t: float, sample: EngineSample) -> tuple[float | None, ...]:
-        """Values of PICTURE_SERIES; tokens as a rate since the sample before."""
+        """Return the values of PICTURE_SERIES; tokens as a rate since the sample before."""
         tokens, rate, gauges = sample.counters.get("generation_tokens"), None, sample.gauges
         if tokens is not None and self._tokens is not None:
             before, count = self._tokens
@@ -264,15 +265,14 @@ class Collector:
         return Ended(incident, view, seconds, lost or seconds)
 
 
-def fired_during(incident: Json, fired: list[Fired], late_seconds: float) -> list[Json]:
-    """Return those alerts that fired during the incident, or so shortly after."""
-    until = float("inf") if incident["ended"] is None else incident["ended"] + late_seconds
-    mine = (one for one in fired if one.at <= until and (one.ended is None or one.ended >= incident["began"]))
-    return [one.json() for one in sorted(mine, key=lambda one: (one.copied, one.at))]
+def fired_during(incident: Json, fired: list[Fired]) -> list[Json]:
+    """Return the alerts that fired during the incident, or shortly after it, sorted by time."""
+    until = float("inf") if incident["ended"] is None else incident["ended"] + LATE_SECONDS
+    return [one.json() for one in fired if one.at <= until and (one.ended is None or one.ended >= incident["began"])]
 
 
 def _picture(points: list[_Point]) -> Json:
-    """Return how an incident looked: unix seconds, and of each series its values, None where not known."""
+    """Return an incident's picture: unix seconds, and the values of each series, None where not known."""
     shown = points[:: max(1, -(-len(points) // MAX_PICTURE_POINTS))]
     series = {name: [_rounded(one.values[place], 4) for one in shown] for place, name in enumerate(PICTURE_SERIES)}
     return {"t": [one.t for one in shown], **series, "cause": [one.cause.value for one in shown]}
@@ -283,7 +283,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def priced(document: Json, gpus: int | None, price: Price | None) -> Json:
-    """Return the document with what was computed again in GPU-seconds, and in money, as far as both are given."""
+    """Return the document with the recomputed tokens' cost in GPU-seconds and money, as far as both are given."""
     return {**document, "incidents": [_priced(one, gpus, price) for one in document["incidents"]]}
 
 

@@ -1,10 +1,9 @@
-"""Which engines a Prometheus knows of, and the cheap first pass: where in a month they can have an incident.
+"""The engines that a Prometheus has series of, and the cheap first pass: where in a month they may have an incident.
 
-Of an engine: how often it was scraped, and by which names there are its series. The pass is computed by the server
-itself: every cause under which an engine loses throughput shows at least one of these while it holds, and healthy
-engines seldom do (decision 0350): requests wait in a good part of the scrapes of minutes; requests are preempted again
-and again; requests are refused; requests run and no token, of prompts or answers, moves; requests spend long outside
-the engine. What shows none of them is not read sample by sample.
+The server computes the pass. Every cause under which an engine loses throughput shows at least one of these, and
+healthy engines seldom do (decision 0350): requests wait in a good part of the scrapes of minutes; requests are
+preempted again and again; requests are refused; requests run without prompt or generated tokens; requests spend long
+outside the engine. Only stretches that show one of them are read sample by sample.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ PROBE_SECONDS: Final = 600.0
 MAX_PROBES: Final = 100
 MAX_TARGETS: Final = 10_000
 MAX_LABELLINGS: Final = 200
-"""Sets of label names, each compared with each: nobody relabels more often."""
+"""Sets of label names, each compared with each; far more than relabelling produces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """A target, the name of what it runs, and the seconds between two of its scrapes."""
+    """A target, the name of its runtime, and its scrape interval."""
 
     target: Target
     runtime: str
     interval: float
     lacks: tuple[str, ...] = ()
-    """Labels that another target has beside all of these: the same, perhaps, once it was relabelled."""
+    """Labels that another target has besides all of these: perhaps the same target, relabelled."""
 
     engines: frozenset[tuple[str, str]] | None = None
-    """Model and rank of those that were selected, where a selector chooses among the engines of a page."""
+    """Model and rank of the selected engines, where a selector chooses among the engines of a page."""
 
     @property
     def table(self) -> Table:
-        """How what it runs is read."""
+        """The runtime's series."""
         return named(self.runtime).table
 
 
 def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Spelled]:
-    """Return the runtimes' names that the Prometheus has. Raises PrometheusError, also where it has none of them."""
+    """Return the runtimes' series names that the Prometheus has. Raises PrometheusError, also without any of them."""
     known = all_names(TABLES)
     present = server.label_values("__name__", [selection.and_also(one_of(known))], span.start, span.end)
     found = spelled(TABLES, known.intersection(present))
@@ -66,7 +65,7 @@ def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Sp
 
 
 def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: Span) -> list[Discovered]:
-    """Every target of one spelling, by name. Raises PrometheusError."""
+    """Return the targets of one spelling, by name. Raises PrometheusError."""
     running = one.named("running")
     expr = f"count_over_time({running}{selection.and_also()}[{PROBE_SECONDS:.0f}s])"
     step = max(PROBE_SECONDS, span.seconds / MAX_PROBES // 60 * 60)
@@ -88,7 +87,7 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
         most.setdefault(target_of_labels(labels), 0.0)
     if len(most) > MAX_TARGETS:
         text = f"the Prometheus knows of {len(most):,} engines' pages in that time, more than the {MAX_TARGETS:,} that"
-        raise PrometheusError("too_many", f"{text} are looked at in one go; narrow --selector, --cluster or --since")
+        raise PrometheusError("too_many", f"{text} are read at once; narrow --selector, --cluster or --since")
     usual = sorted(PROBE_SECONDS / count for count in most.values() if count) or [PROBE_SECONDS]
     middle = usual[len(usual) // 2]
     without = lacking(most)
@@ -106,29 +105,26 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
 
 
 def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
-    """Return what distinguishes a target from those that have all its labels, and more.
-
-    An engine that was relabelled in between.
-    """
+    """Return the labels that targets lack and others with all their labels have: perhaps the same ones, relabelled."""
     by_names: dict[tuple[str, ...], list[Target]] = {}
     for target in targets:
         by_names.setdefault(tuple(name for name, _ in target.labels), []).append(target)
     found: dict[Target, tuple[str, ...]] = {}
     if len(by_names) > MAX_LABELLINGS:
         return found
-    for fewer, its in by_names.items():
+    for fewer, own in by_names.items():
         for more, others in by_names.items():
             if set(fewer) < set(more):
                 same = {tuple(pair for pair in other.labels if pair[0] in fewer) for other in others}
                 extra = set(more) - set(fewer)
-                for target in its:
+                for target in own:
                     if target.labels in same:
                         found[target] = tuple(sorted({*found.get(target, ()), *extra}))
     return found
 
 
 def slowest(targets: Sequence[Discovered], longest: float) -> float:
-    """Seconds between two scrapes of the target that is scraped least often, of those that can be judged at all."""
+    """Return the longest scrape interval of the targets, of those that are short enough to judge."""
     return max((one.interval for one in targets if one.interval <= longest), default=longest)
 
 
@@ -137,18 +133,18 @@ SHORTEST_SECONDS: Final = 120.0
 
 QUEUE_STEP: Final = 300.0
 QUEUE_WINDOW: Final = 420.0
-"""One of the windows, a step apart, holds the whole of an incident of SHORTEST_SECONDS."""
+"""One of the windows, a step apart, covers the whole of an incident of SHORTEST_SECONDS."""
 
 FINE_STEP: Final = 60.0
 SLACK: Final = 0.7
-"""A screen lets through what is so much less than what a verdict needs: it must not miss what that would find."""
+"""A screen's bounds are so much lower than a verdict's: it must not miss what a verdict would find."""
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """One question: an expression that has a value exactly where a stretch may hold an incident.
+    """An expression that has a value exactly where a stretch may have an incident.
 
-    `looks_back` is how many seconds before each value it speaks of.
+    `looks_back` is how many seconds before its time a value covers.
     """
 
     name: str
@@ -159,7 +155,7 @@ class Screen:
 
 
 def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limits: Thresholds) -> list[Screen]:
-    """Return the questions for the series in one spelling, which are scraped every `scrape_seconds` at most."""
+    """Return the screens for the series in one spelling, which are scraped at least every `scrape_seconds`."""
 
     def chosen(name: str, window: float) -> str:
         return f"{name}{selection.and_also()}[{window:.0f}s]"
@@ -170,7 +166,7 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     coarse = (QUEUE_STEP, queue_window, 7 * DAY_SECONDS)
     fine = (FINE_STEP, window, DAY_SECONDS)
     found: list[Screen] = []
-    # A queue that is there at one scrape, however long, is not enough.
+    # A queue at one scrape, however long, is not enough.
     share = queued_share(limits, queue_window)
     if waiting := named("waiting"):
         expr = f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0"
@@ -186,7 +182,7 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
         if (name := named(signal))
     ]
     if still and (running := named("running")):
-        # On a page of several processes these may come with other labels: then it is the target's own sum that counts.
+        # On a page of several processes labels may differ: then only their sums would match.
         runs = f"min_over_time({chosen(running, window)}) >= 1"
         found.append(Screen("standstill", " and ".join((runs, *still)), *fine))
     if (outside := _outside(spelled, chosen, window, limits)) is not None:
@@ -195,12 +191,12 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
 
 
 def queued_share(limits: Thresholds, window: float) -> float:
-    """Return the share of a window's polls in which somebody waits at least, where an incident is in it."""
+    """Return the least share of a window's polls with a waiting request, where an incident is in it."""
     return SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / window
 
 
 def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: float, limits: Thresholds) -> str | None:
-    """Mean seconds of a request outside the engine, by the sums and counts that the verdict uses too."""
+    """Return the expression for requests that spend long outside the engine, by the series that the verdict uses."""
 
     def grew(signal: str, suffix: str = "") -> str | None:
         name = spelled.named(signal, suffix=suffix)
@@ -216,11 +212,11 @@ def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: floa
 
 
 def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> ScreenRows:
-    """Where one screen has a value in a page, by the labels of targets. Raises PrometheusError."""
+    """Return where one screen has a value in a page, by the labels of targets. Raises PrometheusError."""
     found: dict[Target, list[Span]] = {}
 
     def query(span: Span) -> Series:
-        # The last step is queried although it is not over: what began within it is going on now.
+        # With the last step, which is not over: trouble that began in it still goes on.
         steps = math.ceil(round((span.end - span.start) / screen.step, 6))
         return server.range(screen.expr, span.start, span.start + steps * screen.step, screen.step)
 
@@ -229,13 +225,10 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
             spans = [Span(t - screen.looks_back, t) for t, _ in one.get("values", ())]
             target = target_of(one.get("metric", {}), spelled.table)
             found[target] = joined([*found.get(target, ()), *spans], screen.step)
-    return [(list(target.labels), [(span.start, span.end) for span in its]) for target, its in found.items()]
+    return [(list(target.labels), [(span.start, span.end) for span in spans]) for target, spans in found.items()]
 
 
 def stretches(spans: Sequence[Span], whole: Span, lead_seconds: float, tail_seconds: float) -> list[Span]:
-    """Return what is read sample by sample.
-
-    With time before, for what is healthy, and after it, for the end to show.
-    """
+    """Return the stretches to read sample by sample, with time before for the baselines, and after for the end."""
     wide = [Span(max(whole.start, one.start - lead_seconds), min(whole.end, one.end + tail_seconds)) for one in spans]
     return joined([one for one in wide if one.seconds > 0], tail_seconds)

@@ -1,8 +1,7 @@
-"""A look back as one HTML file, in which nothing is loaded from anywhere and nothing runs, and as Markdown.
+"""A look back as one HTML file without scripts or external resources, and as Markdown.
 
-Pictures of the first are lines over time with the trouble shaded, as SVG whose text is escaped. The second has one
-section an incident, what a post-mortem starts from. Names of engines come from outside: what Markdown would take for
-more than text is escaped.
+The HTML has charts over time with the trouble shaded, as SVG; the Markdown one section for each incident, the start of
+a post-mortem. Names of engines are not trusted: they are escaped in both.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def as_html(document: Json) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Texts without what moves a cursor or turns text around; markup stays.
+        # Texts lose control and bidirectional characters; markup stays.
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
     return environment.get_template("incidents.html.j2").render(
@@ -63,7 +62,7 @@ def as_html(document: Json) -> str:
 
 
 def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
-    """Title, legend and picture of what is known of one incident; `number` makes their ids unique."""
+    """Yield title, legend and SVG of the charts of one incident; `number` makes their ids unique."""
     picture = incident["picture"]
     if picture is None or len(picture["t"]) < 2:
         return
@@ -79,7 +78,7 @@ def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
 
 
 def timeline(document: Json) -> Markup:
-    """Every incident as a bar on the row of its engine, over the whole time that was looked at."""
+    """Return every incident as a bar on the row of its engine, over the whole time."""
     incidents = document["incidents"][:MAX_ON_TIMELINE]
     rows = {engine: row for row, engine in enumerate(dict.fromkeys(map(engine_of, incidents)))}
     length = max(1.0, document["until"] - document["since"])
@@ -113,7 +112,7 @@ def _svg(ident: str, text: str, picture: Json, lines: Sequence[Sequence[float]],
 
 
 def _shades(places: Sequence[float], causes: Sequence[str]) -> Iterator[Markup]:
-    """Return the times of trouble, in the colours of their causes."""
+    """Yield the times of trouble, in the colours of their causes."""
     begin = 0
     for index in range(1, len(causes) + 1):
         if index < len(causes) and causes[index] == causes[begin]:
@@ -139,7 +138,7 @@ _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 
 
 def plain(text: object) -> str:
-    r"""Text in one line that means nothing to Markdown.
+    r"""Return text in one line, escaped for Markdown.
 
     >>> print(plain("a|b <i>"))
     a\|b \<i\>
@@ -148,7 +147,7 @@ def plain(text: object) -> str:
 
 
 def fenced(lines: list[str]) -> Iterator[str]:
-    """Shell lines as they are."""
+    """Yield shell lines as a code block."""
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     yield from (f"{fence}sh", *map(clean, lines), fence)

@@ -1,4 +1,4 @@
-"""Targets' stretches through the pipeline, here or in processes beside each other: pages in, incidents out as JSON."""
+"""The pages of targets' stretches through the pipeline to incidents as JSON, in this process or in several."""
 
 from __future__ import annotations
 
@@ -41,16 +41,13 @@ LATE_FACTOR: Final = 1.25
 """Scrapes come a little late, and some not at all."""
 
 STEP_FACTOR: Final = 1.5
-"""Between stretches: a difference that is no lost scrape. What was healthy is learned again then."""
+"""Between stretches: a larger difference is not a lost scrape; the healthy baselines are learned again then."""
 
 SURE_PAGES: Final = 4
-"""Of a stretch, that another interval shows in: between fewer, scrapes may have been lost."""
+"""With fewer pages in a stretch, a longer interval may be lost scrapes."""
 
 LATE_INTERVALS: Final = 3
-"""Between samples, that a verdict comes after the trouble at most: reported ones are so much shorter than they were."""
-
-LATE_SECONDS: Final = 300.0
-"""An alert that fires so shortly after an incident fires because of it."""
+"""A verdict comes at most so many samples after the trouble: incidents come out as much shorter than they were."""
 
 SHORTEST_STEP_SECONDS: Final = 15.0
 LONGEST_STEP_SECONDS: Final = 60.0
@@ -61,8 +58,8 @@ WINDOW_INTERVALS: Final = 12
 SHAPE_INTERVALS: Final = 20
 LOST_INTERVALS: Final = 2.5
 SELDOM_STEP_SECONDS: Final = 25.0
-"""From here on one poll speaks of half a minute or more: a cause need not hold for another, and a preemption now and
-then shows in as many of so long intervals as a sustained one does in short ones."""
+"""From here on one poll covers about half a minute: a cause need not last for another, and occasional preemptions are
+in as many long intervals as sustained ones are in short ones."""
 
 
 def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresholds]:
@@ -90,11 +87,11 @@ def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresh
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One target to follow: what a worker needs to know.
+    """One target to follow, as a worker process gets it.
 
-    `stretches` say whether they reach to the end of the time looked at. `step` is None for as often as it was scraped,
-    `declared` None where its limits are unknown, `pool` None of an engine that is behind no gateway, `role` and
-    `gpus`, which selects their series, "" where the Prometheus has none.
+    Each of the `stretches` says whether it reaches the end of the question's time. `step` is None for the scrape
+    interval, `declared` None where the limits are unknown, `pool` None without a gateway, `role` and `gpus`, which
+    selects their series, "" where the Prometheus has none.
     """
 
     server: Server
@@ -110,13 +107,13 @@ class Task:
 
     @property
     def key(self) -> Key:
-        """Under which it is remembered that it is done."""
+        """The key in the journal."""
         return "target", self.discovered.runtime, *itertools.chain.from_iterable(self.discovered.target.labels)
 
 
 @dataclass(slots=True)
 class Follower:
-    """One target, stretch after stretch; what is healthy for its engines is remembered between them."""
+    """One target, stretch after stretch; the baselines of its engines are kept between them."""
 
     discovered: Discovered
     step: float
@@ -149,7 +146,7 @@ class Follower:
         )
 
     def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = (), gpus: GpuReport | None = None) -> None:
-        """Take the next page in, what gateways reported then, and the engine's GPUs."""
+        """Process the next page, with what gateways reported then and the engine's GPUs."""
         self._newest = page.t
         if gpus is not None:
             self._pipeline.on_gpus(GPU_EXPORTER, gpus)
@@ -166,16 +163,13 @@ class Follower:
         self._pipeline.expire(page.t)
 
     def stretch_ends(self, *, last: bool) -> None:
-        """Note that the next page is of a later stretch.
-
-        With `last` this one reached to the end of the time looked at.
-        """
+        """Record that the next page is of a later stretch; with `last` this one reached the end of the time."""
         for key, collector in self._collectors.items():
             over = not last or collector.silent_since(self._newest)
             self._ended.setdefault(key, []).extend(collector.finish(ended=over))
 
     def incidents(self) -> Iterator[Json]:
-        """Those that were long enough, with what would have fired and what would have helped."""
+        """Yield the incidents that were long enough, with the alerts that fired and the advice."""
         least = max(self.step, self.shortest_seconds - LATE_INTERVALS * self.step)
         for key, ended in self._ended.items():
             fired = self._collectors[key].fired()
@@ -183,10 +177,10 @@ class Follower:
             costly = sorted(long, key=lambda one: -one.cost)[:MAX_PREDICTED]
             for one in long:
                 actions = self._advice(one.view if one in costly else replace(one.view, observed=None))
-                yield {**one.incident, "fired": fired_during(one.incident, fired, LATE_SECONDS), "actions": actions}
+                yield {**one.incident, "fired": fired_during(one.incident, fired), "actions": actions}
 
     def unjudged(self) -> Iterator[Json]:
-        """Where requests waited for long, and nothing showed why."""
+        """Yield where requests waited for long without a known cause."""
         for key, collector in self._collectors.items():
             for detail, seconds in collector.unjudged.items():
                 if seconds >= self.shortest_seconds:
@@ -238,7 +232,7 @@ def follow(server: Prometheus, task: Task) -> Json:
                 follower.stretch_ends(last=last)
     firsts = [era[0] for era in eras]
     found = [[one for era in eras for one in era[place].incidents()] for place in range(len(task.settings))]
-    incidents, *others = [sorted(its, key=lambda one: one["began"]) for its in found]
+    incidents, *others = [sorted(listed, key=lambda one: one["began"]) for listed in found]
     return {
         "incidents": incidents,
         "others": others,
@@ -250,7 +244,7 @@ def follow(server: Prometheus, task: Task) -> Json:
 
 
 def _another(step: float, before: float) -> bool:
-    """Whether somebody has changed how often is scraped: windows that are made for the one fail with the other."""
+    """Whether the scrape interval was changed: windows made for one do not suit the other."""
     return max(step, before) > STEP_FACTOR * min(step, before)
 
 
@@ -261,7 +255,7 @@ def work(task: Task) -> Json:
 
 
 def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
-    """In `workers` processes; the longest first, so that none is left alone at the end. Raises PrometheusError."""
+    """Run tasks in `workers` processes, the longest first, so that all end together. Raises PrometheusError."""
     longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
@@ -279,7 +273,7 @@ def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, J
         text = "a process that read was killed, perhaps for want of memory; give fewer --workers"
         raise PrometheusError("killed", text) from error
     finally:
-        if not over:  # nobody waits for what the others read
+        if not over:
             for process in set(multiprocessing.active_children()) - before:
                 process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -1,6 +1,6 @@
-"""Queues of gateways that a Prometheus has, put to the engines behind them as a running exporter does.
+"""Queues of gateways in a Prometheus, attributed to the engines behind them as a running exporter does.
 
-A gateway's thresholds are in none of its series: its defaults are taken.
+A gateway's thresholds are in none of its series: its defaults are assumed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages, 
 
 STEP_SECONDS: Final = 15.0
 PAGE_SECONDS: Final = 21_600.0
-"""Of one answer about a pool; six hours are 1,440 values of a signal."""
+"""Of one query about a pool; six hours are 1,440 values of a signal."""
 WAITED_SECONDS: Final = 120.0
-"""Requests that left the queue in that time count for how long it takes: four scrapes of the slowest that are usual."""
+"""The queue time is that of requests that left the queue in so long: four scrapes at the longest usual interval."""
 MAX_POOLS: Final = 256
-"""That are looked at; more than that in one Prometheus are no pools of engines."""
+"""More than that in one Prometheus are not pools of engines."""
 
 _QUEUE: Final = next(row for row in ROWS if row.signal == "queue_requests")
 _OF_DYNAMO: Final = next(row for row in DYNAMO if row.signal == "queue_requests")
@@ -45,7 +45,7 @@ _QUEUES: Final = (*_QUEUE.names, *_OF_DYNAMO.names)
 class Pool:
     """A pool of engines behind a gateway: the labels of the gateway's target, and the name of the pool, "" without one.
 
-    `pods` are those that the gateway listed, `engine_count` the targets that are taken to be behind it.
+    `pods` are those that the gateway listed, `engine_count` the number of targets that are assumed to be behind it.
     """
 
     cluster: str
@@ -58,13 +58,13 @@ class Pool:
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The name in reports."""
         return "/".join(filter(None, (self.cluster, self.namespace, self.name or self.job or "unnamed")))
 
     def expr(self, row: GatewayRow, over: str = "{}") -> str:
-        """Return the expression of a signal: series of the first spelling that is there, copies counted once.
+        """Return the expression of a signal: series of the first spelling that exists, each replica's counted once.
 
-        `over` is what is made of each series, such as `rate({}[1m])`.
+        `over` is applied to each series, such as `rate({}[1m])`.
         """
         own = {"cluster": self.cluster, "namespace": self.namespace, "job": self.job}
         own |= {row.pool_label: self.name} if self.name or row.pool_label != "name" else {}
@@ -86,7 +86,7 @@ def pools_there(server: Prometheus, span: Span) -> list[Pool]:
         row = _QUEUE if by_load else _OF_DYNAMO
         where = (labels.get("cluster", ""), labels.get("namespace", ""))
         pool = Pool(*where, labels.get("job", ""), labels.get(row.pool_label, ""), by_load)
-        # Of one pool that two jobs scrape, one is enough.
+        # Where two jobs scrape one pool, one of them is enough.
         known = found.setdefault((*where, pool.name), pool)
         if pool.job < known.job:
             found[*where, pool.name] = pool
@@ -107,16 +107,16 @@ def behind(pools: Sequence[Pool], targets: Iterable[Target]) -> dict[Target, Poo
         near = [pool for pool in pools if _may_have(pool, target)]
         listed = [pool for pool in near if target.pod and target.pod in pool.pods]
         alone = [pool for pool in near if not (pool.pods and target.pod)] if len(near) == 1 else []
-        if its := listed or alone:
-            found[target] = its[0]
-    counts = {pool: sum(its is pool for its in found.values()) for pool in found.values()}
+        if candidates := listed or alone:
+            found[target] = candidates[0]
+    counts = {pool: sum(own is pool for own in found.values()) for pool in found.values()}
     return {target: replace(pool, engine_count=counts[pool]) for target, pool in found.items()}
 
 
 def _may_have(pool: Pool, target: Target) -> bool:
-    """Return whether a target is where the gateway is: in its cluster and namespace, as far as both have one."""
+    """Return whether a target is in the gateway's cluster and namespace, as far as both have one."""
     pairs = ((pool.cluster, target.get("cluster")), (pool.namespace, target.namespace))
-    return all(not mine or not its or mine == its for mine, its in pairs)
+    return all(not one or not other or one == other for one, other in pairs)
 
 
 def queued(server: Prometheus, pool: Pool, limits: Thresholds, page: Span) -> list[Span]:
@@ -130,7 +130,7 @@ def queued(server: Prometheus, pool: Pool, limits: Thresholds, page: Span) -> li
 
 
 class Queue:
-    """What one pool's gateway reported, read some hours at a time as moments go forward."""
+    """The reports of one pool's gateway, read some hours at a time as time goes on."""
 
     def __init__(self, server: Prometheus, pool: Pool, target: str) -> None:
         self._server, self._pool, self._target = server, pool, target
@@ -141,7 +141,7 @@ class Queue:
         """Return the report at a moment; none where it reported no queue then. Raises PrometheusError."""
         if not self._page.start <= t < self._page.end:
             self._page = Span(t, t + PAGE_SECONDS)
-            self._values = {signal: self._read(expr) for signal, expr in self._exprs().items()}
+            self._values = {signal: self._query(expr) for signal, expr in self._exprs().items()}
         step = round((t - self._page.start) / STEP_SECONDS)
         now = {signal: values[step] for signal, values in self._values.items() if step in values}
         if "queue_requests" not in now:
@@ -174,7 +174,7 @@ class Queue:
             found["queue_seconds"] = "({}) / (({}) >= 1)".format(*parts)
         return found
 
-    def _read(self, expr: str) -> dict[int, float]:
+    def _query(self, expr: str) -> dict[int, float]:
         found: dict[int, float] = {}
         for page in pages(self._page, STEP_SECONDS, DAY_SECONDS):
             for one in ranged(self._server, expr, page, STEP_SECONDS):

@@ -1,15 +1,16 @@
-"""What a look back has finished so far, a line for each piece, so that one that broke off goes on where it was.
+"""The finished pieces of a look back, a line for each, so that `--resume` continues one that was interrupted.
 
-A line is a digest, the key and the value as JSON, with tabs between. Each digest covers the one before: a line that was
-changed, left out or put elsewhere is noticed, and the file refused. Only a last line that was cut is left out, which is
-how a look back breaks off. The first line is the question; a file of another question is refused too. One process
-at a time writes. Values are read when they are needed, within bounds. Digests show damage: what stands in a file
-that somebody else wrote is no more trusted than an answer is, so each kind of piece has what reads it.
+A line is a digest, the key and the value as JSON, with tabs between. Each digest covers the one before: a file in which
+a line was changed, removed or moved is refused, and a last line that was cut, as an interruption leaves it, is ignored.
+The first line is the question; a file of another question is refused too. One process at a time writes. Values are read
+when they are needed, within bounds. Digests show damage only: a value is trusted no more than a server's answer, so
+every kind of piece has a reader that checks it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ from kvpressure.tools.incidents.names import Json
 VERSION: Final = 2
 LARGEST_BYTES: Final = 64 << 20
 LONGEST_LINE_BYTES: Final = 8 << 20
-"""A month of one engine that is in trouble again and again; what is longer is queried again instead."""
+"""A month of one engine with trouble again and again; a longer piece is not stored but queried again."""
 
 QUESTION: Final = ("question",)
 OTHER: Final = "give another --resume file, or delete it"
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 
 class Journal:
-    """Finished pieces by key. Without a path nothing is kept. Use it as a context manager."""
+    """Finished pieces by key. Without a path nothing is stored. Use it as a context manager."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -49,7 +50,7 @@ class Journal:
         self._done: dict[bytes, bytes] = {}
         self._digest, self._good_bytes, self._read_bytes = b"", 0, 0
         self.full = False
-        """Whether something was too much for the file, and will be queried again."""
+        """Whether something was too large for the file, and will be queried again."""
         self.question: dict[str, Any] | None = None
         if path is not None and os.path.lexists(path):
             self._load(path)
@@ -59,7 +60,7 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            # What could not be written is tried once more as it closes; that it was not is said already.
+            # Closing writes what could not be written before, which was reported then.
             with suppress(OSError):
                 self._file.close()
 
@@ -71,7 +72,7 @@ class Journal:
             differ = sorted(key for key in {*question, *self.question} if question.get(key) != self.question.get(key))
             raise _refused(f"{brief(self._path)} is of another question ({brief(', '.join(differ))}); {OTHER}")
         try:
-            # What is in it names engines: for its owner alone.
+            # Readable for its owner alone, because it names engines.
             descriptor = open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._file = os.fdopen(descriptor, "ab")
             self._alone(descriptor)
@@ -82,7 +83,7 @@ class Journal:
             self.finish(QUESTION, {"version": VERSION, "question": dict(question)})
 
     def done(self, key: Key, kind: Callable[[Any], T]) -> T | None:
-        """Return what a piece came to, as `kind` makes it of JSON; None where it is not finished.
+        """Return the value of a piece, as `kind` makes it of JSON; None where it is not finished.
 
         Raises PrometheusError where `kind` raises ValueError: then this version did not write it.
         """
@@ -92,14 +93,11 @@ class Journal:
         try:
             return kind(read_json(text))
         except ValueError as error:
-            what = f"{brief(self._path)}: what it remembers of {brief(key[0])} is damaged ({brief(error)}); {OTHER}"
+            what = f"{brief(self._path)}: its record of {brief(key[0])} is damaged ({brief(error)}); {OTHER}"
             raise _refused(what) from error
 
     def finish(self, key: Key, value: Any) -> None:
-        """Note that a piece is finished.
-
-        Raises PrometheusError where the file cannot be written, such as on a full disk.
-        """
+        """Record a finished piece. Raises PrometheusError where the file cannot be written, such as on a full disk."""
         if self._file is None:
             return
         name, text = _json(key), _json(value)
@@ -124,7 +122,7 @@ class Journal:
             why = "wait for it, or give another --resume file"
             raise _refused(f"another process is writing {brief(self._path)}; {why}") from error
         except OSError:
-            pass  # a file system that knows no locks
+            pass  # a file system without locks
         if os.fstat(descriptor).st_size != self._read_bytes:
             raise _refused(f"another process wrote {brief(self._path)} just now; run this again")
 
@@ -168,7 +166,7 @@ def _first(found: Any) -> dict[str, Any]:
     question: dict[str, Any] = found["question"]
     begin, end = question.get("since"), question.get("until")
     if type(begin) not in (int, float) or type(end) not in (int, float) or not 0 <= begin < end:  # type: ignore[operator]
-        raise ValueError("its time is none")
+        raise ValueError("its time is invalid")
     return question
 
 
@@ -202,7 +200,7 @@ ReportedRows = list[tuple[dict[_Text, _Text], list[tuple[_Time, _Time, Annotated
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Return what gives values of a kind, and raises ValueError for others."""
+    """Return a function that returns values of a kind, and raises ValueError for others."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def read(value: Any) -> Any:
@@ -210,14 +208,14 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
             return adapter.validate_python(value)
         except ValidationError as error:
             place = "".join(f"[{part}]" for part in error.errors(include_url=False)[0]["loc"] if isinstance(part, int))
-            raise ValueError(f"it{place} is not what belongs there") from None
+            raise ValueError(f"it{place} is of another kind") from None
 
     return read
 
 
 read_screen: Final[Callable[[Any], ScreenRows]] = _reader(ScreenRows)
 read_rule: Final[Callable[[Any], RuleRows]] = _reader(RuleRows)
-read_told: Final[Callable[[Any], ReportedRows]] = _reader(ReportedRows)
+read_reported: Final[Callable[[Any], ReportedRows]] = _reader(ReportedRows)
 read_warnings: Final[Callable[[Any], list[str]]] = _reader(Annotated[list[_Warning], Field(max_length=1000)])
 
 _INCIDENTS: Final = {"type": "array", "items": {"$ref": "#/$defs/incident"}}
@@ -237,16 +235,15 @@ _CAUSES: Final = frozenset(cause.value for cause in Cause)
 
 
 def read_target(settings: int) -> Callable[[Any], Json]:
-    """Return what reads the outcome of one target, judged by so many settings of thresholds."""
+    """Return a reader for the outcome of one target, judged by so many settings of thresholds."""
 
     def read(value: Any) -> Json:
         if why := misfit(_TARGET, value, SCHEMA["$defs"]):
             raise ValueError(why)
         if len(value["others"]) != settings - 1:
             raise ValueError("it was judged by another number of thresholds")
-        for its in (value["incidents"], *value["others"]):
-            for one in its:
-                _check_incident(one)
+        for incident in itertools.chain(value["incidents"], *value["others"]):
+            _check_incident(incident)
         found: Json = value
         return found
 
@@ -259,7 +256,7 @@ def _check_incident(incident: Json) -> None:
     if picture is not None and len({len(values) for values in picture.values()}) != 1:
         raise ValueError("a picture's series differ in length")
     if not _CAUSES.issuperset(incident["causes"]) or incident["cause"] not in incident["causes"]:
-        raise ValueError("its causes are none")
+        raise ValueError("its causes are unknown")
     times = [incident["began"], incident["seconds"], *([] if incident["ended"] is None else [incident["ended"]])]
     if not all(abs(t) <= MAX_SECONDS for t in times):
-        raise ValueError("a time is none")
+        raise ValueError("a time is invalid")

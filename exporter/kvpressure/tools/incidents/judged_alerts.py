@@ -1,15 +1,14 @@
-"""Which alerts would have fired: ours, judged from the verdicts, and those that people copy from one another.
+"""Which alerts would have fired: the bundle's, judged from the verdicts, and the rules that people copy.
 
-Windows and shares of ours are those of `rules/alerts`; a test compares them with what the bundle renders. The copied
-ones are on vLLM's own series: one list for the benchmark and for what `incidents` says would have fired, which the
-Prometheus itself evaluates.
+The bundle's windows and shares are those of `rules/alerts`; a test compares them with what the bundle renders. The
+copied rules are on vLLM's own series, and the Prometheus evaluates them; the benchmark uses the same list.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,18 +17,22 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.verdict import Diagnosis
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.journal import RuleRows
-from kvpressure.tools.incidents.names import EngineName, Json, Selection, Spelled, target_of
+from kvpressure.tools.incidents.names import EngineName, Json, Selection, Spelled, engine_of, target_of
 from kvpressure.tools.incidents.paging import Span, joined, ranged
 
 CACHE_TOO_SMALL: Final = "KVPressureCacheTooSmall"
+
+LATE_SECONDS: Final = 300.0
+"""An alert that fires so shortly after an incident fires because of it."""
+
 Holds = Callable[[Diagnosis], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """An alert that would have fired: from `at` to `ended` (unix seconds; None while it still did at the end).
+    """An alert that would have fired: from `at` to `ended` (unix seconds; None where it still did at the end).
 
-    `copied` ones are those that people copy, evaluated by the Prometheus itself; ours are judged from the verdicts.
+    `copied` says that it is one of the rules that people copy, and not one of the bundle's.
     """
 
     rule: str
@@ -39,7 +42,7 @@ class Fired:
     copied: bool = False
 
     def json(self) -> Json:
-        """Return it as an incident has it under `fired`."""
+        """Return the entry under `fired` of an incident."""
         by = "copied" if self.copied else "kvpressure"
         return {"rule": self.rule, "by": by, "severity": self.severity or None, "at": self.at, "ended": self.ended}
 
@@ -48,7 +51,7 @@ class Fired:
 class Judged:
     """An alert: fires once `holds` was true in the share of the last `window_seconds` for `for_seconds`.
 
-    `at_once` fires without a window, as the page does where one scrape is plain.
+    `at_once` fires without a window, as the alert that pages does where one scrape is enough.
     """
 
     name: str
@@ -64,12 +67,12 @@ class Judged:
 
 
 def _of_cause(alert: str) -> Holds:
-    """Whether the verdict's cause is the one that the alert is of."""
+    """Return a test for verdicts whose cause has this alert."""
     return lambda diagnosis: CATALOGUE[diagnosis.cause].alert == alert
 
 
 def _shows(*symptoms: str) -> Holds:
-    """Whether one of these symptoms is there."""
+    """Return a test for verdicts with one of these symptoms."""
 
     def holds(diagnosis: Diagnosis) -> bool:
         shown = map(diagnosis.symptoms.get, symptoms)
@@ -83,7 +86,7 @@ def _plain(diagnosis: Diagnosis) -> bool:
 
 
 def ours(limits: Thresholds) -> tuple[Judged, ...]:
-    """Return the alerts that one engine's verdicts decide: no other replicas, no GPUs and no logs."""
+    """Return the bundle's alerts that one engine's verdicts decide: without other replicas, GPUs and logs."""
     often = limits.alert_symptom_min_ratio
     ten = (600.0, limits.alert_cause_min_ratio, 300.0, 600.0)
     stuck, deferred, host = "KVPressureEngineStuck", "KVPressureEngineDeferred", "KVPressureEngineHostBound"
@@ -110,7 +113,7 @@ class Alarm:
         self._last_true = float("-inf")
 
     def add(self, t: float, diagnosis: Diagnosis) -> None:
-        """Take the next verdict in."""
+        """Add the next verdict."""
         rule = self.rule
         if self._window and t - self._window[-1][0] > max(rule.window_seconds, rule.keep_seconds):
             self.close(self._window[-1][0])
@@ -119,7 +122,7 @@ class Alarm:
         self._window.append((t, rule.holds(diagnosis)))
         while self._window[0][0] <= t - rule.window_seconds:
             self._window.popleft()
-        share = sum(fired for _, fired in self._window) / len(self._window)
+        share = sum(true for _, true in self._window) / len(self._window)
         enough = share > rule.share if rule.above else share >= rule.share
         now = self._window[-1][1] or not rule.above
         true = (enough and now) or (rule.at_once is not None and rule.at_once(diagnosis))
@@ -134,15 +137,15 @@ class Alarm:
                 self.close(t)
 
     def close(self, t: float | None) -> None:
-        """Note that it ends at `t`, or has not ended."""
+        """Record that it stopped to fire at `t`, if it did fire."""
         if self._at is not None:
             self.fired.append(Fired(self.rule.name, self._at, t, self.rule.severity))
             self._at = None
 
     def shown(self) -> Sequence[Fired]:
-        """Return what fired so far, that which still does too."""
-        going = [] if self._at is None else [Fired(self.rule.name, self._at, None, self.rule.severity)]
-        return [*self.fired, *going]
+        """Return what fired so far, including what still does."""
+        firing = [] if self._at is None else [Fired(self.rule.name, self._at, None, self.rule.severity)]
+        return [*self.fired, *firing]
 
 
 USAGE: Final = "vllm:kv_cache_usage_perc"
@@ -150,7 +153,7 @@ PREEMPTIONS: Final = "vllm:num_preemptions_total"
 MEMORY: Final = "gpu_memory_used_ratio"
 
 EVERY_SECONDS: Final = 60.0
-"""Prometheus evaluates rules so often unless somebody says otherwise."""
+"""Prometheus' default interval for evaluating rules."""
 
 _GAP_SECONDS: Final = 1.5 * EVERY_SECONDS
 _NAME: Final = re.compile(r"\bvllm:\w+")
@@ -159,7 +162,7 @@ _FORMERLY: Final = {"vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc"}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An alert: an expression, and how long it has to hold; once it fires, it goes on for `keep_seconds` without.
+    """An alert: an expression, how long it has to be true, and how long it keeps firing after that.
 
     `needs` is a series of the engine without which the alert cannot be judged.
     """
@@ -179,19 +182,19 @@ TODAY: Final = (
     Rule("GPU memory > 0.9", f"{MEMORY} > 0.9", needs=MEMORY),
     Rule("waiting > 50", "vllm:num_requests_waiting > 50"),
 )
-"""What people have without an exporter."""
+"""The alerts that people have without an exporter."""
 
 
-def askable(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]]:
-    """Return the rules for whose series there are any, with the expression that selects the selected engines."""
+def applicable_rules(spelled: Spelled, selection: Selection) -> Iterator[tuple[Rule, str]]:
+    """Yield the rules whose series the Prometheus has, with the expression for the selected engines."""
     if spelled.table.prefix != "vllm:":
         return
-    there = {f"vllm:{name.removeprefix(spelled.spelling)}": name for name in spelled.present}
+    present = {f"vllm:{name.removeprefix(spelled.spelling)}": name for name in spelled.present}
     for rule in TODAY:
-        names = {name: there.get(name) or there.get(_FORMERLY.get(name, name)) for name in _NAME.findall(rule.expr)}
+        names = {name: present.get(name) or present.get(_FORMERLY.get(name, name)) for name in _NAME.findall(rule.expr)}
         if names and all(names.values()):
-            chosen = {name: f"{there}{selection.and_also()}" for name, there in names.items()}
-            yield rule, _NAME.sub(lambda match: chosen[match[0]], rule.expr)  # noqa: B023 - used at once
+            selected = {name: f"{own}{selection.and_also()}" for name, own in names.items()}
+            yield rule, _NAME.sub(lambda match: selected[match[0]], rule.expr)  # noqa: B023 - used at once
 
 
 def read_page(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> RuleRows:
@@ -200,21 +203,44 @@ def read_page(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> Ru
     for one in ranged(server, expr, page, EVERY_SECONDS):
         labels = one.get("metric", {})
         model, rank = labels.get(table.model_label, ""), labels.get(table.engine_label, "0")
-        # Copies of several Prometheus servers are one engine's, and each begins anew.
-        its = times.setdefault(EngineName(target_of(labels, table).name, model, rank), [])
-        its.extend(Span(t, t) for t, _ in one.get("values", ()))
-    return [(key, [(span.start, span.end) for span in joined(its, _GAP_SECONDS)]) for key, its in times.items()]
+        # Several Prometheus servers may scrape one engine: their series are joined.
+        spans = times.setdefault(EngineName(target_of(labels, table).name, model, rank), [])
+        spans.extend(Span(t, t) for t, _ in one.get("values", ()))
+    return [(key, [(span.start, span.end) for span in joined(spans, _GAP_SECONDS)]) for key, spans in times.items()]
 
 
 def fired_copied(rule: Rule, answers: Sequence[RuleRows], until: float) -> dict[EngineName, list[Fired]]:
-    """Return where it was true for long enough, by the answers of all pages."""
+    """Return when a rule was true for long enough, by engine, from the answers of all pages."""
     true_spans, found = dict[EngineName, list[Span]](), dict[EngineName, list[Fired]]()
-    for key, spans in (row for answer in answers for row in answer):
-        true_spans.setdefault(EngineName(*key), []).extend(Span(*span) for span in spans)
-    for engine, its in true_spans.items():
-        for span in joined(its, _GAP_SECONDS):
+    for key, rows in (row for answer in answers for row in answer):
+        true_spans.setdefault(EngineName(*key), []).extend(Span(*span) for span in rows)
+    for engine, spans in true_spans.items():
+        for span in joined(spans, _GAP_SECONDS):
             if span.seconds >= rule.for_seconds:
                 ended = None if span.end > until - EVERY_SECONDS else span.end
-                one = Fired(rule.name, span.start + rule.for_seconds, ended, copied=True)
-                found.setdefault(engine, []).append(one)
+                fired = Fired(rule.name, span.start + rule.for_seconds, ended, copied=True)
+                found.setdefault(engine, []).append(fired)
     return found
+
+
+def attach(incidents: Sequence[Json], copied: Mapping[EngineName, Sequence[Fired]]) -> list[Json]:
+    """Add every copied alert to the incidents in which it fired, and return those that fired in none."""
+    by_engine: dict[EngineName, list[Json]] = {}
+    for incident in incidents:
+        by_engine.setdefault(engine_of(incident), []).append(incident)
+    elsewhere = []
+    for engine, alerts in copied.items():
+        for fired in alerts:
+            overlapping = [incident for incident in by_engine.get(engine, ()) if _overlaps(incident, fired)]
+            for incident in overlapping:
+                incident["fired"].append(fired.json())
+            if not overlapping:
+                names = {"target": engine.target, "model_name": engine.model_name, "engine": engine.rank}
+                elsewhere.append({**names, "rule": fired.rule, "at": fired.at, "ended": fired.ended})
+    return sorted(elsewhere, key=lambda one: (one["at"], one["target"], one["engine"], one["rule"]))
+
+
+def _overlaps(incident: Json, fired: Fired) -> bool:
+    began, ended = incident["began"], incident["ended"]
+    before = fired.ended is None or fired.ended >= began - LATE_SECONDS
+    return before and (ended is None or fired.at <= ended + LATE_SECONDS)

@@ -1,8 +1,9 @@
-"""A look back as a whole: who is there, where it may have gone wrong, and what was wrong there."""
+"""A look back as a whole: which engines there were, where an incident may be, and the incidents found there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -23,7 +24,7 @@ from kvpressure.tools.incidents.discover import (
     stretches,
     targets_there,
 )
-from kvpressure.tools.incidents.follow import LATE_SECONDS, LONGEST_STEP_SECONDS, Task, follow, in_parallel
+from kvpressure.tools.incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
 from kvpressure.tools.incidents.gpus import gpus_there
 from kvpressure.tools.incidents.journal import (
@@ -31,10 +32,10 @@ from kvpressure.tools.incidents.journal import (
     Journal,
     Key,
     ScreenRows,
+    read_reported,
     read_rule,
     read_screen,
     read_target,
-    read_told,
     read_warnings,
 )
 from kvpressure.tools.incidents.judged_alerts import Fired
@@ -47,12 +48,12 @@ LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
 WARNED: Final = ("warnings",)
 Progress = Callable[[str, int, int], None]
-"""What is being done, how many pieces of it are done, and of how many."""
+"""Called with what is being done, how many pieces of it are done, and of how many."""
 T = TypeVar("T")
 
 
 def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
-    """Everything as one document. Raises PrometheusError where the Prometheus cannot be queried."""
+    """Return everything as one document. Raises PrometheusError where the Prometheus cannot be queried."""
     journal.begin(question.identity(server))
     with Prometheus(server) as client:
         look = _Look(server, question, journal, progress, client)
@@ -63,11 +64,11 @@ def look_back(server: Server, question: Question, journal: Journal, progress: Pr
         look.query_exporter()
         tasks = list(look.tasks())
         found = look.follow(tasks, workers)
-        warnings = [*look.warnings, *look.warned, *client.warnings]
+        look.warnings += [*look.warned, *client.warnings]
         if journal.full:
             text = f"not all fits into a --resume file, of {LARGEST_BYTES >> 20} MiB: the rest will be queried again"
-            warnings.append(text)
-    return look.document(tasks, found, warnings)
+            look.warnings.append(text)
+    return look.document(tasks, found)
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class _Look:
     targets: list[tuple[Spelled, Discovered]] = field(default_factory=list)
     suspects: dict[Target, list[Span]] = field(default_factory=dict)
     pools: dict[Target, Pool] = field(default_factory=dict)
-    """Of the targets behind a gateway."""
+    """The pools of the targets behind a gateway."""
     rules: list[Json] = field(default_factory=list)
     copied: dict[EngineName, list[Fired]] = field(default_factory=dict)
     roles: dict[Target, str] = field(default_factory=dict)
@@ -92,32 +93,30 @@ class _Look:
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     warned: dict[str, None] = field(default_factory=dict)
-    """What the server warned of, before this one broke off too."""
+    """The server's warnings so far, those of before a resume too."""
 
     def piece(self, key: Key, kind: Callable[[object], T], query: Callable[[], T]) -> T:
-        """Return a piece that is finished, else query it and remember it. Raises PrometheusError."""
+        """Return a piece of the journal, else query it and record it. Raises PrometheusError."""
         if (found := self.journal.done(key, kind)) is None:
             self.finish(key, found := query())
         return found
 
     def finish(self, key: Key, found: object) -> None:
-        """Remember a piece."""
-        # What was warned of is kept first: an answer that is not complete must not look so the next time.
+        """Record a finished piece."""
+        # Warnings first: an incomplete answer must not look complete after a resume.
         if self.client.warnings.keys() - self.warned.keys():
             self.warned.update(self.client.warnings)
             self.journal.finish(WARNED, list(self.warned))
         self.journal.finish(key, found)
 
     def discover(self) -> None:
-        """Find out who is there."""
+        """Find the targets, and the gateways before them."""
         self.spelled = names_there(self.client, self.question.selection, self.question.span)
-        for one in self.spelled:
+        for spelled in self.spelled:
             known = {(discovered.runtime, discovered.target) for _, discovered in self.targets}
-            found = targets_there(self.client, one, self.question.selection, self.question.span)
-            # One that was spelled anew is read in all spellings at once.
-            self.targets += [
-                (one, discovered) for discovered in found if (discovered.runtime, discovered.target) not in known
-            ]
+            found = targets_there(self.client, spelled, self.question.selection, self.question.span)
+            # A target that has series in several spellings is read in all of them at once.
+            self.targets += [(spelled, one) for one in found if (one.runtime, one.target) not in known]
         self.declared = reported.declared_there(self.client, self.question.span)
         every = [discovered.target for _, discovered in self.targets]
         self.roles, self.gpus = self._known("roles of engines", roles_there), self._known("GPUs", gpus_there)
@@ -142,36 +141,31 @@ class _Look:
             return {}
 
     def screen(self) -> None:
-        """Find out where an incident may be."""
+        """Find the suspects: the stretches in which an incident may be."""
         parts = []
-        for one in self.spelled:
-            interval = slowest([discovered for own, discovered in self.targets if own is one], LONGEST_STEP_SECONDS)
-            # Of two settings, what either may find; where both query the same, once.
-            every = [
-                screen
-                for limits in self.question.settings
-                for screen in screens(one, self.question.selection, interval, limits)
-            ]
+        for spelled in self.spelled:
+            interval = slowest([one for own, one in self.targets if own is spelled], LONGEST_STEP_SECONDS)
+            # Two settings mostly have the same screens: each is queried once.
+            every = (screens(spelled, self.question.selection, interval, limits) for limits in self.question.settings)
             parts += [
-                (one, screen, page)
-                for screen in dict.fromkeys(every)
+                (spelled, screen, page)
+                for screen in dict.fromkeys(itertools.chain.from_iterable(every))
                 for page in pages(self.question.span, screen.step, screen.page_seconds)
             ]
         by_labels = {discovered.target.labels: discovered.target for _, discovered in self.targets}
-        for number, (one, screen, page) in enumerate(parts):
+        for number, (spelled, screen, page) in enumerate(parts):
             self.progress("screening", number, len(parts))
             key = ("screen", screen.expr, page.start)
-            rows = self.piece(key, read_screen, partial(screened, self.client, screen, one, page))
-            for labels, its in rows:
+            for labels, spans in self.piece(key, read_screen, partial(screened, self.client, screen, spelled, page)):
                 if (target := by_labels.get(tuple(labels))) is not None:
-                    self.suspects.setdefault(target, []).extend(Span(start, end) for start, end in its)
+                    self.suspects.setdefault(target, []).extend(Span(*span) for span in spans)
         self.progress("screening", len(parts), len(parts))
         self.screen_gateways()
 
     def screen_gateways(self) -> None:
-        """Find out where requests waited in front of engines."""
+        """Add the stretches in which requests waited at a gateway to the suspects."""
         for pool in dict.fromkeys(self.pools.values()):
-            its = [target for target, own in self.pools.items() if own == pool]
+            targets = [target for target, own in self.pools.items() if own == pool]
             for page in pages(self.question.span, QUEUE_STEP, 7 * DAY_SECONDS):
 
                 def query(pool: Pool = pool, page: Span = page) -> ScreenRows:
@@ -179,35 +173,39 @@ class _Look:
                     return [([], [(one.start, one.end) for spans in every for one in spans])]
 
                 for _, spans in self.piece(("gateway", pool.title, pool.job, page.start), read_screen, query):
-                    for target in its:
-                        self.suspects.setdefault(target, []).extend(Span(start, end) for start, end in spans)
+                    for target in targets:
+                        self.suspects.setdefault(target, []).extend(Span(*span) for span in spans)
 
     def query_copied(self) -> None:
-        """Ask when the rules that people copy would have fired."""
-        queries = [(one, *pair) for one in self.spelled for pair in judged_alerts.askable(one, self.question.selection)]
+        """Query when the rules that people copy would have fired."""
+        queries = [
+            (spelled, *rule)
+            for spelled in self.spelled
+            for rule in judged_alerts.applicable_rules(spelled, self.question.selection)
+        ]
         days = list(pages(self.question.span, judged_alerts.EVERY_SECONDS, DAY_SECONDS))
-        for number, (one, rule, expr) in enumerate(queries):
+        for number, (spelled, rule, expr) in enumerate(queries):
             answers = []
             for place, page in enumerate(days):
                 self.progress("copied rules", number * len(days) + place, len(queries) * len(days))
-                key = ("rule", one.spelling, rule.name, page.start)
-                query = partial(judged_alerts.read_page, self.client, expr, one, page)
+                key = ("rule", spelled.spelling, rule.name, page.start)
+                query = partial(judged_alerts.read_page, self.client, expr, spelled, page)
                 answers.append(self.piece(key, read_rule, query))
             found = judged_alerts.fired_copied(rule, answers, self.question.span.end)
-            for engine, its in found.items():
-                self.copied.setdefault(engine, []).extend(its)
-            count = sum(len(its) for its in found.values())
+            for engine, fired in found.items():
+                self.copied.setdefault(engine, []).extend(fired)
+            count = sum(map(len, found.values()))
             self.rules.append({"rule": rule.name, "expr": rule.expr, "for_seconds": rule.for_seconds, "fired": count})
         self.progress("copied rules", len(queries) * len(days), len(queries) * len(days))
 
     def query_exporter(self) -> None:
-        """Query what an exporter reported, where there was one; the engines' own series do without it."""
+        """Query an exporter's verdicts, where there was one; the engines' own series are enough without."""
         days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), []
         known = reported.known_names(discovered.target for _, discovered in self.targets)
         for number, page in enumerate(days):
             self.progress("the exporter's verdicts", number, len(days))
             key = ("exporter reported", page.start)
-            if (found := self.journal.done(key, read_told)) is None:
+            if (found := self.journal.done(key, read_reported)) is None:
                 try:
                     found = reported.read_page(self.client, page, known)
                 except PrometheusError as error:
@@ -218,7 +216,7 @@ class _Look:
         self.reported = reported.troubles(answers, self.question.thresholds.incident_gap_seconds)
 
     def tasks(self) -> Iterator[Task]:
-        """Return what is to be read sample by sample."""
+        """Yield the targets to read sample by sample, with their stretches."""
         question = self.question
         for _, discovered in self.targets:
             if suspects := joined(self.suspects.get(discovered.target, []), 0.0):
@@ -237,7 +235,7 @@ class _Look:
                 )
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
-        """Return what came of each target."""
+        """Return the incidents of each target, from the journal where it is finished there."""
         kind = read_target(len(self.question.settings))
         known = {task.key: value for task in tasks if (value := self.journal.done(task.key, kind)) is not None}
         left = [task for task in tasks if task.key not in known]
@@ -255,19 +253,19 @@ class _Look:
             in_parallel(left, workers, finished)
         return [known[task.key] for task in tasks]
 
-    def document(self, tasks: Sequence[Task], found: Sequence[Json], warnings: Sequence[str]) -> Json:
+    def document(self, tasks: Sequence[Task], found: Sequence[Json]) -> Json:
         """Return everything as one document."""
         question = self.question
         found = [_selected(task.discovered, one) for task, one in zip(tasks, found, strict=True)]
         incidents = [incident for one in found for incident in one["incidents"]]
-        others = [incident for one in found for its in one["others"] for incident in its]
-        elsewhere, _ = (_attach_copied(its, self.copied) for its in (incidents, others))
+        others = [incident for one in found for listed in one["others"] for incident in listed]
+        elsewhere, _ = (judged_alerts.attach(listed, self.copied) for listed in (incidents, others))
         targets = [discovered.target for _, discovered in self.targets]
         alone, _ = (
-            reported.attach(its, self.reported, targets, question.shortest_seconds) for its in (incidents, others)
+            reported.attach(listed, self.reported, targets, question.shortest_seconds) for listed in (incidents, others)
         )
         chosen = frozenset[tuple[str, str]]().union(*(discovered.engines or () for _, discovered in self.targets))
-        said = dict.fromkeys((*warnings, *(warning for one in found for warning in one["warnings"])))
+        warnings = dict.fromkeys((*self.warnings, *(warning for one in found for warning in one["warnings"])))
         for rule in self.rules:
             rule["in_incidents"] = sum(
                 any(fired["rule"] == rule["rule"] and fired["by"] == "copied" for fired in incident["fired"])
@@ -300,40 +298,17 @@ class _Look:
                 for task, one in zip(tasks, found, strict=True)
                 if one["unread"]
             ],
-            "warnings": list(said),
+            "warnings": list(warnings),
         }
 
 
 def _selected(discovered: Discovered, found: Json) -> Json:
-    """Without the engines of a page that the selector leaves out: pages are read whole."""
-    if discovered.engines is None:
+    """Return the outcome without the engines of a page that the selector does not match: pages are read whole."""
+    if (engines := discovered.engines) is None:
         return found
 
     def kept(rows: Sequence[Json]) -> list[Json]:
-        return [one for one in rows if (one["model_name"], one["engine"]) in (discovered.engines or ())]
+        return [one for one in rows if (one["model_name"], one["engine"]) in engines]
 
-    others = [kept(its) for its in found["others"]]
+    others = [kept(listed) for listed in found["others"]]
     return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
-
-
-def _attach_copied(incidents: Sequence[Json], fired: Mapping[EngineName, Sequence[Fired]]) -> list[Json]:
-    """Put every copied alert to the incidents that it fired in; give those that fired in none."""
-    by_engine: dict[EngineName, list[Json]] = {}
-    for incident in incidents:
-        by_engine.setdefault(engine_of(incident), []).append(incident)
-    elsewhere = []
-    for engine, its in fired.items():
-        for one in its:
-            mine = [incident for incident in by_engine.get(engine, ()) if _overlaps(incident, one)]
-            for incident in mine:
-                incident["fired"].append(one.json())
-            if not mine:
-                names = {"target": engine.target, "model_name": engine.model_name, "engine": engine.rank}
-                elsewhere.append({**names, "rule": one.rule, "at": one.at, "ended": one.ended})
-    return sorted(elsewhere, key=lambda one: (one["at"], one["target"], one["engine"], one["rule"]))
-
-
-def _overlaps(incident: Json, fired: Fired) -> bool:
-    began, ended = incident["began"], incident["ended"]
-    before = fired.ended is None or fired.ended >= began - LATE_SECONDS
-    return before and (ended is None or fired.at <= ended + LATE_SECONDS)

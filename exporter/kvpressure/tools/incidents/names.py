@@ -1,7 +1,7 @@
 """Which series of a Prometheus are an engine's: the names of each runtime there, and the labels of an engine.
 
-Pure. Every label that is not the metric's own distinguishes targets: people call them `instance`, `pod`, `cluster` or
-anything else, and one that is the same everywhere does no harm.
+Pure. Every label that is not the metric's own distinguishes targets, whatever its name; one that is the same everywhere
+does no harm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from kvpressure.runtimes.table import Table
 
 REPLICA_LABELS: Final = ("prometheus_replica", "__replica__", "receive_replica")
-"""Of several Prometheus servers that scrape the same: their copies are one target."""
+"""Labels of several Prometheus servers that scrape the same: their series are of one target."""
 
 _OWN_LABELS: Final = frozenset(
     {"__name__", "le", "quantile", "pid", "reason", "finished_reason", "source", "stage", "sleep_state", "position"}
@@ -22,7 +22,7 @@ _OWN_LABELS: Final = frozenset(
 _OF_RAY: Final = frozenset(
     {"WorkerId", "ReplicaId", "SessionName", "Version", "Component", "NodeAddress", "application", "deployment"}
 )
-"""Ray's own labels differ between the processes of one engine, whose values are added up."""
+"""Ray's labels differ between the processes of one engine, whose values are added up."""
 
 _PLAIN: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -57,7 +57,7 @@ class Selection:
 
     @classmethod
     def of(cls, text: str) -> Selection:
-        """Matchers with or without braces. ValueError for a text that is none."""
+        """Return the selection for matchers with or without braces. Raises ValueError for anything else."""
         plain = text.strip()
         plain = plain[1:-1].strip() if plain.startswith("{") and plain.endswith("}") else plain
         if "__name__" in plain or (plain and not re.match(r"[a-zA-Z_]\w*\s*(=|!)", plain)):
@@ -101,9 +101,9 @@ class Spelled:
 
 
 def all_names(tables: Iterable[Table]) -> frozenset[str]:
-    """Every name that the tables read, in every spelling."""
-    wanted = (name.decode() for table in tables for name in table.wanted())
-    return frozenset((*wanted, *(name for table in tables for name in label_names(table))))
+    """Return every name that the tables read, in every spelling."""
+    names = (name.decode() for table in tables for name in table.wanted())
+    return frozenset((*names, *(name for table in tables for name in label_names(table))))
 
 
 def label_names(table: Table) -> set[str]:
@@ -131,7 +131,7 @@ class EngineName(NamedTuple):
 
 
 def engine_of(incident: Mapping[str, Any]) -> EngineName:
-    """Which engine an incident is of."""
+    """Return the engine of an incident."""
     return EngineName(incident["target"], incident["model_name"], incident["engine"])
 
 
@@ -158,7 +158,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name in reports."""
         cluster = self.get("cluster")
         where = self.get("instance") or ",".join(f"{name}={value}" for name, value in self.labels)
         plain = "/".join(part for part in (self.namespace, self.pod) if part) if self.pod else where

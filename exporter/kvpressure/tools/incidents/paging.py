@@ -1,4 +1,4 @@
-"""A long time in pieces that a server answers: pages that are halved where it says that they are too much."""
+"""A long time in pages, which are halved where the server refuses them as too large."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Span:
 
 
 def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
-    """Spans of at most `longest` seconds, and of no more steps than a server answers; each begins where one ended."""
+    """Yield adjacent spans of at most `longest` seconds and MAX_POINTS steps."""
     length = max(step, min(longest, MAX_POINTS * step) // step * step)
     start = span.start
     while start < span.end:
@@ -41,9 +41,9 @@ def pages(span: Span, step: float, longest: float) -> Iterator[Span]:
 
 
 def in_pages(span: Span, step: float, shortest: float, query: Callable[[Span], Series]) -> Iterator[Series]:
-    """Return the answers of a span, in order; halved where the server or this program wants less at a time.
+    """Yield the responses for a span, in order; it is halved where it is too large for the server or this program.
 
-    Raises PrometheusError, a TooMuchError too where even `shortest` seconds are too much.
+    Raises PrometheusError, and TooMuchError where even `shortest` seconds are too large.
     """
     try:
         found = query(span)
@@ -60,13 +60,13 @@ def in_pages(span: Span, step: float, shortest: float, query: Callable[[Span], S
 def ranged(
     server: Prometheus, expr: str, span: Span, step: float, shortest: float = SHORTEST_PAGE_SECONDS
 ) -> Iterator[dict[str, Any]]:
-    """Return the series of a range query, split as `in_pages` does."""
+    """Yield the series of a range query, split as `in_pages` does."""
     for series in in_pages(span, step, shortest, lambda part: server.range(expr, part.start, part.end, step)):
         yield from series
 
 
 def joined(spans: list[Span], gap: float) -> list[Span]:
-    """Spans in order, those that are at most `gap` apart made one.
+    """Return the spans in order, joined where they are at most `gap` apart.
 
     >>> joined([Span(30, 40), Span(0, 10), Span(12, 20)], 5)
     [Span(start=0, end=20), Span(start=30, end=40)]

@@ -1,4 +1,4 @@
-"""What is looked for in the past of a Prometheus, what identifies a question, and times as people give them.
+"""The question of a look back: time, selector and thresholds, what identifies it, and times as users write them.
 
 Times are `30d`, `2026-01-31`, `2026-01-31T12:00:00Z`, unix seconds.
 """
@@ -25,7 +25,7 @@ TENANT_HEADER: Final = "x-scope-orgid"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for. `step` is None for as often as was scraped, but no oftener than every 15 s.
+    """What a look back reads. `step` is None for the scrape interval, but at least 15 s.
 
     `other` is a second setting of thresholds to compare with.
     """
@@ -37,7 +37,7 @@ class Question:
     step: float | None = None
     shortest_seconds: float = 120.0
     given: tuple[str, str] = ("", "")
-    """The time in the user's words, `--since` and `--until`: those of a look back that is gone on with."""
+    """`--since` and `--until` as the user wrote them, which a resumed look back compares."""
 
     @property
     def settings(self) -> tuple[Thresholds, ...]:
@@ -45,10 +45,7 @@ class Question:
         return (self.thresholds,) if self.other is None else (self.thresholds, self.other)
 
     def identity(self, server: Server) -> dict[str, Any]:
-        """Return what identifies the question.
-
-        Of the tenant, whose name is never written down, a short hash.
-        """
+        """Return what identifies the question, with a short hash of the tenant, whose name is never stored."""
         tenant = next((value for name, value in server.headers.items() if name.lower() == TENANT_HEADER), "")
         return {
             "prometheus": server.url,
@@ -66,7 +63,7 @@ class Question:
 
 
 def seconds_of(text: str) -> float:
-    """Return a length such as `90m` or `1h30m`. ValueError for anything else.
+    """Return the seconds of a duration such as `90m` or `1h30m`. Raises ValueError for anything else.
 
     >>> seconds_of("1h30m"), seconds_of("30d")
     (5400.0, 2592000.0)
@@ -78,9 +75,9 @@ def seconds_of(text: str) -> float:
 
 
 def moment_of(text: str, now: float) -> float:
-    """Return a moment in unix seconds: so long before `now`, or a date, which is UTC unless it says otherwise.
+    """Return a time in unix seconds: a duration before `now`, or a date, in UTC unless it has an offset.
 
-    ValueError for anything else.
+    Raises ValueError for anything else.
 
     >>> moment_of("1h", 7200.0), moment_of("1970-01-02", 0.0), moment_of("86400", 0.0), moment_of("now", 5.0)
     (3600.0, 86400.0, 86400.0, 5.0)

@@ -1,6 +1,6 @@
-"""Samples as they were scraped, put together to the pages they came from, which the runtime's table reads.
+"""Samples as they were scraped, put together to the pages that they came from, which the runtime's table reads.
 
-Pure but for the asking. Prometheus gives all samples of one scrape the same time.
+Pure but for the queries. Prometheus gives all samples of one scrape the same time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from kvpressure.engines.planner import Plan, make_plan
+from kvpressure.engines.plan import Plan
+from kvpressure.engines.planner import make_plan
 from kvpressure.engines.reader import label_signals
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import Series, in_one_go
@@ -35,7 +36,7 @@ _EARLY_RATIO: Final = 0.9
 
 
 class PageMaker:
-    """Puts pages of one target together; keeps what it learned of its series."""
+    """Puts pages of one target together; keeps the plans for its sets of series."""
 
     def __init__(self, table: Table, target: Target, step: float) -> None:
         self._table, self._step = table, step
@@ -44,7 +45,7 @@ class PageMaker:
         self._label_names = label_names(table)
 
     def pages(self, answer: Answer) -> Iterator[EnginePage]:
-        """Return the pages of an answer, oldest first, at most one a step."""
+        """Yield the pages of a response, oldest first, at most one a step."""
         copies = [self._columns(copy) for copy in _copies(answer)]
         whole = [sorted(set(itertools.chain.from_iterable((*one.values(), *more.values())))) for one, more in copies]
         chosen = _filled(whole)
@@ -59,7 +60,7 @@ class PageMaker:
                 yield self._with_labels(page, labelled, t) if labelled else page
 
     def _columns(self, answer: Answer) -> tuple[Columns, Columns]:
-        """Values by time of every series, and of those whose labels carry a value."""
+        """Return the values by time of every series, and of those whose labels carry a value."""
         columns, labelled = Columns(), Columns()
         for one in answer:
             metric: Mapping[str, str] = one.get("metric", {})
@@ -87,7 +88,7 @@ class PageMaker:
 def read_pages(
     server: Prometheus, target: Target, maker: PageMaker, table: Table, span: Span, lacks: Sequence[str] = ()
 ) -> Iterator[EnginePage]:
-    """Return the pages of a stretch, oldest first, of series without the labels that the target `lacks`.
+    """Yield the pages of a stretch, oldest first, of series without the labels that the target `lacks`.
 
     Raises PrometheusError.
     """
@@ -108,12 +109,12 @@ def read_pages(
 
 
 def interval_of(times: Sequence[float]) -> float | None:
-    """Usual seconds between two scrapes; None of fewer than three."""
+    """Return the usual seconds between two scrapes; None for fewer than three."""
     return median(after - before for before, after in itertools.pairwise(times)) if len(times) >= 3 else None
 
 
 def _copies(answer: Answer) -> list[Answer]:
-    """Return the series by the Prometheus that scraped them, of which several may: the one that saw most first.
+    """Return the series by the Prometheus replica that scraped them, the one with most samples first.
 
     Each scrapes at times of its own, so a page is of one of them.
     """
@@ -125,10 +126,7 @@ def _copies(answer: Answer) -> list[Answer]:
 
 
 def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
-    """Return the times of the first copy, and of the others those where it has none.
-
-    With the place of each one's copy.
-    """
+    """Return the times of the first copy, and those of the others where it has none, with the place of their copy."""
     chosen: dict[float, int] = {}
     taken: list[float] = []
     for place, times in enumerate(copies):

@@ -1,7 +1,7 @@
-"""What an exporter reported at the time of the engines that are looked back at.
+"""What an exporter reported of the engines at the time.
 
-It polls every second, sees GPUs, logs and pods, and may send requests of its own: it reports trouble that shows in
-none of the engines' own series, and of trouble that is over between two scrapes.
+It polls every second, reads GPUs, logs and pods, and may send requests of its own: it reports trouble that the engines'
+own series do not show, and trouble that is over between two scrapes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 WHO: Final = Key._fields
 _OTHERS: Final = ("exported_namespace", "exported_pod")
-"""What a Prometheus that does not honor labels calls an engine's, beside those of the exporter's own pod."""
+"""The engine's labels where Prometheus does not honor labels and uses the exporter's own pod for the others."""
 
 _LOSING: Final = {cause.value: cause for cause in LOSING}
 _CAUSES: Final = "|".join(sorted(_LOSING))
@@ -75,15 +75,12 @@ def pod_of(target: Target) -> tuple[str, str, str]:
 
 
 def declared_there(server: Prometheus, span: Span) -> Declared:
-    """Return the limits that an exporter read last in that time of how engines were started.
-
-    {} where no exporter exported any, or the server does not say.
-    """
+    """Return the engines' declared limits that an exporter read last in that time; {} without any."""
     window = f"[{round(min(MAX_LOOK_BACK_SECONDS, span.seconds))}s]"
     value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
     try:
         rows = server.instant(f"{_OF} ({value}) and {_OF} ({known}) == 1", span.end)
-    except PrometheusError:  # they make verdicts surer, and nobody depends on them
+    except PrometheusError:  # verdicts are possible without limits
         return {}
     found: Declared = {}
     for row in rows:
@@ -95,15 +92,12 @@ def declared_there(server: Prometheus, span: Span) -> Declared:
 
 
 def known_names(targets: Iterable[Target]) -> frozenset[str]:
-    """Return the pods and addresses of the engines that are looked at."""
+    """Return the pods and addresses of the targets."""
     return frozenset(name for target in targets for name in (target.pod, target.get("instance")) if name)
 
 
 def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> ReportedRows:
-    """Return which engines were reported to be in which trouble in a page, and when. Raises PrometheusError.
-
-    What is reported of others than the `known_names` is let go at once.
-    """
+    """Return the verdicts on engines of `known_names` in a page, and their times. Raises PrometheusError."""
     return [
         (one["metric"], spans_of(t for t, _ in one["values"]))
         for one in ranged(server, _EXPR, page, EVERY_SECONDS)
@@ -112,9 +106,7 @@ def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> Reported
 
 
 def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
-    """Begin, end and number of times that follow each other, however often the exporter is scraped.
-
-    A month of a fleet in trouble would be millions of times.
+    """Return begin, end and number of times that follow each other, instead of millions of times.
 
     >>> spans_of([30.0, 60.0, 120.0, 300.0])
     [(30.0, 120.0, 3), (300.0, 300.0, 1)]
@@ -130,25 +122,25 @@ def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
 
 
 def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Reported]]:
-    """By engine, oldest first; trouble that comes back within `gap` seconds is the same."""
+    """Return the trouble of each engine, oldest first; what comes back within `gap` seconds is the same."""
     rows: dict[Key, list[tuple[float, float, int, tuple[str, str]]]] = {}
     for labels, spans in (row for answer in answers for row in answer):
         detail = labels.get("detail", "")
         if (cause := _LOSING.get(labels.get("cause", ""))) is None:
             continue  # not in the query
-        # Another version's word for a kind of it would mean nothing here.
+        # The detail may be one of another version.
         kind = (cause.value, detail if detail in DETAILS[cause] else "")
         rows.setdefault(_key(labels), []).extend((begin, end, count, kind) for begin, end, count in spans)
     found: dict[Key, list[Reported]] = {}
     for engine, stretches in rows.items():
-        its = found.setdefault(engine, [])
+        reported = found.setdefault(engine, [])
         for begin, end, count, kind in sorted(stretches):
             # A value at `t` is of some moment of the half minute before.
             first, last = begin - EVERY_SECONDS / 2, end - EVERY_SECONDS / 2
-            if not its or first - its[-1].ended > gap + EVERY_SECONDS:
-                its.append(Reported(first, last))
-            its[-1].ended = max(last, its[-1].ended)
-            its[-1].causes[kind] += count
+            if not reported or first - reported[-1].ended > gap + EVERY_SECONDS:
+                reported.append(Reported(first, last))
+            reported[-1].ended = max(last, reported[-1].ended)
+            reported[-1].causes[kind] += count
     return found
 
 
@@ -160,10 +152,10 @@ def _key(labels: Mapping[str, str]) -> Key:
 
 
 def _address(key: Key) -> str:
-    """Host and port at which the exporter polls the engine."""
+    """Return host and port at which the exporter polls the engine."""
     try:
         return urlsplit(key.target if "//" in key.target else f"//{key.target}").netloc
-    except ValueError:  # a bracket without the other: no address of ours
+    except ValueError:  # a bracket without the other
         return ""
 
 
@@ -181,26 +173,26 @@ def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
 
     Of several ports of one pod only its own.
     """
-    its = [target for target in targets if is_of(key, target)]
-    exact = [target for target in its if target.get("instance") == _address(key) != ""]
-    return {target.name for target in exact or its}
+    own = [target for target in targets if is_of(key, target)]
+    exact = [target for target in own if target.get("instance") == _address(key) != ""]
+    return {target.name for target in exact or own}
 
 
 def _together(
     found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]
 ) -> dict[tuple[tuple[str, ...], str, str], list[Reported]]:
-    """By names of targets, model and rank: several exporters, at several addresses, reported the same trouble once."""
+    """Return the trouble by names of targets, model and rank, once where several exporters reported it."""
     whole: dict[tuple[tuple[str, ...], str, str], list[Reported]] = {}
     near: dict[str, list[Target]] = {}
     for target in targets:
         for name in filter(None, {target.pod, target.get("instance")}):
             near.setdefault(name, []).append(target)
-    for key, its in found.items():
+    for key, reported in found.items():
         if names := page_of(key, (*near.get(key.pod, ()), *near.get(_address(key), ()))):
-            whole.setdefault((tuple(sorted(names)), key.model_name, key.engine), []).extend(its)
-    for engine, its in whole.items():
+            whole.setdefault((tuple(sorted(names)), key.model_name, key.engine), []).extend(reported)
+    for engine, reported in whole.items():
         merged: list[Reported] = []
-        for one in sorted(its, key=lambda one: one.began):
+        for one in sorted(reported, key=lambda one: one.began):
             if merged and one.began <= merged[-1].ended + EVERY_SECONDS:
                 last = merged[-1]
                 merged[-1] = Reported(last.began, max(last.ended, one.ended), last.causes + one.causes)
@@ -213,17 +205,17 @@ def _together(
 def attach(
     incidents: Sequence[Json], found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target], shortest: float
 ) -> list[Json]:
-    """Put to each incident what the exporter reported of it, and return the trouble that it alone reported."""
+    """Add to each incident what the exporter reported of it, and return the trouble that only the exporter reported."""
     alone: list[Json] = []
-    for (names, model, rank), its in _together(found, targets).items():
-        mine = [
+    for (names, model, rank), reported in _together(found, targets).items():
+        own = [
             one
             for one in incidents
             # A long name was cut where the exporter exported it.
             if one["target"] in names and one["engine"] == rank and distinct(one["model_name"], len(model)) == model
         ]
-        for trouble in its:
-            met = [one for one in mine if _overlap(one, trouble)]
+        for trouble in reported:
+            met = [one for one in own if _overlap(one, trouble)]
             (cause, detail), _ = trouble.causes.most_common(1)[0]
             row = {"cause": cause, "detail": detail or None, "began": trouble.began, "ended": trouble.ended}
             row["seconds"] = seconds = trouble.ended - trouble.began
@@ -236,7 +228,7 @@ def attach(
 
 
 def _overlap(incident: Json, trouble: Reported) -> bool:
-    """Within what either may be late."""
+    """Whether both overlap, as far as their times are exact."""
     late = EVERY_SECONDS + 3 * float(incident["step_seconds"])
     end = incident["began"] + incident["seconds"]
     return bool(trouble.began <= end + late and incident["began"] <= trouble.ended + late)

@@ -1,4 +1,4 @@
-"""PURE: a look back in words: what every way of showing it says, once."""
+"""PURE: the texts of a look back that every output shares."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kvpressure.tools.incidents.names import Json
 
 INDENT: Final = "  "
 COUNTED_RATIO: Final = 0.75
-"""Of an incident, that was judged: of less, what it lost would be a guess."""
+"""Share of an incident that must be judged for its lost tokens to be more than a guess."""
 SURE_SAMPLES: Final = 8
-"""Of an incident, from which on what a begin or end between two of them may be off by is little."""
+"""With fewer samples, an incident's begin and end are too vague for its length."""
 NO_ACTION: Final = (
     "nothing that is known: look at the engine's log of that time, and record its metrics (kvpressure record)"
 )
 
 
 def engine_name(one: Json) -> str:
-    """Which engine: its target, and model and rank."""
+    """Return the engine's name: target, model and rank."""
     return f"{one['target']} ({one['model_name']}, engine {one['engine']})"
 
 
 def cause_label(incident: Json) -> str:
-    """Return the cause and what kind of it."""
+    """Return the cause and its detail."""
     return f"{CAUSES[Cause(incident['cause'])].label}{'/' + incident['detail'] if incident['detail'] else ''}"
 
 
@@ -40,7 +40,7 @@ def meaning(incident: Json) -> str:
 
 
 def when(incident: Json) -> str:
-    """Begin, end and length."""
+    """Return begin, end and length."""
     end = "still going on at the end" if incident["ended"] is None else f"to {clock(incident['ended'], day=True)}"
     text = f"{clock(incident['began'], day=True)} {end}, {duration(incident['seconds'])}"
     few = incident["seconds"] < SURE_SAMPLES * incident.get("step_seconds", 0.0)
@@ -63,7 +63,7 @@ def _lost(incident: Json) -> str:
 
 
 def _again(incident: Json) -> str:
-    """Say what had been evicted and was computed again; "" where nothing was, or an older version has looked."""
+    """Return what was recomputed after evictions; "" for nothing, and for an incident of an older version."""
     tokens, time = incident.get("recomputed_tokens"), incident.get("recomputed_seconds")
     if tokens is None or time is None:
         return ""
@@ -76,7 +76,7 @@ def _again(incident: Json) -> str:
 
 
 def fired(incident: Json) -> Iterator[str]:
-    """Return what would have fired, ours first."""
+    """Yield the alerts that would have fired."""
     for one in incident["fired"]:
         whose = "copied rule" if one["by"] == "copied" else "ours"
         late = one["at"] - incident["began"]
@@ -86,7 +86,7 @@ def fired(incident: Json) -> Iterator[str]:
 
 
 def peak(incident: Json) -> str:
-    """Its highest readings."""
+    """Return the highest values."""
     words = {
         "running": ("running", "sequences"),
         "waiting": ("waiting", "sequences"),
@@ -121,7 +121,7 @@ def _expected(action: Json) -> str:
 
 
 def lines(incident: Json) -> Iterator[str]:
-    """One incident, a line for each thing that is known."""
+    """Yield the lines of one incident, one for each thing that is known."""
     yield f"{cause_label(incident)}: {engine_name(incident)}"
     yield f"{INDENT}when        {when(incident)}"
     yield f"{INDENT}what        {meaning(incident)}"
@@ -147,7 +147,7 @@ def lines(incident: Json) -> Iterator[str]:
 
 
 def _actions(incident: Json) -> Iterator[str]:
-    """Return what would have helped, in order."""
+    """Yield what would have helped, in order."""
     if not incident["actions"]:
         yield f"{INDENT}{'do':<12}{NO_ACTION}"
     for action in incident["actions"]:
@@ -158,7 +158,7 @@ def _actions(incident: Json) -> Iterator[str]:
 
 
 def summary(document: Json) -> Iterator[str]:
-    """Return what it comes to."""
+    """Yield the lines of the summary."""
     incidents = document["incidents"]
     span = f"{clock(document['since'], day=True)} to {clock(document['until'], day=True)}"
     yield f"{document['prometheus']}: {document['targets']} engines' pages, {span}"
@@ -189,7 +189,7 @@ def summary(document: Json) -> Iterator[str]:
 
 
 def _backtest(found: Json, before: int) -> Iterator[str]:
-    """How the other setting of thresholds differs."""
+    """Yield how the other setting of thresholds differs."""
     changes = ", ".join(
         f"{name} {change['before']:g} -> {change['after']:g}" for name, change in found["changed_thresholds"].items()
     )

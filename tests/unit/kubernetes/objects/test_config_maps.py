@@ -26,7 +26,7 @@ CHANGED = datetime.fromisoformat("2025-11-03T07:00:00Z").timestamp()
 OLD, NEW = {"data": {"config.yaml": "old"}}, {"data": {"config.yaml": "new"}}
 
 
-def seen(text: str, changed: float | None = CHANGED, at: float = CHANGED + 5000) -> MapVersion:
+def version(text: str, changed: float | None = CHANGED, at: float = CHANGED + 5000) -> MapVersion:
     return MapVersion({"data": {"config.yaml": text}}, changed, at)
 
 
@@ -66,24 +66,24 @@ def test_one_that_cannot_change_is_as_old_as_it_is():
         (StartedAt(CHANGED + LAG_SECONDS, anew=True), "new"),
     ],
 )
-def test_a_text_counts_when_it_changed_before_the_start_and_was_seen_after_it(start: StartedAt, text: str | None):
-    found = in_force([seen("new")], start)
+def test_a_text_counts_when_it_changed_before_the_start_and_was_read_after_it(start: StartedAt, text: str | None):
+    found = in_force([version("new")], start)
     assert found == (None if text is None else NEW)
 
 
-def test_a_text_that_was_seen_before_it_changed_goes_on_counting_for_the_start_it_was_seen_after():
-    versions = with_version([seen("old", CHANGED - 900, CHANGED - 300)], seen("new"))
+def test_a_text_that_was_read_before_it_changed_goes_on_counting_for_the_start_it_was_read_after():
+    versions = with_version([version("old", CHANGED - 900, CHANGED - 300)], version("new"))
     assert in_force(versions, StartedAt(CHANGED - 600)) == OLD
     assert in_force(versions, StartedAt(CHANGED - 200)) is None  # between the two readings it may have been a third
     assert in_force(versions, StartedAt(CHANGED + 600)) == NEW
 
 
-def test_what_did_not_change_is_seen_again_and_old_versions_go():
-    (one,) = with_version([seen("new", at=CHANGED)], seen("new", at=CHANGED + 10))
-    assert one.seen == CHANGED + 10
+def test_what_did_not_change_is_read_again_and_old_versions_go():
+    (one,) = with_version([version("new", at=CHANGED)], version("new", at=CHANGED + 10))
+    assert one.last_read == CHANGED + 10
     versions: tuple[MapVersion, ...] = ()
     for number in range(2 * MAX_VERSIONS):
-        versions = with_version(versions, seen(str(number), CHANGED + number, CHANGED + number))
+        versions = with_version(versions, version(str(number), CHANGED + number, CHANGED + number))
     assert len(versions) == MAX_VERSIONS
     assert versions[-1].changed == CHANGED + 2 * MAX_VERSIONS - 1
 
@@ -91,9 +91,9 @@ def test_what_did_not_change_is_seen_again_and_old_versions_go():
 @pytest.mark.parametrize(
     ("version", "start", "why"),
     [
-        (seen("new"), StartedAt(CHANGED - 1), "it changed at 2025-11-03T07:00:00Z, after the container started"),
-        (seen("new"), StartedAt(CHANGED + 9, anew=True), "shortly before the restart"),
-        (seen("new", None), StartedAt(CHANGED), "does not say when it changed"),
+        (version("new"), StartedAt(CHANGED - 1), "it changed at 2025-11-03T07:00:00Z, after the container started"),
+        (version("new"), StartedAt(CHANGED + 9, anew=True), "shortly before the restart"),
+        (version("new", None), StartedAt(CHANGED), "does not say when it changed"),
         (MapVersion({}, None, CHANGED + 1), StartedAt(CHANGED), "it is not there any more"),
     ],
 )

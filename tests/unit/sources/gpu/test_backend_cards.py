@@ -48,13 +48,13 @@ def test_a_slow_card_delays_no_other_and_comes_later_with_its_own_time() -> None
     assert [(gpu.index, gpu.t) for gpu in pool.read(1.0).gpus] == [("0", 1.0)]
     assert [(gpu.index, gpu.t) for gpu in pool.read(2.0).gpus] == [("0", 2.0)]
     gate.set()
-    seen: list[tuple[str, float]] = []
-    while ("1", 1.0) not in seen:
-        seen += [(gpu.index, gpu.t) for gpu in pool.read(3.0).gpus]
-    assert seen.count(("1", 1.0)) == 1
+    readings: list[tuple[str, float]] = []
+    while ("1", 1.0) not in readings:
+        readings += [(gpu.index, gpu.t) for gpu in pool.read(3.0).gpus]
+    assert readings.count(("1", 1.0)) == 1
 
 
-def test_a_card_that_does_not_answer_is_asked_once_and_named_after_a_while() -> None:
+def test_a_card_that_does_not_answer_is_read_once_and_named_after_a_while() -> None:
     gate = threading.Event()
     stuck = FakeCard(1, gate)
     ended: list[str] = []
@@ -69,7 +69,7 @@ def test_a_card_that_does_not_answer_is_asked_once_and_named_after_a_while() -> 
     gate.set()
 
 
-def test_a_card_that_raises_is_an_error_and_is_asked_again() -> None:
+def test_a_card_that_raises_is_an_error_and_is_read_again() -> None:
     pool = CardPool([FakeCard(0), BrokenCard(1)], wait_seconds=5, error_seconds=5, shutdown=nothing)
     for _ in range(2):
         report = pool.read(1.0)

@@ -45,7 +45,7 @@ def test_newer_versions_have_more():
 
 
 @pytest.mark.parametrize("medium", ["CPU", "STORAGE", "DISK", "REMOTE", "a tier with a name of more than 31 bytes"])
-def test_tiers_below_the_pool_are_told_apart(medium):
+def test_tiers_below_the_pool_are_distinguished(medium):
     assert [one.on_gpu for one in read(stored([1], medium=medium), as_array(removed(1, medium=medium)))] == [False] * 2
 
 
@@ -54,7 +54,7 @@ def test_the_pool_itself_has_several_names(medium):
     assert [one.on_gpu for one in read(stored([1], medium=medium), removed(1, medium=medium))] == [True] * 2
 
 
-def test_the_rank_is_read_where_it_is_told():
+def test_the_rank_is_read_where_it_is_given():
     assert decode.batch(payload(CLEARED, rank=3)).rank == 3
     assert decode.batch(payload(CLEARED, rank=300)).rank == 300
     assert decode.batch(payload(CLEARED)).rank is None
@@ -115,7 +115,7 @@ def test_what_is_no_event_is_refused(event):
 
 
 def test_token_ids_are_never_made_into_numbers():
-    # 0xc1 is no msgpack at all: whoever decodes the ids fails on it.
+    # 0xc1 is no msgpack at all: a decoder of the ids fails on it.
     ids = b"\x92\xce\x7f\x00\x00\x01\xce\x7f\x00\x00\x02"
     head = b"\x92\xcb" + bytes(8) + b"\x91"
     listed = b"\x96" + pack("BlockStored") + pack([1]) + pack(None) + ids + pack(2) + pack(None)

@@ -55,13 +55,13 @@ def test_misses_are_counted_from_what_a_publisher_sends(form):
         publisher.send(form(stored(NAMES[:4])), rank=0)
         publisher.send(form(removed(NAMES[3])), form(removed(NAMES[2])), rank=0)
         publisher.send(form(stored(NAMES[2:4], parent=NAMES[1])), {"type": "New"}, rank=0)
-        told = counted(feed, "batches", 3)
-        assert (told.missed_tokens, told.misses, told.evicted_blocks, told.rank) == (32.0, 2, 2, 0)
-        assert told.counts["unknown"] == 1
+        report = counted(feed, "batches", 3)
+        assert (report.missed_tokens, report.misses, report.evicted_blocks, report.rank) == (32.0, 2, 2, 0)
+        assert report.counts["unknown"] == 1
         assert feed.error is None
 
 
-def test_only_the_topic_that_is_asked_for_comes():
+def test_only_the_requested_topic_comes():
     with Publisher(topic=b"kv-events") as publisher, following(publisher.port, topic="kv") as feed:
         assert publisher.subscribed() == b"kv"
         publisher.send(removed(NAMES[0]))
@@ -77,10 +77,10 @@ def test_what_is_missing_is_fetched_from_the_replay_socket(with_topic):
             for name in NAMES[:2]:
                 publisher.send(removed(name), lost=True)
             publisher.send(stored(NAMES[:2]))
-            told = counted(feed, "batches", 4)
-        assert told.missed_tokens == 32.0
-        assert (told.counts["gaps"], told.counts["missing"], told.counts["replayed"]) == (1, 2, 2)
-        assert "forgotten" not in told.counts
+            report = counted(feed, "batches", 4)
+        assert report.missed_tokens == 32.0
+        assert (report.counts["gaps"], report.counts["missing"], report.counts["replayed"]) == (1, 2, 2)
+        assert "forgotten" not in report.counts
         assert publisher.asked == [1]
 
 
@@ -90,9 +90,9 @@ def test_without_a_replay_what_was_evicted_is_forgotten():
         publisher.send(removed(*NAMES[:2]))
         publisher.send(removed(NAMES[2]), lost=True)
         publisher.send(stored(NAMES[:2]))
-        told = counted(feed, "batches", 2)
-        assert (told.missed_tokens, told.reach) == (0.0, 0)
-        assert (told.counts["gaps"], told.counts["missing"], told.counts["forgotten"]) == (1, 1, 1)
+        report = counted(feed, "batches", 2)
+        assert (report.missed_tokens, report.reach) == (0.0, 0)
+        assert (report.counts["gaps"], report.counts["missing"], report.counts["forgotten"]) == (1, 1, 1)
 
 
 def test_a_replay_that_has_not_all_of_it_makes_it_forget():
@@ -104,12 +104,12 @@ def test_a_replay_that_has_not_all_of_it_makes_it_forget():
             publisher.send(removed(NAMES[3]), lost=True)
             del publisher.kept[1]
             publisher.send(stored(NAMES[:2]))
-            told = counted(feed, "batches", 2)
-        assert told.missed_tokens == 0.0
-        assert (told.counts["missing"], told.counts["replayed"], told.counts["forgotten"]) == (2, 0, 1)
+            report = counted(feed, "batches", 2)
+        assert report.missed_tokens == 0.0
+        assert (report.counts["missing"], report.counts["replayed"], report.counts["forgotten"]) == (2, 0, 1)
 
 
-def test_a_publisher_that_has_gaps_again_and_again_is_not_asked_each_time():
+def test_a_publisher_that_has_gaps_again_and_again_gets_no_request_each_time():
     with Publisher(replays=True) as publisher:
         with following(publisher.port, replay_port=publisher.replay_port) as feed:
             publisher.subscribed()
@@ -117,8 +117,8 @@ def test_a_publisher_that_has_gaps_again_and_again_is_not_asked_each_time():
                 publisher.send(removed(NAMES[0]))
                 publisher.send(removed(NAMES[1]), lost=True)
             publisher.send(CLEARED)
-            told = counted(feed, "cleared")
-        assert told.counts["gaps"] == 5
+            report = counted(feed, "cleared")
+        assert report.counts["gaps"] == 5
         assert len(publisher.asked) == 1
 
 
@@ -144,9 +144,9 @@ def test_a_publisher_that_counts_from_zero_again_was_restarted():
         publisher.send(removed(*NAMES[:2]))
         publisher.number = 0
         publisher.send(stored(NAMES[:2]))
-        told = counted(feed, "restarts")
-        assert told.missed_tokens == 0.0
-        assert "gaps" not in told.counts
+        report = counted(feed, "restarts")
+        assert report.missed_tokens == 0.0
+        assert "gaps" not in report.counts
 
 
 def test_a_reset_of_the_cache_is_no_eviction():
@@ -155,8 +155,8 @@ def test_a_reset_of_the_cache_is_no_eviction():
         publisher.send(stored(NAMES[:2]), removed(NAMES[0]))
         publisher.send(CLEARED)
         publisher.send(stored(NAMES[:2]))
-        told = counted(feed, "batches", 3)
-        assert told.missed_tokens == 0.0
+        report = counted(feed, "batches", 3)
+        assert report.missed_tokens == 0.0
 
 
 def test_bad_batches_and_messages_are_counted_and_the_next_is_read():
@@ -168,9 +168,9 @@ def test_bad_batches_and_messages_are_counted_and_the_next_is_read():
         publisher.send_payload(b"no batch")
         publisher.send(["BlockRemoved", "no list"])
         publisher.send(removed(NAMES[0]))
-        told = counted(feed, "batches")
-        assert told.counts["bad"] == 5
-        assert told.evicted_blocks == 1
+        report = counted(feed, "batches")
+        assert report.counts["bad"] == 5
+        assert report.evicted_blocks == 1
 
 
 def test_a_batch_that_is_too_large_is_skipped_and_counted():
@@ -179,9 +179,9 @@ def test_a_batch_that_is_too_large_is_skipped_and_counted():
         publisher.send(removed(NAMES[0]))
         publisher.send_payload(bytes(5 << 20))
         publisher.send(removed(NAMES[1]))
-        told = counted(feed, "batches", 2)
-        assert (told.counts["gaps"], told.counts["oversized"]) == (1, 1)
-        assert told.evicted_blocks == 2
+        report = counted(feed, "batches", 2)
+        assert (report.counts["gaps"], report.counts["oversized"]) == (1, 1)
+        assert report.evicted_blocks == 2
 
 
 def test_decoding_has_a_budget_beyond_which_batches_are_dropped(monkeypatch):
@@ -189,8 +189,8 @@ def test_decoding_has_a_budget_beyond_which_batches_are_dropped(monkeypatch):
     with Publisher() as publisher, following(publisher.port) as feed:
         publisher.subscribed()
         publisher.send(removed(NAMES[0]))
-        told = counted(feed, "skipped")
-        assert (told.evicted_blocks, told.reach) == (0, 0)
+        report = counted(feed, "skipped")
+        assert (report.evicted_blocks, report.reach) == (0, 0)
 
 
 def test_the_budget_comes_back_with_time(monkeypatch):
@@ -226,9 +226,9 @@ def test_a_publisher_that_comes_back_is_followed_again():
         with Publisher(port=first.port) as second:
             second.subscribed()
             second.send(stored(NAMES[:2]))
-            told = counted(feed, "restarts")
+            report = counted(feed, "restarts")
             assert feed.error is None
-            assert told.missed_tokens == 0.0
+            assert report.missed_tokens == 0.0
 
 
 @contextmanager
@@ -236,13 +236,13 @@ def listening(serve) -> Iterator[int]:
     """A server on loopback that does with each connection what it likes."""
     server = socket.create_server(("127.0.0.1", 0))
     ended = threading.Event()
-    held: list[socket.socket] = []
+    connections: list[socket.socket] = []
 
     def run() -> None:
         while not ended.is_set():
             with suppress(OSError):
                 connection, _ = server.accept()
-                held.append(connection)
+                connections.append(connection)
                 threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
 
     def serve_one(connection: socket.socket) -> None:
@@ -257,7 +257,7 @@ def listening(serve) -> Iterator[int]:
     finally:
         ended.set()
         thread.join(5)
-        for connection in held:
+        for connection in connections:
             connection.close()
         server.close()
 
@@ -268,7 +268,7 @@ def error_of(port: int) -> str:
         return feed.error.reason
 
 
-def test_whoever_is_no_publisher_is_told_as_such():
+def test_a_peer_that_is_no_publisher_is_an_error():
     def web(connection: socket.socket) -> None:
         connection.recv(64)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))

@@ -21,26 +21,26 @@ def mixed(one: int, group: int) -> int:
 
 
 class Pool:
-    """A least recently used pool whose requests are chains of blocks, as vLLM's: what it evicts and stores is told."""
+    """A least recently used pool whose requests are chains of blocks, as vLLM's: with KV events."""
 
     def __init__(self, blocks: int, ghosts: GhostList | None = None) -> None:
         self.blocks, self.ghosts = blocks, ghosts
         self.cached: OrderedDict[int, None] = OrderedDict()
-        self.asked = self.found = 0
+        self.requested = self.found = 0
 
     def request(self, t: float, chain: list[int]) -> None:
-        self.asked += len(chain)
+        self.requested += len(chain)
         hits = 0
         while hits < len(chain) and chain[hits] in self.cached:
             hits += 1
         self.found += hits
-        held = set(chain)
+        kept = set(chain)
         for one in chain[:hits]:
             self.cached.move_to_end(one)
         new = chain[hits:]
         gone = []
         while len(self.cached) + sum(one not in self.cached for one in new) > self.blocks:
-            gone.append(next(one for one in self.cached if one not in held or one in new))
+            gone.append(next(one for one in self.cached if one not in kept or one in new))
             del self.cached[gone[-1]]
         # The end of a chain is freed first, so that its beginning survives longest.
         for one in reversed(chain):
@@ -80,9 +80,9 @@ def test_what_is_stored_again_after_it_was_removed_is_a_capacity_miss():
     ghosts.removed([1], 0)
     ghosts.begin_batch()
     ghosts.stored([1, 3], None, SIZE, 0, full=True)
-    told = report(ghosts)
-    assert (told.missed_tokens, told.misses, told.evicted_blocks) == (SIZE, 1, 2)
-    assert kept_by(told.missed_by_blocks, 1) == SIZE
+    found = report(ghosts)
+    assert (found.missed_tokens, found.misses, found.evicted_blocks) == (SIZE, 1, 2)
+    assert kept_by(found.missed_by_blocks, 1) == SIZE
 
 
 @pytest.mark.parametrize("factor", [1.1, 1.25, 1.5, 2.0, 3.0])
@@ -90,8 +90,8 @@ def test_hits_of_larger_pools_are_those_that_such_a_pool_has(factor):
     blocks = 800
     ghosts = GhostList(0.0, mixed=mixed)
     small, large = played(blocks, ghosts=ghosts), played(round(blocks * factor))
-    told = small.found + kept_by(report(ghosts).missed_by_blocks, (factor - 1.0) * blocks) / SIZE
-    assert told / small.asked == pytest.approx(large.found / large.asked, abs=0.015)
+    estimated = small.found + kept_by(report(ghosts).missed_by_blocks, (factor - 1.0) * blocks) / SIZE
+    assert estimated / small.requested == pytest.approx(large.found / large.requested, abs=0.015)
 
 
 def test_misses_are_all_that_an_unlimited_pool_would_have_found():
@@ -104,13 +104,13 @@ def test_a_sample_tells_the_same_within_its_error():
     ghosts, few = GhostList(0.0, mixed=mixed), GhostList(0.0, entries=1200, mixed=mixed)
     played(800, ghosts=ghosts)
     played(800, ghosts=few)
-    exact, told = report(ghosts), report(few)
+    exact, sampled = report(ghosts), report(few)
     assert exact.sampled_ratio == 1.0
-    assert told.sampled_ratio <= 0.5
-    assert told.evicted_blocks == exact.evicted_blocks
-    assert told.missed_tokens == pytest.approx(exact.missed_tokens, rel=0.1)
+    assert sampled.sampled_ratio <= 0.5
+    assert sampled.evicted_blocks == exact.evicted_blocks
+    assert sampled.missed_tokens == pytest.approx(exact.missed_tokens, rel=0.1)
     for blocks in (400, 800):
-        both = (kept_by(one.missed_by_blocks, blocks) for one in (exact, told))
+        both = (kept_by(one.missed_by_blocks, blocks) for one in (exact, sampled))
         assert next(both) == pytest.approx(next(both), rel=0.15)
 
 
@@ -146,8 +146,8 @@ def test_after_a_gap_nothing_is_known_of_what_was_evicted_before():
     ghosts.removed([1, 2], 0)
     ghosts.forget(3.0)
     ghosts.stored([1, 2], None, SIZE, 0, full=True)
-    told = report(ghosts)
-    assert (told.missed_tokens, told.since, told.reach) == (0.0, 3.0, 0)
+    found = report(ghosts)
+    assert (found.missed_tokens, found.since, found.reach) == (0.0, 3.0, 0)
 
 
 def test_a_reset_of_the_cache_is_no_eviction():

@@ -15,7 +15,6 @@ from kvpressure.model.kv_events import KvEvents
 from kvpressure.signals.kv_events import kept_by
 from kvpressure.sources.kv_events.decode import batch
 from kvpressure.sources.kv_events.ghosts import MAX_ENTRIES, GhostList
-from kvpressure.sources.kv_events.take import take
 from tests.support.tools import FIXTURES
 
 pytestmark = pytest.mark.recorded
@@ -54,10 +53,10 @@ def read(path: Path) -> Recorded:
     return Recorded(json.loads(about), [(float(t), bytes.fromhex(data)) for t, data in parts])
 
 
-def told(recorded: Recorded, entries: int = MAX_ENTRIES) -> KvEvents:
+def report_of(recorded: Recorded, entries: int = MAX_ENTRIES) -> KvEvents:
     ghosts, counts = GhostList(0.0, entries=entries, mixed=lambda one, group: hash((one, group))), Counter[str]()
     for t, payload in recorded.batches:
-        take(ghosts, batch(payload), t, counts)
+        ghosts.take(batch(payload), t, counts)
     assert not counts["unknown"]
     return ghosts.report(recorded.batches[-1][0], 0, counts)
 
@@ -81,7 +80,7 @@ def _as_json(payload: bytes) -> bytes:
 
 
 def test_what_was_computed_again_is_what_the_pool_had_evicted(recorded):
-    events = told(recorded)
+    events = report_of(recorded)
     # The ledger books tokens when their step ends, and the last one has not.
     assert events.missed_tokens == pytest.approx(recorded.total("again"), rel=0.01, abs=STEP_TOKENS)
     step = STEP_TOKENS / recorded.about["block_size"]
@@ -90,14 +89,14 @@ def test_what_was_computed_again_is_what_the_pool_had_evicted(recorded):
 
 def test_larger_pools_keep_no_less_than_the_evictions_in_between_say(recorded):
     # The ledger counts every eviction since; of blocks evicted twice meanwhile a larger pool need keep but one.
-    events, blocks = told(recorded), recorded.about["blocks"]
+    events, blocks = report_of(recorded), recorded.about["blocks"]
     for factor in (1.25, 1.5, 2.0, 3.0):
         kept = kept_by(events.missed_by_blocks, (factor - 1.0) * blocks) / events.missed_tokens
         assert kept >= 0.95 * recorded.kept(factor)
 
 
 def test_a_tenth_of_the_blocks_tells_the_same(recorded):
-    exact, few = told(recorded), told(recorded, entries=2500)
+    exact, few = report_of(recorded), report_of(recorded, entries=2500)
     assert few.sampled_ratio < 0.3
     assert few.missed_tokens == pytest.approx(exact.missed_tokens, rel=0.1)
     blocks = recorded.about["blocks"]

@@ -52,7 +52,7 @@ def test_a_failure_typed_by_a_user_is_none(line: str):
         "[utils.py:3] cannot fetch https://images.example/{}",
     ],
 )
-def test_what_a_request_asks_for_is_no_trouble_where_vllm_repeats_it_in_an_error(line: str, text: str):
+def test_the_text_of_a_request_is_no_trouble_where_vllm_repeats_it_in_an_error(line: str, text: str):
     if "cannot fetch" in line:
         text = text.replace(" ", "%20")
     assert classify(f"ERROR 11-20 10:00:00 {line.format(text)}") is None

@@ -1,4 +1,4 @@
-"""A log that floods: what it costs is bounded, what it tells is told all the same."""
+"""A log that floods: what it costs is bounded, what it reports is counted all the same."""
 
 from __future__ import annotations
 

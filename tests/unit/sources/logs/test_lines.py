@@ -71,8 +71,8 @@ def test_docker_pieces_are_joined_too(lines: list, sizes: list[int]):
 @example([("torch.OutOfMemoryError: CUDA out of memory.", [5, 33])], [], cri)
 def test_skimming_loses_no_line_that_tells_however_it_is_cut(lines: list, sizes: list[int], wrap):
     data = b"".join(wrap(text, cuts) for text, cuts in lines)
-    told = [line.text for line in assembled(data, sizes, Assembler(telling_lines)) if classify(line.text)]
-    assert told == [text for text, _ in lines if text != "ordinary"]
+    texts = [line.text for line in assembled(data, sizes, Assembler(telling_lines)) if classify(line.text)]
+    assert texts == [text for text, _ in lines if text != "ordinary"]
 
 
 @given(st.binary(max_size=2000), st.lists(st.integers(1, 300), min_size=1), st.lists(st.integers(1, 300), min_size=1))
@@ -115,8 +115,8 @@ def test_the_end_of_a_prompt_whose_beginning_was_skipped_is_no_line(wrap):
     for at in range(1, len(wrap(prompt, [60, 120]))):
         assembler = Assembler(telling_lines)
         assembler.cut()
-        told = [line.text for line in assembler.feed(data[at:]) if classify(line.text)]
-        assert told in ([], ["EngineDeadError"])
+        texts = [line.text for line in assembler.feed(data[at:]) if classify(line.text)]
+        assert texts in ([], ["EngineDeadError"])
 
 
 def test_the_last_words_count_without_a_newline():

@@ -93,7 +93,7 @@ def test_a_part_of_a_gpu_is_not_judged_as_the_whole() -> None:
     assert sized("memory-target", QWEN, "--gpu-memory-utilization=0.6").status == "fail"
     assert "would not start" not in sized("memory-target", QWEN, "--gpu-memory-utilization=0.6", **part).reason
     assert "nvidia.com/mig-3g.40gb" in sized("max-num-seqs", QWEN, annotations=LENGTHS, **part).reason
-    assert sized("gpus", QWEN, **part).reason == "the command needs 1; nvidia.com/mig-3g.40gb is asked for here"
+    assert sized("gpus", QWEN, **part).reason == "the command needs 1; nvidia.com/mig-3g.40gb is requested here"
 
 
 def test_a_length_beyond_the_models_own_is_refused_unless_an_option_stretches_it() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.tools.audit.pods import gpu_text, gpus_asked, shared_memory
+from kvpressure.tools.audit.pods import gpu_text, requested_gpus, shared_memory
 
 
 def affinity(*values: str, operator: str = "In") -> dict[str, Any]:
@@ -32,9 +32,9 @@ def test_a_gpu_is_named_by_the_nodes_that_a_pod_selects(pod: dict[str, Any], tex
 
 
 def test_gpus_are_counted_whoever_makes_them() -> None:
-    assert gpus_asked({"limits": {"amd.com/gpu": "8", "memory": "1Gi"}}) == (8, "amd.com/gpu")
-    assert gpus_asked({"limits": {"nvidia.com/gpu": "{{ n }}"}}) == ("{{ n }}", "nvidia.com/gpu")
-    assert gpus_asked({}) == (None, "nvidia.com/gpu")
+    assert requested_gpus({"limits": {"amd.com/gpu": "8", "memory": "1Gi"}}) == (8, "amd.com/gpu")
+    assert requested_gpus({"limits": {"nvidia.com/gpu": "{{ n }}"}}) == ("{{ n }}", "nvidia.com/gpu")
+    assert requested_gpus({}) == (None, "nvidia.com/gpu")
 
 
 def test_shared_memory_is_a_volume_or_the_hosts() -> None:

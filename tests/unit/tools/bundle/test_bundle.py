@@ -322,7 +322,7 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(tmp_path: Path,
     before = tree(out)
     result = generate("--out", str(out))
     assert result.exit_code == 2
-    assert f"holds what is not of a bundle: {name}" in result.stderr
+    assert f"contains other files: {name}" in result.stderr
     assert tree(out) == before
 
 

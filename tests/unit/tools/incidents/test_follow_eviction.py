@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
-from kvpressure.model.view import Price
+from kvpressure.model.incident import Price
 from kvpressure.tools.incidents.collect import priced
 from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.follow import Follower

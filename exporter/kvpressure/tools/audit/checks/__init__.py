@@ -36,7 +36,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "output-tokens",
         "error",
         "The longest output is declared",
-        "A request holds its KV cache until its last token. Without a limit one request may run to the end of the "
+        "A request keeps its KV cache until its last token. Without a limit one request may run to the end of the "
         "context.",
         limits.output_tokens,
     ),
@@ -85,8 +85,8 @@ CHECKS: Final[tuple[Check, ...]] = (
         "separate-long-requests",
         "warning",
         "Long and short requests have deployments of their own",
-        "A long prompt holds the KV cache of many short ones, and where prompts are admitted whole it blocks everybody "
-        "behind it.",
+        "A long prompt takes the KV cache of many short ones, and where prompts are admitted whole it blocks every "
+        "request behind it.",
         limits.separate,
     ),
     Check(

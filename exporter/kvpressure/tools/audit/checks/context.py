@@ -1,6 +1,6 @@
-"""What checks look at besides the engine, the sentences that they share, and text to paste.
+"""What checks read besides the engine, the verdicts that they share, and fixes to paste.
 
-That is flags, annotations and values in the way that the manifest at hand writes them.
+A fix is a flag, an annotation or a value, written as in the manifest at hand.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kvpressure.tools.audit.model import Verdict
 from kvpressure.tools.audit.sizing import Sized
 
 TRAFFIC = "kvpressure.io/traffic"
-"""Annotation: what an engine is for, as words among these, with commas between them."""
+"""Annotation: the requests that an engine is for, as words of TRAFFIC_WORDS with commas between them."""
 TRAFFIC_WORDS = frozenset(("long", "short", "bursty"))
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Everything that was given, all engines in it, the thresholds in force, and what can be computed of each."""
+    """All manifests, all engines in them, the thresholds in force, and each engine's memory as far as it is known."""
 
     given: Manifests
     engines: tuple[Engine, ...]
@@ -48,10 +48,7 @@ def traffic(engine: Engine) -> frozenset[str]:
 
 
 def longest_prompt(engine: Engine, context: Context) -> DeclaredLimit | None:
-    """Return the limit on a prompt, which is at most as long as the longest request.
-
-    As declared, else the model's own.
-    """
+    """Return the limit on a prompt or on a whole request as declared, else the model's own; None without any."""
     limits, sized = engine.reading.limits, context.sized(engine)
     declared = limits.get("max_input_tokens") or limits.get("max_model_len")
     if declared is not None or isinstance(sized, str):
@@ -60,7 +57,7 @@ def longest_prompt(engine: Engine, context: Context) -> DeclaredLimit | None:
 
 
 def is_long(engine: Engine, context: Context) -> bool | None:
-    """Whether prompts may be long here: what the annotation says, else what the limit allows; None if neither does."""
+    """Whether prompts may be long here, by the annotation, else by the limit; None without either."""
     words, limit = traffic(engine), longest_prompt(engine, context)
     if "long" in words:
         return True
@@ -73,8 +70,8 @@ def is_long(engine: Engine, context: Context) -> bool | None:
     return limit.value > bound if limit.name == "max_model_len" else limit.value >= bound
 
 
-def unseen(engine: Engine, limit: str) -> Verdict | None:
-    """Unknown where a limit may be given where nobody can look, failed where it is given as no value; else None."""
+def undecided(engine: Engine, limit: str) -> Verdict | None:
+    """Return "unknown" where a limit may be set in a place that cannot be read, "fail" where its value is none."""
     place = engine.limit_place(limit)
     if limit in engine.reading.unclear:
         why = engine.reading.unclear[limit]

@@ -1,4 +1,4 @@
-"""What else should be there: monitoring, alerts, and words on where the limits come from."""
+"""Checks of what surrounds an engine: monitoring, alerts, and where its limits come from."""
 
 from __future__ import annotations
 
@@ -37,22 +37,21 @@ def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - 
 
 
 def _annotated(engine: Engine, name: str, form: re.Pattern[str] = _ANYTHING) -> Verdict:
-    place, told = engine.annotation_place(name), engine.annotations.get(name, "").strip()
+    place, value = engine.annotation_place(name), engine.annotations.get(name, "").strip()
     fix = annotation_fix(name, f"https://wiki.example.com/llm/{name.removeprefix(ANNOTATION_PREFIX)}")
-    if not told:
+    if not value:
         return Verdict("fail", f"annotation {name} is missing", place, fix)
-    if not form.fullmatch(told):
-        return Verdict("fail", f"{told[:60]!r} is neither an address nor a day such as 2025-06-30", place, fix)
-    return Verdict("pass", told[:100], place)
+    if not form.fullmatch(value):
+        return Verdict("fail", f"{value[:60]!r} is neither an address nor a day such as 2025-06-30", place, fix)
+    return Verdict("pass", value[:100], place)
 
 
 def monitored(engine: Engine, context: Context) -> Verdict:
     """Check that a PodMonitor or ServiceMonitor selects the engine, or kvpressure runs on the nodes."""
-    for who in _watchers(engine, context):
-        return Verdict("pass", who, engine.place())
-    if monitors := [f"{one.kind} {one.name}" for one in context.given.of("PodMonitor", "ServiceMonitor")]:
-        named = ", ".join(monitors[:3])
-        return Verdict("fail", f"not selected by {named}", engine.place(), _pod_monitor(engine))
+    for monitor in _monitors(engine, context):
+        return Verdict("pass", monitor, engine.place())
+    if others := [f"{item.kind} {item.name}" for item in context.given.of("PodMonitor", "ServiceMonitor")]:
+        return Verdict("fail", f"not selected by {', '.join(others[:3])}", engine.place(), _pod_monitor(engine))
     reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet "
     if context.given.complete:
         return Verdict("fail", f"{reason}in the cluster", engine.place(), _pod_monitor(engine))
@@ -72,7 +71,7 @@ def alerted(engine: Engine, context: Context) -> Verdict:
     return Verdict("unknown", "no PrometheusRule among the manifests", engine.place())
 
 
-def _watchers(engine: Engine, context: Context) -> Iterator[str]:
+def _monitors(engine: Engine, context: Context) -> Iterator[str]:
     given = context.given
     for item in given.of("DaemonSet"):
         images = [text(get(one, "image")) for one in sequence(get(item.data, "spec", "template", "spec", "containers"))]
@@ -103,9 +102,9 @@ def selects(selector: Any, labels: Mapping[str, str]) -> bool:
 
 def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     key, operator = text(expression.get("key")), text(expression.get("operator"))
-    among = labels.get(key) in [text(value) for value in sequence(expression.get("values"))]
-    known = {"In": among, "NotIn": not among, "Exists": key in labels, "DoesNotExist": key not in labels}
-    return known.get(operator, False)
+    listed = labels.get(key) in [text(value) for value in sequence(expression.get("values"))]
+    matches = {"In": listed, "NotIn": not listed, "Exists": key in labels, "DoesNotExist": key not in labels}
+    return matches.get(operator, False)
 
 
 def _reaches(monitor: Item, engine: Engine) -> bool:
@@ -117,7 +116,7 @@ def _reaches(monitor: Item, engine: Engine) -> bool:
 
 
 def _near(item: Item, engine: Engine) -> bool:
-    """Return whether both are of one namespace, as far as they say."""
+    """Return whether both are in one namespace, as far as the manifests name it."""
     return not item.namespace or not engine.namespace or item.namespace == engine.namespace
 
 

@@ -1,7 +1,4 @@
-"""Limits on a batch, how many sequences and how many tokens in one step, and on one request's prompt and output.
-
-Long requests are in deployments of their own.
-"""
+"""Checks of limits: sequences and tokens of a step, and a request's prompt and output; long requests are apart."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from kvpressure.tools.audit.checks.context import (
     longest_prompt,
     number,
     traffic,
-    unseen,
+    undecided,
 )
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Verdict
@@ -29,14 +26,14 @@ _STEP: Final = "max_num_batched_tokens"
 
 
 def declared(engine: Engine, context: Context) -> Verdict:
-    """As many sequences as find room in the KV cache, and at least a batch; undeclared is the server's default."""
+    """Check that as many sequences may run as fit the KV cache, and at least a batch; the default, if undeclared."""
     found = _fitting(engine, context)
     return found if found.status == "fail" else _implausible(engine, context) or found
 
 
 def _fitting(engine: Engine, context: Context) -> Verdict:
-    """By the room in the KV cache."""
-    if (verdict := unseen(engine, _LIMIT)) is not None:
+    """Judge the number of sequences by the room in the KV cache."""
+    if (verdict := undecided(engine, _LIMIT)) is not None:
         return verdict
     place, limit, sized = engine.limit_place(_LIMIT), engine.reading.limits.get(_LIMIT), context.sized(engine)
     count = None if isinstance(sized, str) else sequences_in_force(engine, sized)
@@ -55,7 +52,7 @@ def _fitting(engine: Engine, context: Context) -> Verdict:
 
 
 def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: float) -> Verdict:
-    """By memory alone, where no lengths are annotated: `share` of the longest is short for a request.
+    """Judge by memory alone, where no lengths are annotated: `share` of the longest is short for a request.
 
     `in_force` is the number of sequences, and how it is written.
     """
@@ -79,7 +76,7 @@ def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: fl
 
 
 def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]) -> Verdict:
-    """By the lengths that are annotated; `in_force` is the number of sequences, and how it is written."""
+    """Judge by the annotated lengths; `in_force` is the number of sequences, and how it is written."""
     place, (count, shown), fits = engine.limit_place(_LIMIT), in_force, plan.max_num_seqs
     found = f"{number(fits)} of {number(plan.tokens_per_request)} tokens fit the KV cache"
     if count <= fits:
@@ -136,8 +133,8 @@ def _fix(engine: Engine, context: Context) -> str:
 
 
 def batched_tokens(engine: Engine, context: Context) -> Verdict:
-    """Not more tokens in a step than the server itself would take; what is not declared is that."""
-    if (verdict := unseen(engine, _STEP)) is not None:
+    """Check that a step has no more tokens than the server takes by default."""
+    if (verdict := undecided(engine, _STEP)) is not None:
         return verdict
     place, limit = engine.limit_place(_STEP), engine.reading.limits.get(_STEP)
     most = engine.runtime.audit.defaults[_STEP][-1]
@@ -162,7 +159,7 @@ def batched_tokens(engine: Engine, context: Context) -> Verdict:
 
 _LONGEST = "max_model_len"
 _LEAST_SHOWN = 0.005
-"""What is shown as 1 %; less would be shown as none."""
+"""Rounds to 1 %; less would be shown as 0 %."""
 
 
 def input_tokens(engine: Engine, context: Context) -> Verdict:
@@ -170,11 +167,11 @@ def input_tokens(engine: Engine, context: Context) -> Verdict:
 
     What is not declared is the model's own length, and judged as if it were written there.
     """
-    kept = engine.reading.limits.get("max_input_tokens")
-    if kept is not None:
+    limit = engine.reading.limits.get("max_input_tokens")
+    if limit is not None:
         place = engine.annotation_place(ANNOTATIONS["max_input_tokens"])
-        return Verdict("pass", f"{number(kept.value)} tokens, kept at the gateway", place)
-    if (verdict := unseen(engine, _LONGEST)) is not None:
+        return Verdict("pass", f"{number(limit.value)} tokens, enforced by the gateway", place)
+    if (verdict := undecided(engine, _LONGEST)) is not None:
         return verdict
     place, declared, sized = engine.limit_place(_LONGEST), engine.reading.limits.get(_LONGEST), context.sized(engine)
     if not isinstance(sized, str):
@@ -209,24 +206,25 @@ def _measured_request(engine: Engine, sized: Sized, context: Context) -> Verdict
 def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
     """Check that the server bounds every request's output, where it can; so may a gateway."""
     annotation = ANNOTATIONS["max_output_tokens"]
-    kept = engine.reading.limits.get("max_output_tokens")
-    if kept is not None:
-        by_gateway = annotation in kept.where
+    limit = engine.reading.limits.get("max_output_tokens")
+    if limit is not None:
+        by_gateway = annotation in limit.where
         place = engine.annotation_place(annotation) if by_gateway else engine.limit_place("max_output_tokens")
-        how = "kept at the gateway" if by_gateway else "kept by the server"
-        return Verdict("pass", f"{number(kept.value)} tokens, {how}", place)
-    if (verdict := unseen(engine, "max_output_tokens")) is not None:
+        return Verdict(
+            "pass", f"{number(limit.value)} tokens, enforced by the {'gateway' if by_gateway else 'server'}", place
+        )
+    if (verdict := undecided(engine, "max_output_tokens")) is not None:
         return verdict
     reason = "no limit: an output may run to the end of the context"
     return Verdict("fail", reason, engine.limit_place("max_output_tokens"), _cap(engine, annotation))
 
 
 def _cap(engine: Engine, annotation: str) -> str:
-    """Return the p95 of outputs as annotated; "" where nobody said how long they are."""
+    """Return the p95 of outputs as annotated, as a fix; "" where their length is not annotated."""
     lengths, example = traffic_of(engine), engine.runtime.audit.output_cap
     if lengths is None:
         return ""
-    fix = annotation_fix(annotation, f"{lengths.output_p95:.0f}") + "  # once the gateway keeps it"
+    fix = annotation_fix(annotation, f"{lengths.output_p95:.0f}") + "  # once the gateway enforces it"
     if example:
         value, why = example % int(lengths.output_p95), "the p95 of outputs, as annotated"
         fix += f"; or let {engine.runtime.title}:\n{limit_fix(engine, 'max_output_tokens', value, why)}"

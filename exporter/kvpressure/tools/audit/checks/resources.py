@@ -1,7 +1,4 @@
-"""Resources: GPUs, as many as the server divides its model among, memory of the host, and more than one replica.
-
-The share of a GPU's memory is enough for weights and one longest request, and leaves room for everything else.
-"""
+"""Checks of resources: the share of a GPU's memory, the number of GPUs, the host's memory, and replicas."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from kvpressure.capacity.arithmetic import GIB, size
 from kvpressure.capacity.pool import weights_step
 from kvpressure.capacity.smallest import smallest_tensor_parallel
 from kvpressure.commandline.options import whole
-from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, unseen
+from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, undecided
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import get, text
 from kvpressure.tools.audit.model import Verdict
-from kvpressure.tools.audit.pods import slice_asked
+from kvpressure.tools.audit.pods import requested_slice
 from kvpressure.tools.audit.sizing import Sized
 
 _LIMIT: Final = "gpu_memory_utilization"
@@ -26,17 +23,14 @@ PROCESS_BYTES: Final = 4 * GIB
 
 
 def memory_share(engine: Engine, context: Context) -> Verdict:
-    """Check that the server starts with it, and that it is not above the largest that is safe.
-
-    What is not declared is the default.
-    """
+    """Check that the server starts with its share of the GPU's memory, declared or default, and that this is safe."""
     place, flags = engine.limit_place(_LIMIT), engine.runtime.starting.flags
     if flags.sizes_pool in engine.reading.options:
         reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
         return Verdict("unknown", reason, engine.option_place(flags.sizes_pool))
     if why := engine.reading.unclear.get(flags.sizes_pool):
         return Verdict("unknown", why, place)
-    if (verdict := unseen(engine, _LIMIT) or _not_modelled(engine)) is not None:
+    if (verdict := undecided(engine, _LIMIT) or _not_modelled(engine)) is not None:
         return verdict
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
     share = default if limit is None else limit.value
@@ -80,7 +74,7 @@ def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
 
 
 def _share(engine: Engine, sized: Sized | str, share: float) -> str:
-    """Return the default share, where the server starts with it and it is another than in force."""
+    """Return the default share as a fix; "" where it is in force, or the server would not start with it either."""
     if (
         isinstance(sized, str)
         or share == sized.memory.gpu_memory_utilization
@@ -103,33 +97,34 @@ def _more_gpus(engine: Engine, sized: Sized) -> str:
 
 
 def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check that the GPUs that are asked for are those that the command needs."""
-    place, needed, asked = engine.item.place(engine.resources_at or engine.at), _ranks(engine), engine.gpus
+    """Check that as many GPUs are requested as the command needs."""
+    place, needed, requested = engine.item.place(engine.resources_at or engine.at), _ranks(engine), engine.gpus
     if needed is None:
         return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
-    if asked is None:
-        given = slice_asked(engine.resources) or "none"
-        return Verdict("unknown", f"the command needs {needed}; {given} is asked for here", place)
-    if asked == "all":
-        return Verdict("pass", f"the command needs {needed}, and all of the machine are given", place)
-    if not isinstance(asked, int):
-        return Verdict("unknown", f"the command needs {needed}; {asked} is not a number", place)
-    return _compared(engine, needed, asked)
+    if requested is None:
+        part = requested_slice(engine.resources) or "none"
+        return Verdict("unknown", f"the command needs {needed}; {part} is requested here", place)
+    if requested == "all":
+        return Verdict("pass", f"the command needs {needed}, and gets all of the machine", place)
+    if not isinstance(requested, int):
+        return Verdict("unknown", f"the command needs {needed}; {requested} is not a number", place)
+    return _compared(engine, needed, requested)
 
 
-def _compared(engine: Engine, needed: int, asked: int) -> Verdict:
+def _compared(engine: Engine, needed: int, requested: int) -> Verdict:
     place, fix = engine.item.place(engine.resources_at or engine.at), f"{engine.gpu_key}: {needed}"
-    if asked == needed:
-        return Verdict("pass", f"{asked}, as the command needs", place)
-    if asked > needed:
-        return Verdict("fail", f"{asked} GPUs are asked for and the command uses {needed}", place, fix)
+    if requested == needed:
+        return Verdict("pass", f"{requested}, as the command needs", place)
+    if requested > needed:
+        return Verdict("fail", f"{requested} GPUs are requested and the command uses {needed}", place, fix)
     if engine.item.kind == "LeaderWorkerSet" or engine.runtime.starting.flags.sizing.data in engine.reading.options:
-        return Verdict("unknown", f"the command needs {needed}, which may be on several machines; {asked} here", place)
-    return Verdict("fail", f"the command needs {needed} GPUs and gets {asked}: it does not start", place, fix)
+        why = f"the command needs {needed}, which may be on several machines; {requested} here"
+        return Verdict("unknown", why, place)
+    return Verdict("fail", f"the command needs {needed} GPUs and gets {requested}: it does not start", place, fix)
 
 
 def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check /dev/shm, where processes of several GPUs exchange data: a container has 64 MiB unless told otherwise."""
+    """Check /dev/shm, where processes of several GPUs exchange data: by default a container has 64 MiB."""
     place, needed, given = engine.place(), _ranks(engine), engine.shared_memory
     if needed == 1:
         return Verdict("pass", "one GPU shares nothing", place)
@@ -148,7 +143,7 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
 
 
 def _ranks(engine: Engine) -> int | None:
-    """GPUs that the command takes on its machine, None where that is not known."""
+    """Return the number of GPUs that the command uses on its machine, None where that is not known."""
     if engine.reading.hidden:
         return None
     sizing, count = engine.runtime.starting.flags.sizing, 1
@@ -164,22 +159,23 @@ def _ranks(engine: Engine) -> int | None:
 
 
 def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Two replicas at all times, by number or by an autoscaler's lower bound."""
-    asked = engine.replicas
-    place = asked.place or engine.place()
-    if asked.count is None:
-        return Verdict("unknown", asked.why, place)
-    if asked.count >= _ENOUGH:
-        return Verdict("pass", asked.why, place)
-    grows = "" if asked.ceiling is None else ", and a new one needs minutes to load the model"
-    alone = "kind: Deployment  # with this pod as its template, and replicas: 2"
-    if not asked.key:
-        return Verdict("fail", f"{asked.why}: another service with GPUs and a port of its own, and a proxy", place)
-    return Verdict("fail", asked.why + grows, place, alone if asked.place is None else f"{asked.key}: {_ENOUGH}")
+    """Check that there are two replicas at all times, by number or by an autoscaler's lower bound."""
+    requested = engine.replicas
+    place, why = requested.place or engine.place(), requested.why
+    if requested.count is None:
+        return Verdict("unknown", why, place)
+    if requested.count >= _ENOUGH:
+        return Verdict("pass", why, place)
+    if not requested.key:
+        return Verdict("fail", f"{why}: another service with GPUs and a port of its own, and a proxy", place)
+    grows = "" if requested.ceiling is None else ", and a new one needs minutes to load the model"
+    deployment = "kind: Deployment  # with this pod as its template, and replicas: 2"
+    fix = deployment if requested.place is None else f"{requested.key}: {_ENOUGH}"
+    return Verdict("fail", why + grows, place, fix)
 
 
 def memory_request(engine: Engine, context: Context) -> Verdict:
-    """`resources.requests.memory` is set; a limit alone is also the request."""
+    """Check that `resources.requests.memory` is set; a limit alone is also the request."""
     place = engine.item.place(engine.resources_at)
     for kind in ("requests", "limits"):
         if value := text(get(engine.resources, kind, "memory")):
@@ -201,7 +197,7 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
 
 
 def _needed(sized: Sized | str) -> tuple[int, str] | None:
-    """GiB of host memory, and what they are of; None where the model is not known."""
+    """Return the GiB of host memory that are needed, and for what; None where the model is not known."""
     if isinstance(sized, str) or (weights := sized.geometry.weights) is None:
         return None
     processes = sized.memory.parallel.gpus + 1

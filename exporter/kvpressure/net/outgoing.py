@@ -1,0 +1,41 @@
+"""What clients of API servers share: the environment's proxy, and a sentence for a request that failed."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import urllib.request
+
+import httpx2
+
+from kvpressure.printable import brief
+
+
+def environment_proxy(scheme: str, host: str) -> str:
+    """Return the proxy that the environment sets for a host, "" for none."""
+    if urllib.request.proxy_bypass_environment(host):  # type: ignore[attr-defined]
+        return ""
+    return urllib.request.getproxies_environment().get(scheme, "")
+
+
+def is_supported(proxy: str) -> bool:
+    """Return whether there is no proxy, or an HTTP one."""
+    return not proxy or proxy.startswith(("http://", "https://"))
+
+
+def reason_and_sentence(error: BaseException, where: str, tls_hint: str, refused_hint: str = "") -> tuple[str, str]:
+    """Return both for an error of httpx2, ssl or the system in a request to `where`; hints say what to check."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
+        causes.append(cause)
+    if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
+        return "tls", f"TLS with {where} failed: {brief(found, 120)}; check {tls_hint} and the server's name"
+    if any(isinstance(one, ConnectionRefusedError) for one in causes):
+        return "unreachable", f"connection refused by {where}; is it up and the port right?{refused_hint}"
+    text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
+    plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError | OSError):
+        return "unreachable", f"no connection to {where}: {plain}"
+    if isinstance(error, httpx2.InvalidURL | ValueError):
+        return "config", f"{where} cannot be used: {plain}"
+    return "connection", f"the connection to {where} broke: {plain}"
