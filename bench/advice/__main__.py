@@ -164,11 +164,9 @@ def _checks(rows: Sequence[Row], names: Sequence[str]) -> dict[str, tuple[bool, 
     after = FOLDER / "after"
     wishes = [{**_wish(row.name, row.printed), "record": str(after), "id": row.name} for row in rows if row.printed]
     run(wishes, KEPT)
-    return {
-        row.name: holds(FOLDER / f"{row.name}.jsonl.xz", after / f"{row.name}.jsonl.xz")
-        for row in rows
-        if row.printed and row.name in names
-    }
+    printed = [row.name for row in rows if row.printed and row.name in names]
+    found = {name: holds(FOLDER / f"{name}.jsonl.xz", after / f"{name}.jsonl.xz") for name in printed}
+    return {name: both for name, both in found.items() if both is not None}
 
 
 def _tell(rows: Sequence[Row], checks: dict[str, tuple[bool, bool]], *, write: bool, searched: bool) -> int:

@@ -19,16 +19,20 @@ SECONDS: Final = 60
 """At the end of a run, in most of which they have to hold, or not."""
 
 
-def holds(before: Path, after: Path) -> tuple[bool, bool]:
-    """Whether all recovery checks of the advice on `before` hold in most of its end, and of that of `after`."""
+def holds(before: Path, after: Path) -> tuple[bool, bool] | None:
+    """Whether all recovery checks of the advice on `before` hold in most of its end, and of that of `after`.
+
+    None where the confidence is too low for more than another look: that has no check.
+    """
     views = _views(before)
     pressed = last_pressed(views, before.name.partition(".")[0])
     assert pressed is not None
     assert pressed.diagnosis is not None
     place, thresholds = Place(model_name=pressed.shown.model_name, runtime="vllm"), load_thresholds()
     actions = advise(pressed.diagnosis, pressed.derived, pressed.limits, place, thresholds, observed=pressed.observed)
-    told = next(action for action in reversed(actions) if any(map(_is_check, action.checks)))
-    checks = [line for line in told.checks if _is_check(line)]
+    checks = next((found for action in reversed(actions) if (found := [*filter(_is_check, action.checks)])), None)
+    if checks is None:
+        return None
     return _most([pressed], checks), _most(_views(after)[-SECONDS:], checks)
 
 

@@ -136,10 +136,10 @@ class EngineState:
         diagnosis = self._diagnostician.diagnose(features.t, inputs)
         limits = self.view.limits if self.view else Limits()
         past.learn(features, diagnosis.cause, thresholds, self._room.rate, limits.max_num_seqs)
-        incident = past.incident(thresholds)
+        incident = past.cost.incident(thresholds)
         if incident is not None and settings.price is not None:
             incident = replace(incident, price=settings.price, gpus=whole_gpus(environment.gpus))
-        derived = features.derived | past.lost_families()
+        derived = features.derived | past.cost.families()
         losing = diagnosis.cause in LOSING
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING

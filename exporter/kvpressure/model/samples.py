@@ -50,7 +50,8 @@ class CacheConfig:
     `bytes_per_token` is per rank over all layers, `max_model_len` is the longest request in tokens. Where
     `layers_differ` (windows, states), `capacity_tokens` counts requests of that length; a short one may cost as much.
     `watermark_ratio` is the share of the pool that stays free when a request is admitted beside others, `kv_bits` how
-    many an element of the KV cache has. `admission` is what a request has to fit with, a word of `ADMISSIONS`.
+    many an element of the KV cache has. `admission` is what a request has to fit with, a word of `ADMISSIONS`;
+    `decode_tokens` is what an engine that only decodes keeps free for each request beside its prompt.
     """
 
     block_size: int | None = None
@@ -63,6 +64,7 @@ class CacheConfig:
     watermark_ratio: float | None = None
     kv_bits: int | None = None
     admission: str = "prompt"
+    decode_tokens: float = 0.0
 
 
 @record

@@ -30,7 +30,7 @@ _FOR_ROOM: Final = those(lambda row: row.for_room)
 
 FAMILIES: Final = (
     engine_family(
-        LOST_TOKENS,
+        "lost_tokens_total",
         "Generated tokens that are missing, while something held the engine back, against what it would do for "
         "the same demand: an estimate. Absent until its steps, or a healthy time, tell what that is.",
         kind="counter",

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
-from kvpressure.model.incident import Incident
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.record import record
@@ -67,7 +66,7 @@ class EngineHistory:
     ) -> None:
         self._seconds, self._long_window_seconds = seconds, long_window_seconds
         self.baseline = Baseline()
-        self._cost = Cost(longest_interval_seconds)
+        self.cost = Cost(longest_interval_seconds)
         self._learned_cap: float | None = None
         """A cap on the batch that was not declared. It shows only while the batch is full, and stays afterwards."""
         self._hit_curve = HitCurve(siblings)
@@ -121,7 +120,7 @@ class EngineHistory:
         self._events.take(events, self.newest)
         if restarted:
             self._events.restarted()
-            self._cost.restarted()
+            self.cost.restarted()
             self._learned_cap = None
             self._requested_tokens = RequestedTokens()
             self._hit_curve.restarted()
@@ -164,14 +163,6 @@ class EngineHistory:
             ),
         )
 
-    def incident(self, thresholds: Thresholds) -> Incident | None:
-        """Return the trouble that the engine is in, or was in last; None without any."""
-        return self._cost.incident(thresholds)
-
-    def lost_families(self) -> Derived:
-        """Return the series of what was lost so far."""
-        return self._cost.families()
-
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
         curve = self._hit_curve
@@ -198,7 +189,7 @@ class EngineHistory:
         if cap is not None and cap.source == LEARNED:
             self._learned_cap = cap.value
         newest = features.verdict_window
-        self._cost.update(self._window.points, cause, thresholds, with_room, _recomputed(features, thresholds))
+        self.cost.update(self._window.points, cause, thresholds, with_room, _recomputed(features, thresholds))
         self.demand = newest.queue.demand
         self.baseline.update(
             features.t,

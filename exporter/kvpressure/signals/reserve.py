@@ -24,8 +24,6 @@ from kvpressure.signals.windows import EngineWindow
 MIN_POLLS: Final = 3
 """So many polls in a row have to show the smaller batch: what waits is on the page a moment after it is admitted."""
 MAX_BATCHES: Final = 60
-DECODE_TOKENS: Final = 512.0
-"""Kept for each request of an engine that only decodes: SGLang's `--num-reserved-decode-tokens`, unless it is set."""
 SAME_BATCH: Final = 0.5
 ALIKE_FACTOR: Final = 2.0
 
@@ -39,7 +37,8 @@ def reserved(
     decodes keeps as much for each request: the one that comes, those that run, and those whose KV is on its way.
     """
     if role == DECODE:
-        yield from 2 * ([DECODE_TOKENS * (1 + batch_of(one) + one.gauges.get("fetching", 0.0)) for one in points],)
+        each = window.cache.decode_tokens
+        yield from 2 * ([each * (1 + batch_of(one) + one.gauges.get("fetching", 0.0)) for one in points],)
         return
     answer = window.of_histograms(answer_mean_tokens)
     for known in (answer, p95(window.long_histogram("request_output_tokens")) or answer):

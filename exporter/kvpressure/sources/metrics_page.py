@@ -1,4 +1,4 @@
-"""Reads a page of metrics of others: whole, bounded, and a long one without holding up anything else."""
+"""Reads a metrics page of another program: whole, bounded, and a long one without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_LOOP_BYTES: Final = 256 << 10
 class MetricsPage(Generic[T]):
     """Pages at one address, of which the series with these `names` are read.
 
-    `made` makes of series, values and the time of the page (unix seconds) what is wanted; it may raise SourceError.
+    `made` computes the result from series, values and the time of the page (unix seconds); it may raise SourceError.
     """
 
     def __init__(

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from kvpressure.model.environment import DECODE
+from kvpressure.runtimes.sglang.metrics import cache_config
+from kvpressure.runtimes.table import PageFacts
 from kvpressure.signals.points import Point
-from kvpressure.signals.reserve import DECODE_TOKENS, reserved
+from kvpressure.signals.reserve import reserved
 from kvpressure.signals.windows import EngineWindow
 from tests.lab.fetch import SGLANG, package
 
@@ -19,6 +21,9 @@ NAMES = {
     *("_active_req_count", "_active_reserved_tokens", "_allocatable_token_budgets"),
     *("_need_space_for_single_req", "_required_admission_tokens"),
 }
+
+
+CACHE = cache_config({"page_size": "1", "num_pages": "80000"}, PageFacts(1, labelled=False, names=frozenset()))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def queue(made: type[Any], running: int, fetching: int, free: int, generated: in
         running_batch=SimpleNamespace(reqs=reqs), waiting_queue=[], enable_hisparse=False, last_batch=None
     )
     one.transfer_queue = SimpleNamespace(queue=[SimpleNamespace(host_staged=False)] * fetching)
-    one.num_reserved_decode_tokens, one.retracted_queue = int(DECODE_TOKENS), []
+    one.num_reserved_decode_tokens, one.retracted_queue = int(CACHE.decode_tokens), []
     one.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: free)
     one._uses_swa_reservation = lambda: False
     one._rebootstrap_prefill_len = lambda req: len(req.origin_input_ids)
@@ -58,7 +63,8 @@ def queue(made: type[Any], running: int, fetching: int, free: int, generated: in
 
 
 def test_a_prompt_has_room_where_it_is_taken_to_have_some(queue_class: type[Any]) -> None:
-    rng, fits = random.Random(3), set()
+    rng, fits, window = random.Random(3), set(), EngineWindow(60, 600)
+    window.cache = CACHE
     for _ in range(500):
         running, fetching, free = rng.randrange(4, 60), rng.randrange(20), rng.randrange(80_000)
         prompt, one = rng.randrange(1, 4000), queue(queue_class, running, fetching, free, rng.randrange(300))
@@ -66,6 +72,6 @@ def test_a_prompt_has_room_where_it_is_taken_to_have_some(queue_class: type[Any]
         req = SimpleNamespace(sampling_params=SimpleNamespace(max_new_tokens=500), origin_input_ids=range(prompt))
         really = one._required_admission_tokens(req, prompt, 0, one.generated) <= budget
         point = Point(0.0, {"running": float(running), "fetching": float(fetching)}, {})
-        assert really == (prompt + next(reserved([point], EngineWindow(60, 600), role=DECODE))[0] <= free)
+        assert really == (prompt + next(reserved([point], window, role=DECODE))[0] <= free)
         fits.add(really)
     assert fits == {True, False}

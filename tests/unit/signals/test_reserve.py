@@ -16,7 +16,7 @@ from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import THRESHOLDS, histogram
 
 STEPS, PROMPT, ANSWER = 20.0, 400.0, 100.0
-POOL = CacheConfig(block_size=1, capacity_tokens=20_000)
+POOL = CacheConfig(block_size=1, capacity_tokens=20_000, decode_tokens=512.0)
 
 
 def engine(

@@ -77,12 +77,6 @@ def running_and_waiting(facts: Facts) -> str:
     return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
 
 
-def cache_in_use(facts: Facts) -> str:
-    """Return how much of the cache is in use, to go on a sentence."""
-    usage = facts.window.kv_usage_ratio
-    return "" if usage is None else f", {usage:.0%} of the cache is held"
-
-
 def clock(t: float) -> str:
     """Return a time of day."""
     try:

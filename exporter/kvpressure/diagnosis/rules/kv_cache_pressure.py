@@ -13,7 +13,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
-from kvpressure.diagnosis.rules import Grounds, Rule, cache_in_use, nothing_to_say, of_symptom, waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, nothing_to_say, of_symptom, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -67,7 +67,9 @@ def _with_evictions(grounds: Grounds) -> Grounds:
 
 
 def _stranded(facts: Facts) -> str:
-    return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache_in_use(facts)}."
+    usage = facts.window.kv_usage_ratio
+    cache = "" if usage is None else f", {usage:.0%} of the cache is held"
+    return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache}."
 
 
 def _held_for_transfer(facts: Facts) -> str:

@@ -22,6 +22,8 @@ from kvpressure.runtimes.table import OptionalSignal, PageFacts, Row, Table
 _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
 _WHOLE: Final = (("priority", ""),)
+_DECODE_TOKENS: Final = 512.0
+"""`--num-reserved-decode-tokens`, unless it is set; no series has it."""
 _PASSES: Final = "sglang:cuda_graph_passes_total"
 
 
@@ -29,7 +31,8 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:  #
     """Return the KV cache of one rank from the labels of `cache_config_info`: pages and tokens of a page."""
     size, pages = _count(labels, "page_size"), _count(labels, "num_pages")
     tokens = size * pages if size and pages else None
-    return CacheConfig(block_size=size, capacity_tokens=tokens if tokens and tokens <= _MAX_TOKENS else None)
+    tokens = tokens if tokens and tokens <= _MAX_TOKENS else None
+    return CacheConfig(block_size=size, capacity_tokens=tokens, decode_tokens=_DECODE_TOKENS)
 
 
 def _count(labels: Mapping[str, str], name: str) -> int | None:

@@ -13,19 +13,21 @@ from functools import partial
 from typing import Final
 
 from kvpressure.advice.advise import Place, advise
-from kvpressure.config.target import Target
+from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.model.codec import action_json
 from kvpressure.model.environment import DeclaredLimit, Environment, GatewayReport
-from kvpressure.model.samples import EnginePage
+from kvpressure.model.samples import EnginePage, GpuReport
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.signals.gateway import with_gateways
+from kvpressure.sources.gpu_exporter import NAME as GPU_EXPORTER
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
 from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.gateways import Pool, Queue
+from kvpressure.tools.incidents.gpus import Gpus
 from kvpressure.tools.incidents.journal import Key
 from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.paging import Span
@@ -88,8 +90,8 @@ class Task:
     """One target to follow, as a worker process gets it.
 
     Each of the `stretches` says whether it reaches the end of the question's time. `step` is None for the scrape
-    interval, `declared` None where the limits are unknown, `pool` None without a gateway, `role` "" where the
-    Prometheus has none.
+    interval, `declared` None where the limits are unknown, `pool` None without a gateway, `role` and `gpus`, which
+    selects their series, "" where the Prometheus has none.
     """
 
     server: Server
@@ -101,6 +103,7 @@ class Task:
     declared: tuple[DeclaredLimit, ...] | None = None
     pool: Pool | None = None
     role: str = ""
+    gpus: str = ""
 
     @property
     def key(self) -> Key:
@@ -118,6 +121,7 @@ class Follower:
     shortest_seconds: float
     declared: tuple[DeclaredLimit, ...] | None = None
     role: str = ""
+    has_gpus: bool = False
     advises: bool = True
     samples: int = 0
     _newest: float = float("-inf")
@@ -138,11 +142,14 @@ class Follower:
             container=target.get("container"),
             limits=self.declared,
             role=self.role,
+            gpus=(ALL_GPUS,) if self.has_gpus else (),
         )
 
-    def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = ()) -> None:
-        """Process the next page, with what gateways reported then."""
+    def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = (), gpus: GpuReport | None = None) -> None:
+        """Process the next page, with what gateways reported then and the engine's GPUs."""
         self._newest = page.t
+        if gpus is not None:
+            self._pipeline.on_gpus(GPU_EXPORTER, gpus)
         self._pipeline.set_environment(page.t, Environment(reports=gateways))
         ranks = len(page.engines)
         whole = (with_gateways(one, self._target, ranks, gateways)[0] for one in page.engines)
@@ -202,6 +209,7 @@ def follow(server: Prometheus, task: Task) -> Json:
     discovered = task.discovered
     maker = PageMaker(discovered.table, discovered.target, task.step or SHORTEST_STEP_SECONDS)
     queue = Queue(server, task.pool, discovered.target.name) if task.pool else None
+    gpus = Gpus(server, task.gpus) if task.gpus else None
     eras: list[list[Follower]] = []
     unread = ""
     for span, last in task.stretches:
@@ -213,13 +221,13 @@ def follow(server: Prometheus, task: Task) -> Json:
             continue
         every = max(own or SHORTEST_STEP_SECONDS, task.step or 0.0)
         if first and (not eras or (own and _another(every, eras[-1][0].step))):
-            known = task.shortest_seconds, task.declared, task.role
+            known = task.shortest_seconds, task.declared, task.role, bool(task.gpus)
             eras.append([Follower(discovered, every, one, *known) for one in task.settings])
         if eras:
             for page in itertools.chain(first, pages):
-                reports = queue.at(page.t) if queue else ()
+                around = queue.at(page.t) if queue else (), gpus.at(page.t) if gpus else None
                 for follower in eras[-1]:
-                    follower.page(page, reports)
+                    follower.page(page, *around)
             for follower in eras[-1]:
                 follower.stretch_ends(last=last)
     firsts = [era[0] for era in eras]

@@ -26,6 +26,7 @@ from kvpressure.tools.incidents.discover import (
 )
 from kvpressure.tools.incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
+from kvpressure.tools.incidents.gpus import gpus_there
 from kvpressure.tools.incidents.journal import (
     LARGEST_BYTES,
     Journal,
@@ -87,6 +88,7 @@ class _Look:
     rules: list[Json] = field(default_factory=list)
     copied: dict[EngineName, list[Fired]] = field(default_factory=dict)
     roles: dict[Target, str] = field(default_factory=dict)
+    gpus: dict[Target, str] = field(default_factory=dict)
     declared: reported.Declared = field(default_factory=dict)
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -117,19 +119,25 @@ class _Look:
             self.targets += [(spelled, one) for one in found if (one.runtime, one.target) not in known]
         self.declared = reported.declared_there(self.client, self.question.span)
         every = [discovered.target for _, discovered in self.targets]
-        try:
-            self.roles = roles_there(self.client, every, self.question.span)
-        except PrometheusError as error:
-            self.warnings.append(f"roles of engines were not read: {error.sentence}")
+        self.roles, self.gpus = self._known("roles of engines", roles_there), self._known("GPUs", gpus_there)
         try:
             there = pools_there(self.client, self.question.span)
         except PrometheusError as error:
             self.warnings.append(f"queues of gateways were not read: {error.sentence}")
             return
         self.pools = behind(there, every)
-        counted = {pool.title for pool in self.pools.values()}
-        alone = sorted({pool.title for pool in there} - counted)
-        self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in alone]
+        alone = {pool.title for pool in there} - {pool.title for pool in self.pools.values()}
+        self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in sorted(alone)]
+
+    def _known(
+        self, what: str, query: Callable[[Prometheus, list[Target], Span], dict[Target, str]]
+    ) -> dict[Target, str]:
+        """Return what the Prometheus has besides of each target; a warning where it cannot be read."""
+        try:
+            return query(self.client, [discovered.target for _, discovered in self.targets], self.question.span)
+        except PrometheusError as error:
+            self.warnings.append(f"{what} were not read: {error.sentence}")
+            return {}
 
     def screen(self) -> None:
         """Find the suspects: the stretches in which an incident may be."""
@@ -209,20 +217,14 @@ class _Look:
     def tasks(self) -> Iterator[Task]:
         """Yield the targets to read sample by sample, with their stretches."""
         question = self.question
+        how = question.step, question.settings, question.shortest_seconds
         for _, discovered in self.targets:
-            if suspects := joined(self.suspects.get(discovered.target, []), 0.0):
-                read = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
-                yield Task(
-                    self.server,
-                    discovered,
-                    tuple((span, span.end >= question.span.end) for span in read),
-                    question.step,
-                    question.settings,
-                    question.shortest_seconds,
-                    self.declared.get(reported.pod_of(discovered.target)),
-                    self.pools.get(discovered.target),
-                    self.roles.get(discovered.target, ""),
-                )
+            target = discovered.target
+            if suspects := joined(self.suspects.get(target, []), 0.0):
+                spans = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
+                read = tuple((span, span.end >= question.span.end) for span in spans)
+                known = self.declared.get(reported.pod_of(target)), self.pools.get(target), self.roles.get(target, "")
+                yield Task(self.server, discovered, read, *how, *known, self.gpus.get(target, ""))
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
         """Return the incidents of each target, from the journal where it is finished there."""
