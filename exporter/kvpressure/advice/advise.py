@@ -134,7 +134,7 @@ def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
 
     Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
     still runs. A device OOM is advised on whatever the cause is: the server that it killed seems idle or unknown.
-    Consequences are predicted where anything was observed, which takes half a second of CPU at most: not for every poll.
+    Consequences are predicted where anything was observed: half a second of CPU at most, so not for every poll.
     """
     diagnosis, thresholds = case.diagnosis, case.thresholds
     unsure = diagnosis.confidence < thresholds.advice_destructive_min_confidence_ratio
