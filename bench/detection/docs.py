@@ -190,10 +190,6 @@ copied rule on vLLM's series, with no more false episodes than any of them, at e
 needs an exporter, of another kind.) It is met since preemptions
 between two scrapes count as two ([decision 0790](internals/decisions/0790-two-scrapes-count-a-preemption.md)).
 
-Run as a whole once more after three days of other work: in `barely-fits` 500 seconds (125 as they are) were called
-`compute_bound`, for steps that read one long context are slow. A queue whose longest prompts do not fit is not that any
-more; the three episodes are right again in all twelve variants, and the tables are from before.
-
 Time in which an alert fires only because of its `keep_firing_for` counts for nothing: not as KV pressure found, not as
 wrong, not as an episode, nor does it shorten a delay. It is there on purpose, so that pressure that comes and goes is
 one alert, and nobody is told anew by it; but people do see it, so *kept too* is the precision (and, in the newer of
