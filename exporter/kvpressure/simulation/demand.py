@@ -21,6 +21,17 @@ LONG_FACTOR: Final = 1.3
 GROWTH_RATIO: Final = 0.25
 """A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
 GROWTH_SHARE: Final = 0.75
+MIN_INTERVALS: Final = 12
+OPEN_RATIO: Final = 0.35
+"""Of the square by which the mean number of requests changes between intervals, to twice the requests that end in one.
+
+Two thirds where arrivals do not wait for these; in the lab on cards under 0.01 for clients that wait for their answers,
+0.1 to 0.3 with think times, 1.4 to 2.1 at a rate.
+"""
+KEPT_CHANGES_RATIO: Final = 0.9
+"""Of the changes: the largest may be the one when load begins."""
+KEPT_SQUARE: Final = 0.62
+"""The mean square of the smaller nine tenths of a normal variable."""
 
 
 def demand_of(
@@ -31,7 +42,7 @@ def demand_of(
     cached: float,
     alike: float,
 ) -> Demand:
-    """Return the load: clients that wait for their answers, or a rate where the queue grows."""
+    """Return the load: clients that wait for their answers, or a rate where the queue grows or comes and goes."""
     made = requests(prompts, outputs, cached, alike)
     made += _under_way(observed, intervals, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
@@ -40,9 +51,29 @@ def demand_of(
     seconds = sum(one.seconds for one in intervals)
     if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
         return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
+    if (rate := arrival_rate(observed)) is not None:
+        return Demand.at_rate(tuple(made), rate, queue=round(present[-1]))
     # Lengths of one kind are those of every client; a gap between them means two kinds of clients.
     mixed = not any(after.low > before.high for before, after in itertools.pairwise(prompts.buckets))
     return Demand(tuple(made), clients=max(1, round(statistics.median(present))), mixed=mixed)
+
+
+def arrival_rate(observed: Observed) -> float | None:
+    """Return requests a second over the longer window; None for clients that wait for their answers, or too few polls.
+
+    Those that wait are as many all the time. At a rate requests come and go by chance, and with more room they are
+    served sooner, not more of them.
+    """
+    long = observed.minutes
+    present = [] if long is None else _present(long.intervals)
+    if long is None or len(present) < MIN_INTERVALS:
+        return None
+    finished = sum_of(long.intervals, "finished") or 0.0
+    squares = sorted((after - before) ** 2 for before, after in itertools.pairwise(present))
+    square = statistics.fmean(squares[: int(KEPT_CHANGES_RATIO * len(squares))]) / KEPT_SQUARE
+    if finished < len(present) or square * len(present) < OPEN_RATIO * 2 * finished:
+        return None
+    return max(0.0, finished + present[-1] - present[0]) / long.seconds or None
 
 
 def growth(intervals: Sequence[Interval]) -> float:
