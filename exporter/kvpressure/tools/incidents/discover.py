@@ -19,7 +19,7 @@ from kvpressure.runtimes.table import Table
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.journal import ScreenRows
-from kvpressure.tools.incidents.names import Selection, Spelled, Target, all_names, one_of, spelled, target_of
+from kvpressure.tools.incidents.names import Json, Selection, Spelled, Target, all_names, one_of, spelled, target_of
 from kvpressure.tools.incidents.paging import DAY_SECONDS, SHORTEST_PAGE_SECONDS, Series, Span, in_pages, joined, ranged
 
 FIRST_RANK: Final = "0"
@@ -47,6 +47,17 @@ class Discovered:
     def table(self) -> Table:
         """The runtime's series."""
         return named(self.runtime).table
+
+    def selected(self, found: Json) -> Json:
+        """Return the outcome without the engines of a page that the selector does not match: pages are read whole."""
+        if (engines := self.engines) is None:
+            return found
+
+        def kept(rows: Sequence[Json]) -> list[Json]:
+            return [one for one in rows if (one["model_name"], one["engine"]) in engines]
+
+        others = [kept(listed) for listed in found["others"]]
+        return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
 
 
 def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Spelled]:

@@ -248,7 +248,7 @@ class _Look:
     def document(self, tasks: Sequence[Task], found: Sequence[Json]) -> Json:
         """Return everything as one document."""
         question = self.question
-        found = [_selected(task.discovered, one) for task, one in zip(tasks, found, strict=True)]
+        found = [task.discovered.selected(one) for task, one in zip(tasks, found, strict=True)]
         incidents = [incident for one in found for incident in one["incidents"]]
         others = [incident for one in found for listed in one["others"] for incident in listed]
         elsewhere, _ = (judged_alerts.attach(listed, self.copied) for listed in (incidents, others))
@@ -292,15 +292,3 @@ class _Look:
             ],
             "warnings": list(warnings),
         }
-
-
-def _selected(discovered: Discovered, found: Json) -> Json:
-    """Return the outcome without the engines of a page that the selector does not match: pages are read whole."""
-    if (engines := discovered.engines) is None:
-        return found
-
-    def kept(rows: Sequence[Json]) -> list[Json]:
-        return [one for one in rows if (one["model_name"], one["engine"]) in engines]
-
-    others = [kept(listed) for listed in found["others"]]
-    return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
