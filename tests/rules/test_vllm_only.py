@@ -12,7 +12,7 @@ import yaml
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.gateways import NAMES as OF_GATEWAYS
-from kvpressure.sources.gpu_exporter import WANTED as OF_GPUS
+from kvpressure.sources.gpu.exporter_pages import WANTED as OF_GPUS
 from kvpressure.tools.bundle import Options, bundle_files, load_rules
 from kvpressure.tools.bundle.options import VLLM_ONLY
 from kvpressure.tools.bundle.rules import seconds

@@ -13,8 +13,8 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits
+from kvpressure.simulation.best_hits import has_sessions
 from kvpressure.simulation.calibrate import growing_share, held_at
-from kvpressure.simulation.calibrate_sessions import has_sessions
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
     PREFIX_CACHING,

@@ -24,7 +24,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.calibrate_sessions import has_sessions
+from kvpressure.simulation.best_hits import has_sessions
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps

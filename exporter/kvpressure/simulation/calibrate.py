@@ -16,7 +16,8 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.answers import COARSE_ANSWERS
-from kvpressure.simulation.demand import demand_of
+from kvpressure.simulation.best_hits import has_sessions
+from kvpressure.simulation.demand import arrival_rate, demand_of
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.measured_hits import MeasuredHits
 from kvpressure.simulation.page import mean_of, read, sum_of
@@ -154,10 +155,12 @@ def known(
         step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
         reuses=cache.prefix_caching is not False,
     )
-    rate = generated / seconds
-    noise = tokens_deviation_ratio(intervals), _usual_ratio(observed, rate, running, waiting)
-    measured = Measured(rate, running, waiting, preempted / seconds, *noise)
-    demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike)
+    speed = generated / seconds
+    noise = tokens_deviation_ratio(intervals), _usual_ratio(observed, speed, running, waiting)
+    measured = Measured(speed, running, waiting, preempted / seconds, *noise)
+    # Sessions think between their turns, and come back once they are answered: by chance, but at no rate.
+    rate = None if has_sessions(observed, thresholds) else arrival_rate(observed)
+    demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, rate)
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice_simulated_error_max_ratio

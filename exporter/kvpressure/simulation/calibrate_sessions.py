@@ -13,6 +13,7 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed, PoolHits
+from kvpressure.simulation.best_hits import best_hit_ratio
 from kvpressure.simulation.calibrate import Known, Measured, tokens_deviation_ratio
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
@@ -32,8 +33,6 @@ WIDER: Final = (12.0, 40.0)
 """Tried where the hits of other pools are known."""
 LEAST_HITS: Final = 0.03
 """Below it nothing that comes back is found: any think time beyond the age at eviction would do the same."""
-LEAST_TURNOVER_FACTOR: Final = 8.0
-"""Times today's turnover, from which on what was found is believed to be all that can be."""
 LONG_PROMPT: Final = 0.99
 """Quantile of a prompt that hardly any is longer than."""
 LEAST_LONG_INTERVALS: Final = 12
@@ -48,23 +47,6 @@ MAX_FACTOR: Final = 3.0
 MAX_TURNS: Final = 100
 LEAST_FIRST: Final = 0.1
 """Of the mean prompt, that a session begins with at least."""
-
-
-def has_sessions(observed: Observed | None, thresholds: Thresholds) -> bool:
-    """Return whether much more was found in the cache than is now, or would be in a larger one."""
-    if observed is None or observed.minutes is None or observed.minutes.hit_ratio >= 1.0:
-        return False
-    now, best = observed.minutes.hit_ratio, best_hit_ratio(observed)
-    return best is not None and (best - now) / (1.0 - now) >= thresholds.eviction_recomputed_min_ratio
-
-
-def best_hit_ratio(observed: Observed) -> float | None:
-    """Return the share of the prompt tokens that would be found if nothing were evicted; None where not known."""
-    found, before = [one.ratio for one in observed.hits_by_pool], observed.hit_ratio_before
-    reached = max((one.factor for one in observed.hits_by_pool), default=0.0) >= LEAST_TURNOVER_FACTOR
-    if not reached and before is not None and (observed.turnover_before_factor or 0.0) >= LEAST_TURNOVER_FACTOR:
-        found.append(before)
-    return max(found, default=None)
 
 
 def known_sessions(

@@ -41,8 +41,9 @@ def demand_of(
     outputs: LengthDistribution,
     cached: float,
     alike: float,
+    rate: float | None = None,
 ) -> Demand:
-    """Return the load: clients that wait for their answers, or a rate where the queue grows or comes and goes."""
+    """Return the load: clients that wait for their answers, or a rate where the queue grows or `rate` is known."""
     made = requests(prompts, outputs, cached, alike)
     made += _under_way(observed, intervals, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
@@ -51,7 +52,7 @@ def demand_of(
     seconds = sum(one.seconds for one in intervals)
     if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
         return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
-    if (rate := arrival_rate(observed)) is not None:
+    if rate is not None:
         return Demand.at_rate(tuple(made), rate, queue=round(present[-1]))
     # Lengths of one kind are those of every client; a gap between them means two kinds of clients.
     mixed = not any(after.low > before.high for before, after in itertools.pairwise(prompts.buckets))

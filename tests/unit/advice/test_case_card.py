@@ -15,7 +15,7 @@ from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, read_trace
 from kvpressure.promtext.scanner import PageScanner
-from kvpressure.sources.gpu_exporter import WANTED, read_page
+from kvpressure.sources.gpu.exporter_pages import WANTED, read_page
 from tests.support.tools import FIXTURES
 
 DCGM = (FIXTURES / "gpu_exporters" / "dcgm-exporter-4.6.prom").read_bytes()

@@ -17,15 +17,8 @@ from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport
 from kvpressure.net.schedule import SystemClock
 from kvpressure.promtext.scanner import PageScanner
-from kvpressure.sources.gpu_exporter import (
-    AMD_PREFIX,
-    MAX_GPUS,
-    SOURCE,
-    WANTED,
-    GpuExporterSettings,
-    GpuExporterSource,
-    read_page,
-)
+from kvpressure.sources.gpu.exporter_pages import AMD_PREFIX, MAX_GPUS, WANTED, read_page
+from kvpressure.sources.gpu_exporter import SOURCE, GpuExporterSettings, GpuExporterSource
 from kvpressure.sources.source import Known, Wiring
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "gpu_exporters"

@@ -21,7 +21,7 @@ from kvpressure.model.environment import DeclaredLimit, Environment, GatewayRepo
 from kvpressure.model.samples import EnginePage, GpuReport
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.signals.gateway import with_gateways
-from kvpressure.sources.gpu_exporter import NAME as GPU_EXPORTER
+from kvpressure.sources.gpu.exporter_pages import NAME as GPU_EXPORTER
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus, Server
 from kvpressure.tools.incidents.collect import Collector, Ended, fired_during

@@ -11,7 +11,7 @@ from typing import Final
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport
 from kvpressure.promtext.lines import Series
-from kvpressure.sources.gpu_exporter import WANTED, read_page
+from kvpressure.sources.gpu.exporter_pages import WANTED, read_page
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.names import Target, one_of, quoted
 from kvpressure.tools.incidents.paging import Span, ranged
