@@ -50,7 +50,7 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
     reached through a port-forward with your kubeconfig, and their limits, restarts and logs count as evidence; nothing
     has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
-    as the engines'. Options under "In force now" tell what neither shows. Commands are for the workload named with
+    as the engines'. Options under "In force now" say what neither shows. Commands are for the workload named with
     --namespace, --deployment, --pod, --container or --unit, and have placeholders where none was named.
 
     The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute

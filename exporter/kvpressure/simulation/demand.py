@@ -13,7 +13,7 @@ from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.page import mean_of, sum_of
 from kvpressure.simulation.server import Demand, RequestShape
 
-ASKED: Final = 512
+DRAWN_REQUESTS: Final = 512
 FEW_ENDED: Final = 3.0
 """Ended requests stand for all, where they are so many times as many as those under way."""
 LONG_FACTOR: Final = 1.3
@@ -22,6 +22,7 @@ GROWTH_RATIO: Final = 0.25
 """A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
 GROWTH_SHARE: Final = 0.75
 MIN_INTERVALS: Final = 12
+"""Two minutes of means over ten seconds: chance shows in no fewer."""
 OPEN_RATIO: Final = 0.35
 """Of the square by which the mean number of requests changes between intervals, to twice the requests that end in one.
 
@@ -97,7 +98,7 @@ def requests(
 ) -> list[RequestShape]:
     """Draw requests of these lengths, in order of prompt length; `alike` and `cached` as of an engine's page."""
     rng = random.Random(1)
-    shares = [(place + 0.5) / ASKED for place in range(ASKED)]
+    shares = [(place + 0.5) / DRAWN_REQUESTS for place in range(DRAWN_REQUESTS)]
     return [
         _request_shape(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares
     ]
@@ -127,5 +128,5 @@ def _under_way(
         return []
     output = max(round(outputs.mean), round(2 * one.output_tokens))
     share = one.requests / (one.requests + ended)
-    count = round(ASKED * share / max(0.05, 1.0 - share))
-    return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * ASKED)
+    count = round(DRAWN_REQUESTS * share / max(0.05, 1.0 - share))
+    return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * DRAWN_REQUESTS)

@@ -6,6 +6,7 @@ it. What it reports is an `Environment`, which is merged field by field with tho
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
@@ -36,7 +37,7 @@ class Known:
     discovers: bool = False
 
 
-class Source:
+class Source(ABC):
     """Something outside that is read. Only `run` and `health` must be written.
 
     Everything but `run` returns at once, on the event loop.
@@ -45,13 +46,13 @@ class Source:
     discovers = False
     """Whether it discovers engines."""
 
+    @abstractmethod
     async def run(self) -> None:
         """Read until cancelled, or return where there is nothing to read. Raises nothing but cancellation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record for each thing that is read; none while the source is off."""
-        raise NotImplementedError
+        """Return one record for each thing that is read; none while the source is off."""
 
     def facts(self, known: Known) -> Environment:  # noqa: ARG002 - not every source uses it
         """Return what it knows now, in its own fields. Called every second: `known` says what to read next."""
@@ -66,7 +67,7 @@ class Source:
         """Whether it knows that a container has run to its end, and so holds no device any more."""
         return False
 
-    def detach(self) -> None:
+    def detach(self) -> None:  # noqa: B027 - most have no driver
         """Close a driver for a while, if it has one open."""
 
 

@@ -161,13 +161,13 @@ def read_page(
             f"{len(found)} GPUs of {len(hosts)} hosts: name the exporter of this node, no service in front of several"
         )
         raise SourceError("several_hosts", text)
-    sieve, gpus, held = Sieve(), [], {}
+    sieve, gpus, holders = Sieve(), [], {}
     for (kind, index, part), gpu in found.items():
         sample = kind.read(_placed(kind, gpu.labels, index, part, t), gpu.readings, gpu.labels, sieve)
         gpus.append(sample)
-        held[sample.uuid] = gpu.holders
+        holders[sample.uuid] = gpu.holders
     gpus.sort(key=lambda gpu: tuple(map(int, gpu.index.split(":"))))
-    return GpuReport(t, tuple(gpus), sieve.rejected), _assignments(held)
+    return GpuReport(t, tuple(gpus), sieve.rejected), _assignments(holders)
 
 
 def _placed(kind: Kind, labels: Mapping[str, str], index: str, part: str, t: float) -> GpuSample:
@@ -178,16 +178,16 @@ def _placed(kind: Kind, labels: Mapping[str, str], index: str, part: str, t: flo
     return GpuSample(t, f"{whole}/{part}", f"{index}:{part}", "", parent_uuid=whole)
 
 
-def _assignments(held: Mapping[str, set[ContainerId]]) -> dict[ContainerId, Assignment]:
+def _assignments(holders: Mapping[str, set[ContainerId]]) -> dict[ContainerId, Assignment]:
     by_container: dict[ContainerId, list[str]] = {}
-    for uuid, containers in held.items():
+    for uuid, containers in holders.items():
         for container in containers:
             by_container.setdefault(container, []).append(uuid)
     return {
         container: Assignment(
             tuple(uuids),
-            exclusive=not (shared := [uuid for uuid in uuids if len(held[uuid]) > 1]),
-            why=f"GPU {shared[0]} has {len(held[shared[0]])} holders" if shared else "",
+            exclusive=not (shared := [uuid for uuid in uuids if len(holders[uuid]) > 1]),
+            why=f"GPU {shared[0]} has {len(holders[shared[0]])} holders" if shared else "",
         )
         for container, uuids in by_container.items()
     }
