@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,15 @@ from click.testing import CliRunner
 from kvpressure.cli import record
 from tests.support.engine_kit import GOOD_PAGE
 from tests.support.processes import KVPRESSURE
-from tests.support.servers import FaultServer, page
+from tests.support.servers import FaultServer, Request, page
 from tests.support.tools import FIXTURES
 
-LARGE_PAGE = GOOD_PAGE + b"".join(
-    b'vllm:num_requests_waiting{engine="%d",model_name="%s"} 1.0\n' % (n, os.urandom(16).hex().encode())
-    for n in range(500)
-)
+
+async def large_pages(request: Request, writer: asyncio.StreamWriter) -> None:
+    """Pages of which no two are alike: a compressor keeps little back before it writes."""
+    line = 'vllm:num_requests_waiting{{engine="{}",model_name="m"}} {}\n'
+    lines = "".join(line.format(number, random.random()) for number in range(500))
+    await page(GOOD_PAGE + lines.encode())(request, writer)
 
 
 async def run(*words: str, kib: int = 8) -> tuple[int, str]:
@@ -44,7 +47,7 @@ def files(folder: Path) -> dict[str, str]:
 )
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.xz"])
 async def test_a_recording_on_a_full_disk_ends_with_a_sentence(suffix: str, tmp_path: Path) -> None:
-    async with FaultServer(page(LARGE_PAGE)) as engine:
+    async with FaultServer(large_pages) as engine:
         path = str(tmp_path / f"r.{suffix}")
         code, said = await run("record", engine.url, "-o", path, "--duration", "600", "--interval", "0.2")
     assert code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ class Pool:
 
     def __init__(self, blocks: int) -> None:
         self.num_gpu_blocks = blocks
-        self.free = [SimpleNamespace(block_id=n, ref_cnt=0, block_hash=None, is_null=False) for n in range(blocks)]
+        made = (SimpleNamespace(block_id=n, ref_cnt=0, block_hash=None, is_null=False) for n in range(blocks))
+        self.free = {block.block_id: block for block in made}
         self.cached: dict[bytes, Any] = {}
         self.cached_block_hash_to_block = SimpleNamespace(get_one_block=self.cached.get)
 
@@ -31,7 +33,7 @@ class Pool:
         return len(self.free)
 
     def get_new_blocks(self, count: int) -> list[Any]:
-        taken, self.free = self.free[:count], self.free[count:]
+        taken = [self.free.pop(number) for number in list(itertools.islice(self.free, count))]
         for block in taken:
             self._maybe_evict_cached_block(block)
             block.ref_cnt += 1
@@ -48,14 +50,14 @@ class Pool:
     def touch(self, blocks: Sequence[Any]) -> None:
         for block in blocks:
             if block.ref_cnt == 0:
-                self.free.remove(block)
+                del self.free[block.block_id]
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Any) -> None:
         for block in ordered_blocks:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
-                self.free.append(block)
+                self.free[block.block_id] = block
 
     def cache_full_blocks(self, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int) -> None:
         for index in range(num_cached_blocks, num_full_blocks):
