@@ -41,7 +41,7 @@ def test_replay_says_what_is_no_file_and_does_not_wait(kind: str, tmp_path: Path
     path = made(kind, tmp_path)
     one = ended("replay", str(path))
     assert (one.returncode, one.stdout) == (2, "")
-    said = f"{path} is no recording, as `kvpressure record` writes it: it is {KINDS[kind]}, not a regular file\n"
+    said = f"{path} is not a recording of `kvpressure record`: it is {KINDS[kind]}, not a regular file\n"
     assert one.stderr == said
 
 

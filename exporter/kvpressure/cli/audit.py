@@ -130,7 +130,10 @@ def _print(result: Report, options: dict[str, Any]) -> None:
     for problem in result.problems:
         say(problem, err=True)
     if not result.engines:
-        say("no engine found in what could be read", err=True)
+        where = "the cluster" if options["cluster"] else "these files"
+        say(
+            f"no engine found: nothing in {where} that could be read starts one; docs/audit.md lists what can", err=True
+        )
 
 
 def _from_path(path: str, bar: Bar) -> Manifests:

@@ -45,16 +45,19 @@ class Recorder:
         self._client = (access or Access()).client(clock)
 
     async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _Newest | None) -> None:
-        """Record for `seconds`. Errors are printed on standard error."""
-        due = self._clock.monotonic()
+        """Record for `seconds`. An error is printed on standard error once until it changes."""
+        due, printed = self._clock.monotonic(), ""
         end = due + seconds
         try:
             while due < end:
                 try:
                     answer = await self._client.get(self._url, DEADLINE_SECONDS)
                     writer.write(answer.t, answer.body, label, None if gpus is None else tuple(gpus.values()))
+                    printed = ""
                 except SourceError as error:
-                    say(error, err=True)
+                    if printed != error.sentence:
+                        say(error, err=True)
+                    printed = error.sentence
                 # Ticks that pass during a slow response are skipped.
                 passed = (self._clock.monotonic() - due) // self._interval_seconds
                 due += self._interval_seconds * (1 + max(0.0, passed))

@@ -130,7 +130,7 @@ def problem(finding: Finding) -> list[RenderableType]:
     """Return why there is no verdict, or why the last poll failed, where either is so."""
     if not finding.problem:
         return []
-    what = "cannot tell: " if finding.view is None else "newest poll failed: "
+    what = "no verdict: " if finding.view is None else "newest poll failed: "
     return [Text(f"{what}{clean(finding.problem)}", style="yellow")]
 
 

@@ -59,7 +59,8 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     if options["url"] is None and options["trace"] is None:
         if traffic is None:
             raise click.UsageError(
-                "give an engine (ADDRESS or KIND/NAME), --trace FILE, or traffic: --prompt-p95 and others"
+                "give an engine (ADDRESS or KIND/NAME), --trace FILE, or traffic: "
+                "--prompt-mean, --prompt-p95, --answer-mean, --answer-p95, and --rate or --concurrency"
             )
         return _described(options, traffic, facts, thresholds)
     if options["trace"] is not None:

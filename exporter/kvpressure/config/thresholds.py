@@ -250,7 +250,7 @@ class _Reading:
             return
         for name, given in data.items():
             self._entry(name, given)
-        for name in _UNIT_OF.keys() - data.keys() if document is self.base else ():
+        for name in [name for name in _UNIT_OF if name not in data] if document is self.base else ():
             self._problem((name,), "is missing")
         for low, high in ASCENDING:
             if low in self.values and high in self.values and not self.values[low] < self.values[high]:

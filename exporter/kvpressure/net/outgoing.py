@@ -29,7 +29,10 @@ def reason_and_sentence(error: BaseException, where: str, tls_hint: str, refused
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
         causes.append(cause)
     if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
-        return "tls", f"TLS with {where} failed: {brief(found, 120)}; check {tls_hint} and the server's name"
+        return (
+            "tls",
+            f"TLS with {where} failed: {brief(found, 120)}; check the scheme, {tls_hint} and the server's name",
+        )
     if any(isinstance(one, ConnectionRefusedError) for one in causes):
         return "unreachable", f"connection refused by {where}; is it up and the port right?{refused_hint}"
     text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))

@@ -50,6 +50,27 @@ def test_half_of_a_client_certificate_is_refused_before_anything_is_asked(comman
     assert (answer.exit_code, "give --cert-file and --key-file together" in answer.output) == (2, True), answer.output
 
 
+@pytest.mark.parametrize("command", READERS)
+def test_a_kind_that_is_none_is_taken_for_no_host(command: str, tmp_path: Path) -> None:
+    words = ["--url", "pdo/llama"] if command == "plan" else ["pdo/llama"]
+    words += ["-o", str(tmp_path / "x.jsonl")] if command == "record" else []
+    answer = CliRunner().invoke(main, [command, *words])
+    said = "is neither KIND/NAME nor an address: KIND is pod, deploy,"
+    assert (answer.exit_code, said in " ".join(answer.output.split())) == (2, True), answer.output
+    assert page_url("llama/metrics") == "http://llama/metrics"
+    assert page_url("http://pdo/llama") == "http://pdo/llama"
+
+
+async def test_an_error_of_recording_is_printed_once_until_it_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/metrics"
+        await Recorder(url, 0.2, SystemClock()).run(TraceWriter(tmp_path / "x.jsonl"), 0.9, None, None)
+    assert capsys.readouterr().err.count("connection refused by") == 1
+
+
 def recorded() -> bytes:
     line = next(read_trace(FIXTURES / "traces" / "full-batch.jsonl.xz"))
     assert isinstance(line, TraceLine)
@@ -114,7 +135,7 @@ def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pyt
         monkeypatch.setitem(sys.modules, "kvpressure.cli.triage_run", None)  # which takes a second of CPU to load
         for more in ([], ["--gpus"], ["--gateway", closed]):
             answer = CliRunner().invoke(main, ["triage", closed, *more])
-            assert (answer.exit_code, answer.output) == (2, f"{closed}\ncannot tell: {said}\n\n")
+            assert (answer.exit_code, answer.output) == (2, f"{closed}\nno verdict: {said}\n\n")
         printed = json.loads(CliRunner().invoke(main, ["triage", closed, "--json", "--gpus"]).output)
         advice = json.loads(CliRunner().invoke(main, ["triage", closed, "--json", "--advice"]).output)
     (engine,) = printed["engines"]

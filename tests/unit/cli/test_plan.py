@@ -278,7 +278,7 @@ def test_a_page_that_is_no_engines_is_named_and_ends_with_two() -> None:
     with served(b"<html>hello</html>\n") as url:
         answer = plan("--url", url)
     assert answer.exit_code == 2
-    assert f"{url}: no metric of vllm" in answer.stderr
+    assert f"{url}: no metric of vLLM" in answer.stderr
 
 
 def test_ranks_are_planned_one_by_one_from_the_traffic_of_all() -> None:

@@ -196,7 +196,7 @@ class _Namespace:
                         "forbidden",
                         f"not allowed to get configmaps {name[1]} in namespace {self._namespace}, so limits in it are "
                         f"not known: give {refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
-                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; requested again within a minute',
+                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; it is tried again within a minute',
                     ) from error
                 if error.status != _NOT_FOUND:
                     raise

@@ -239,7 +239,7 @@ class Reflector(Generic[R]):
         return SourceError(
             "forbidden",
             f"not allowed to {what.action(verb)}: give {refused_user(error.message)} {role} with the rule "
-            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; requested again within a minute',
+            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; it is tried again within a minute',
         )
 
     def _record(self, found: Mapping[str, Any] | None) -> R | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import socket
 import time
 
 import pytest
 
-from kvpressure.tools.incidents.answers import PrometheusError, TooMuchError
+from kvpressure.tools.incidents.answers import BusyError, PrometheusError, TooMuchError, connection_error
 from kvpressure.tools.incidents.client import LARGEST_ANSWER_BYTES, Prometheus, Server
 from kvpressure.tools.incidents.paging import Span, in_pages
 from tests.support.fake_prometheus import Answer, FakePrometheus, Headed, Request, dripping, failure, success
@@ -25,7 +26,12 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
     [
         (failure(401, "no"), "unauthorized", "requires credentials (it says: no); give --bearer-token-file"),
         (failure(403, "tenant"), "forbidden", "forbids /api/v1/query_range to these credentials"),
-        ((404, b"404 page not found"), "not_found", "Mimir's /prometheus"),
+        (
+            (404, b"404 page not found"),
+            "not_found",
+            "(it says: 404 page not found); is it a Prometheus? Mimir",
+        ),
+        ((404, b"<html><title>Not found</title>"), "not_found", "/api/v1/query_range; is it a Prometheus?"),
         (failure(400, "invalid parameter: no org id"), "org_id", "give --org-id"),
         (failure(400, "parse error: unexpected }"), "http_status", "unexpected }); check --selector"),
         ((302, b""), "redirect", "not followed"),
@@ -53,6 +59,13 @@ def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
         pytest.raises(PrometheusError, match=r"answered 500 .* is it overloaded\? \(4 attempts\)"),
     ):
         prometheus.range("up", 0, 60, 15)
+
+
+@pytest.mark.parametrize(("code", "again"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)])
+def test_a_name_that_does_not_exist_is_not_looked_up_again(code: int, again: bool) -> None:
+    error = connection_error(socket.gaierror(code, "Name or service not known"), "http://nowhere:9090")
+    assert error.sentence == "no connection to http://nowhere:9090: Name or service not known"
+    assert isinstance(error, BusyError) is again
 
 
 def test_where_posts_are_not_allowed_it_is_a_get() -> None:
