@@ -44,7 +44,7 @@ def when(incident: Json) -> str:
     end = "still going on at the end" if incident["ended"] is None else f"to {clock(incident['ended'], day=True)}"
     text = f"{clock(incident['began'], day=True)} {end}, {duration(incident['seconds'])}"
     few = incident["seconds"] < SURE_SAMPLES * incident.get("step_seconds", 0.0)
-    return f"{text}, too short to date to better than {duration(incident['step_seconds'])}" if few else text
+    return f"{text}, exact to {duration(incident['step_seconds'])} at best" if few else text
 
 
 def lost(incident: Json) -> str:
@@ -57,8 +57,8 @@ def _lost(incident: Json) -> str:
     if tokens is None or time is None:
         judged = incident.get("judged_seconds")
         if judged is not None and judged < COUNTED_RATIO * incident["seconds"]:
-            return f"too short to count (verdicts speak of {duration(judged)} of it)"
-        return "not known (nothing shows what it would have done without)"
+            return f"not counted: verdicts cover {duration(judged)} of it"
+        return "not known: no healthy time shows what it would have generated"
     return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
 
 
@@ -78,7 +78,7 @@ def _again(incident: Json) -> str:
 def fired(incident: Json) -> Iterator[str]:
     """Yield the alerts that would have fired."""
     for one in incident["fired"]:
-        whose = "copied rule" if one["by"] == "copied" else "ours"
+        whose = "copied rule" if one["by"] == "copied" else "kvpressure"
         late = one["at"] - incident["began"]
         delay = f"{duration(late)} after it began" if late >= 0 else f"{duration(-late)} before it began"
         severity = f", {one['severity']}" if one["severity"] else ""
@@ -92,7 +92,7 @@ def peak(incident: Json) -> str:
         "waiting": ("waiting", "sequences"),
         "kv_usage_ratio": ("KV cache used", "ratio"),
         "preemptions_per_second": ("preemptions/s", "score"),
-        "desired_replicas": ("desired replicas in its place", "sequences"),
+        "desired_replicas": ("replicas needed in its place", "sequences"),
     }
     known = ((incident["peak"].get(name), *shown) for name, shown in words.items())
     return ", ".join(f"{word} {quantity(value, unit)}" for value, word, unit in known if value is not None)
@@ -139,7 +139,7 @@ def lines(incident: Json) -> Iterator[str]:
     if shown := peak(incident):
         yield f"{INDENT}at most     {shown}"
     alerts = list(fired(incident))
-    for place, line in enumerate(alerts or ["nothing: no alert of ours, and none of the copied rules"]):
+    for place, line in enumerate(alerts or ["no alert of kvpressure, and none of the copied rules"]):
         yield f"{INDENT}{'would fire' if not place else '':<12}{line}"
     yield from _actions(incident)
     for missing in incident["missing"]:
@@ -161,7 +161,7 @@ def summary(document: Json) -> Iterator[str]:
     """Yield the lines of the summary."""
     incidents = document["incidents"]
     span = f"{clock(document['since'], day=True)} to {clock(document['until'], day=True)}"
-    yield f"{document['prometheus']}: {document['targets']} engines' pages, {span}"
+    yield f"{document['prometheus']}: {document['targets']} target{'s' * (document['targets'] != 1)}, {span}"
     if not incidents:
         yield f"No incident of {duration(document['shortest_seconds'])} or longer."
     else:
