@@ -79,6 +79,8 @@ def command(
 
     Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is invalid.
     """
+    if wrong := next((label for label in labels if "=" not in label), None):
+        raise click.BadParameter(f"{wrong!r} is not KEY=VALUE", param_hint="--label")
     pairs = dict(label.partition("=")[::2] for label in labels)
     whose, matchers = selector_of(given.pop("flavour"), given.pop("selector"))
     try:
