@@ -197,7 +197,7 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
         for missed in diagnosis.missing:
             series = f" ({', '.join(missed.series)})" if missed.series else ""
             rows.add_row(Text("-", style="dim"), Text(clean(f"{missed.what}{series}: {missed.how}."), style="dim"))
-        parts += [Text("Not there, and would tell more:", style="dim"), rows, Text("")]
+        parts += [Text("Missing evidence, which would make the verdict more certain:", style="dim"), rows, Text("")]
     return parts
 
 

@@ -57,7 +57,7 @@ def _max_num_seqs(facts: Facts) -> str:
 
 def _another_cap(facts: Facts) -> str:
     allowed = number(facts.most_sequences or 0.0)
-    return f"{_stays(facts)}, and {allowed} are allowed: another of the scheduler's limits holds it."
+    return f"{_stays(facts)}, and {allowed} are allowed: another of the scheduler's limits applies."
 
 
 def _step(facts: Facts) -> str:
@@ -76,7 +76,7 @@ def _head_of_line(facts: Facts) -> str:
 
 
 def _queue_limit(facts: Facts) -> str:
-    return f"{capital(facts.symptoms['load_shed'].text.removesuffix('.'))}; hardly anybody waits."
+    return f"{capital(facts.symptoms['load_shed'].text.removesuffix('.'))}; hardly any request waits."
 
 
 def _prefill_share(facts: Facts) -> str:
@@ -131,7 +131,7 @@ RULES: Final = (
         ("small_steps", "prefill_budget", _takes_turns, _small_steps),
         ("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, _step),
         ("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
-        ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not tell.")),
+        ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not say.")),
         # No request waits, because those that would have to are refused.
         ("queue_limit", "queue_limit", symptoms.is_shedding_load & ~queue.queued, _queue_limit),
     ),

@@ -109,7 +109,7 @@ SGLANG: Final = Table(
 
 EVIDENCE: Final = (
     OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
+        what="why requests wait: for room, or deferred",
         signals=("waiting_deferred",),
         how="no version of SGLang exports it",
     ),

@@ -62,7 +62,7 @@ TGI: Final = Table(
 
 EVIDENCE: Final = (
     OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
+        what="why requests wait: for room, or deferred",
         signals=("waiting_deferred",),
         how="no version of TGI exports it",
     ),
@@ -223,7 +223,7 @@ PLANNING: Final = Planning(
     most_sequences=1024,
     step_tokens=(4096, 4096),
     step_default="TGI's own default is the longest prompt and 50.",
-    unsized="its page does not tell how many tokens the cache holds; its log does",
+    unsized="its page does not say how many tokens the cache holds; its log does",
     pool_log="Setting max batch total tokens to",
     memory_log="max batch total tokens",
     weights_log="the size of the model's files",

@@ -125,7 +125,7 @@ EVIDENCE: Final = (
         how="trtllm-serve exports what tells it with enable_iter_perf_stats, of one pipeline stage; Triton does not",
     ),
     OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
+        what="why requests wait: for room, or deferred",
         signals=("waiting_deferred",),
         how="no version of TensorRT-LLM exports it",
     ),

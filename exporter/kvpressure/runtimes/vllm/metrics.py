@@ -233,7 +233,7 @@ ALL_NAMES: Final = VLLM.all_names()
 
 EVIDENCE: Final = (
     OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
+        what="why requests wait: for room, or deferred",
         signals=("waiting_deferred",),
         series=("vllm:num_requests_waiting_by_reason",),
         how="vLLM 0.21 and later export it",
@@ -265,7 +265,7 @@ EVIDENCE: Final = (
         "some stores drop series of so many labels (VictoriaMetrics: -maxLabelsPerTimeseries)",
     ),
     OptionalSignal(
-        what="how much of each prompt no cache held",
+        what="how much of each prompt was in no cache",
         signals=("computed_prompt_tokens",),
         series=("vllm:prompt_tokens_by_source_total",),
         how="vLLM 0.16 and later export it",
