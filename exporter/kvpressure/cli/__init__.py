@@ -21,7 +21,7 @@ COMMANDS = {
     "run": "Run the exporter.",
     "demo": "Watch an incident: a simulated engine, no GPU needed.",
     "triage": "Say what limits running engines, why, and what to do.",
-    "incidents": "Report past incidents of the engines that a Prometheus scrapes.",
+    "incidents": "Report past incidents, by the series in a Prometheus.",
     "whatif": "Predict what other flags would do.",
     "plan": "Compute safe limits for a model or a running engine.",
     "audit": "Check manifests or a cluster for declared limits.",

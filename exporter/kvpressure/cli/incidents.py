@@ -49,9 +49,7 @@ MAX_WORKERS = 4
 @click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to report.")
 @click.option("--thresholds", type=EXISTING_FILE, help=_THRESHOLDS)
 @click.option("--backtest", type=EXISTING_FILE, help="YAML of other thresholds: report how the incidents would differ.")
-@click.option(
-    "--gpus-per-engine", type=click.IntRange(1), help="To give costs in GPU-seconds; no series of an engine has it."
-)
+@click.option("--gpus-per-engine", type=click.IntRange(1), help="GPUs of one engine, for costs in GPU-seconds.")
 @click.option("--price-per-hour", type=click.FloatRange(0), help="Price of one GPU, to give costs in money.")
 @click.option("--currency", default="USD", show_default=True, help="Currency of the price.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")

@@ -144,7 +144,7 @@ class KubeClient:
         except FAILURES as error:
             raise self.unreachable(error) from error
         if status == 101:
-            sentence = f"{self.config.server} does not forward ports over websockets ({protocol}); is a proxy in between?"
+            sentence = f"{self.config.server} does not forward ports over websockets ({protocol}); is a proxy between?"
             raise KubeError(sentence, reason="garbage")
         if status == 401 and self._credentials.renewable:
             self._credentials.renew()
@@ -199,7 +199,7 @@ class KubeClient:
         detail = f" (it says: {brief(message, 300)})" if message else ""
         server, reason = self._shown, {401: "unauthorized", 403: "forbidden"}.get(status, "http_status")
         if 300 <= status < 400:
-            sentence = f"{server} answered with a redirect, which is not followed; is a proxy in between?"
+            sentence = f"{server} answered with a redirect, which is not followed; is a proxy between?"
         elif status == 401:
             sentence = f"{server} does not know the credentials of {self._who}{detail}; log in again"
         elif status == 403:

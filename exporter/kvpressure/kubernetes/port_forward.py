@@ -63,7 +63,7 @@ class Frames:
         if missing > 0:
             received = self._ports[channel] = received + data[:missing]
             if not self._port.startswith(received):
-                raise KubeError("the port-forward is not to the requested port; is a proxy in between?")
+                raise KubeError("the port-forward is not to the requested port; is a proxy between?")
         return data[max(missing, 0) :]
 
 
