@@ -14,10 +14,9 @@ from click.testing import CliRunner
 from kvpressure.cli import main
 from kvpressure.cli.access import Access, page_url, refusals
 from kvpressure.cli.plan_engine import read_engine
-from kvpressure.cli.record import Recorder
+from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.model.record import SourceError
-from kvpressure.net.schedule import SystemClock
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
 from tests.support.servers import FaultServer
@@ -70,8 +69,8 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read_by_pla
         engine = await asyncio.to_thread(read_engine, server.url, options)
         assert engine.running.pool.capacity_tokens == 8192 - 32
         with TraceWriter(out) as writer:
-            recorder = Recorder(f"{server.url}/metrics", 0.2, SystemClock(), access)
-            await recorder.run(writer, 0.1, None, None)
+            once = {"duration": 0.1, "interval": 0.2, "label": None}
+            await record_pages(f"{server.url}/metrics", access, writer, once)
         assert (writer.written, out.exists()) == (1, True)
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
         with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
