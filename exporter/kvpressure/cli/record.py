@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from yarl import URL
 
 from kvpressure import logs
-from kvpressure.cli.access import Access, access_options, namespace_option, pod_options
-from kvpressure.cli.metrics_at import metrics_at
+from kvpressure.cli.access import Read, access_options, namespace_option, page_at, pod_options
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
@@ -28,33 +26,23 @@ from kvpressure.sources.gpu.process import SOURCE as GPUS
 from kvpressure.sources.gpu.process import GpuSettings
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
 
-DEADLINE_SECONDS = 10.0
-"""How long a page may take, at any interval: engines in trouble answer slowly."""
-
 
 async def record_pages(
-    url: str,
-    access: Access,
-    writer: TraceWriter,
-    options: Mapping[str, Any],
-    gpus: dict[str, GpuSample] | None = None,
+    read: Read, writer: TraceWriter, options: Mapping[str, Any], gpus: dict[str, GpuSample] | None = None
 ) -> None:
     """Write one full page per interval, with `gpus` by uuid as they are then. Errors are printed on standard error."""
     clock, interval = SystemClock(), options["interval"]
-    client, due = access.client(clock), clock.monotonic()
+    due = clock.monotonic()
     end = due + options["duration"]
-    try:
-        while due < end:
-            try:
-                answer = await client.get(URL(url), DEADLINE_SECONDS)
-                writer.write(answer.t, answer.body, options["label"], None if gpus is None else tuple(gpus.values()))
-            except SourceError as error:
-                say(error, err=True)
-            # Ticks that pass during a slow response are skipped.
-            due += interval * (1 + max(0.0, (clock.monotonic() - due) // interval))
-            await clock.sleep_until(due)
-    finally:
-        await client.aclose()
+    while due < end:
+        try:
+            answer = await read()
+            writer.write(answer.t, answer.body, options["label"], None if gpus is None else tuple(gpus.values()))
+        except SourceError as error:
+            say(error, err=True)
+        # Ticks that pass during a slow response are skipped.
+        due += interval * (1 + max(0.0, (clock.monotonic() - due) // interval))
+        await clock.sleep_until(due)
 
 
 @click.command()
@@ -117,9 +105,9 @@ async def _record(address: str, writer: TraceWriter, options: Mapping[str, Any])
     readers = NodeSources(Settings(), SystemClock(), take, (GPUS,) if options["gpus"] else ())
     readers.start()
     try:
-        async with metrics_at(address, options) as (url, access):
+        async with page_at(address, options) as (_, read):
             with writer:
-                await record_pages(url, access, writer, options, newest if options["gpus"] else None)
+                await record_pages(read, writer, options, newest if options["gpus"] else None)
     finally:
         await readers.stop()
 
