@@ -35,7 +35,7 @@ class Check:
 
     @property
     def _words(self) -> list[str]:
-        return (inspect.getdoc(self.judge) or "").splitlines()
+        return (inspect.getdoc(self.judge) or "").split("\n")
 
 
 def _limit(name: str) -> Callable[[Engine], Place]:
