@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
-from yarl import URL
 
 from kvpressure.cli.options import EXISTING_FILE, refuse, together
 from kvpressure.net.addresses import refusal
@@ -23,18 +20,12 @@ from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
-    from kvpressure.net.http import Answer
     from kvpressure.sources.gateway import GatewaySettings
     from kvpressure.tools.incidents.client import Server
-
-Read = Callable[[], Awaitable["Answer"]]
-"""Reads the page of an engine. Raises SourceError."""
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
 _RESERVED: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
-PAGE_SECONDS: Final = 10.0
-"""How long a page may take, at any interval: engines in trouble answer slowly."""
 REFUSED_SECONDS: Final = 0.5
 """An engine that starts may refuse connections for so long before that is reported."""
 
@@ -193,30 +184,6 @@ def access_of(options: Mapping[str, Any]) -> Access:
     if (given.cert_file is None) != (given.key_file is None):
         raise click.UsageError("give --cert-file and --key-file together")
     return given
-
-
-@contextlib.asynccontextmanager
-async def page_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Read]]:
-    """Yield the URL of an engine's metrics and what reads them; for KIND/NAME, of its only pod, through a port-forward.
-
-    Raises ValueError for an invalid address, click.UsageError, and KubeError where no pod can be reached.
-    """
-    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415 - only where an engine is read
-    from kvpressure.net.credentials import Authorization  # noqa: PLC0415
-    from kvpressure.net.http import HttpClient  # noqa: PLC0415
-    from kvpressure.net.schedule import SystemClock  # noqa: PLC0415
-
-    async with contextlib.AsyncExitStack() as stack:
-        if is_reference(address):
-            from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
-
-            url, access = await stack.enter_async_context(forwarded(address, options))
-        else:
-            url, access = page_url(address), access_of(options)
-        authorization = Authorization(access.bearer_token_file, None, setting="--bearer-token-file")
-        client = HttpClient(SystemClock(), tls=access.tls(), authorization=authorization)
-        stack.push_async_callback(client.aclose)
-        yield url, partial(client.get, URL(url), PAGE_SECONDS)
 
 
 def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:

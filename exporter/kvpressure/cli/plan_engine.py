@@ -10,7 +10,7 @@ from typing import Any
 
 from kvpressure.capacity.capacity_plan import Running
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.access import page_at
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.kubernetes.objects.references import is_reference

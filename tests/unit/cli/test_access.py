@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import main
-from kvpressure.cli.access import page_at, page_url, refusals
+from kvpressure.cli.access import page_url, refusals
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.plan_engine import read_engine
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
