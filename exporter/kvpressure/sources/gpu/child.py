@@ -1,7 +1,8 @@
 """The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child VENDOR SETTINGS`.
 
-The settings are JSON. Writes one line of JSON per reading on what was its standard output. Ends with a code of `backend.EXIT_CODES`, its last
-line on standard error being the sentence, and ends when its standard input does: its parent is gone.
+The settings are JSON. Writes one line of JSON per reading on what was its standard output. Ends with a code of
+`backend.EXIT_CODES`, its last line on standard error being the sentence, and ends when its standard input does: its
+parent is gone.
 Imports as little as it can: its memory counts towards the exporter's.
 """
 
