@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import aiohttp
@@ -101,25 +101,26 @@ class KubeClient:
         """Return at most `cap_bytes` of a text, such as a log. Raises KubeError."""
         return await self._body(path, action, query, cap_bytes, cut=True)
 
-    @asynccontextmanager
-    async def answer(self, path: str, action: Action, query: Query) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        """Yield the API server's response while its body is read, without a deadline.
+    async def open(self, path: str, action: Action, query: Query) -> aiohttp.ClientResponse:
+        """Return the API server's response before its body is read, without a deadline.
 
         Raises KubeError for any status but 200, after a second request where new credentials may help, and `FAILURES`.
         """
-        for renewed in (False, True):
-            async with self._opened().get(allow_redirects=False, **await self._request(path, query)) as response:
-                if response.status == 200:
-                    yield response
-                    return
+        renewed = False
+        while True:
+            response = await self._opened().get(allow_redirects=False, **await self._request(path, query))
+            if response.status == 200:
+                return response
+            async with response:
                 body = await capped(response, MAX_STATUS_BYTES)
-                message = body[:300].decode(errors="replace").strip()
-                with suppress(ValueError, RecursionError):  # of a `Status` object its message
-                    status = json.loads(body)
-                    message = str(status.get("message", "")) if isinstance(status, dict) else ""
-                if response.status != 401 or renewed or not self._credentials.renewable:
-                    raise self._refusal(response.status, message, action)
+            message = body[:300].decode(errors="replace").strip()
+            with suppress(ValueError, RecursionError):  # of a `Status` object its message
+                status = json.loads(body)
+                message = str(status.get("message", "")) if isinstance(status, dict) else ""
+            if response.status != 401 or renewed or not self._credentials.renewable:
+                raise self._refusal(response.status, message, action)
             self._credentials.renew()
+            renewed = True
 
     async def websocket(self, path: str, action: Action, query: Query, protocol: str) -> WebSocket:
         """Return an open websocket that speaks `protocol`. Raises KubeError."""
@@ -149,7 +150,7 @@ class KubeClient:
     async def _body(self, path: str, action: Action, query: Query, cap_bytes: int, *, cut: bool = False) -> bytes:
         try:
             await self._credentials.tls()  # outside of the deadline: a plugin may wait for a person
-            async with asyncio.timeout(DEADLINE_SECONDS), self.answer(path, action, query) as response:
+            async with asyncio.timeout(DEADLINE_SECONDS), await self.open(path, action, query) as response:
                 body = await capped(response, cap_bytes)
         except TimeoutError as error:
             raise self._too_slow() from error

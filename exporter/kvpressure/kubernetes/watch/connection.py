@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import aiohttp
@@ -76,7 +76,7 @@ class Connection:
         self, client: KubeClient, path: str, action: Action, query: Mapping[str, str], cap_bytes: int, too_large: str
     ) -> bytes:
         try:
-            async with client.answer(path, action, query) as response:
+            async with await client.open(path, action, query) as response:
                 body = await capped(response, cap_bytes)
         except (KubeError, *FAILURES) as error:
             await self._fail(error, client)
@@ -86,15 +86,12 @@ class Connection:
 
     async def watch(self, resource: Resource, query: Mapping[str, str]) -> Watch:
         """Open a watch."""
-        client, stack = self._opened(), AsyncExitStack()
-        action = resource.action("watch")
+        client = self._opened()
         try:
-            response = await stack.enter_async_context(
-                client.answer(f"/{resource.path}", action, {**query, "watch": "1"})
-            )
+            response = await client.open(f"/{resource.path}", resource.action("watch"), {**query, "watch": "1"})
         except (KubeError, *FAILURES) as error:
             await self._fail(error, client)
-        return Watch(response, stack, client.where)
+        return Watch(response, client.where)
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -127,8 +124,8 @@ class Connection:
 class Watch:
     """An open watch."""
 
-    def __init__(self, response: aiohttp.ClientResponse, stack: AsyncExitStack, where: str) -> None:
-        self._response, self._stack, self._where = response, stack, where
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self._response, self._where = response, where
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """Yield the events as lines until the server or the network ends the watch. Raises KubeError."""
@@ -143,7 +140,6 @@ class Watch:
                 for line in filter(bytes.strip, lines):
                     yield line
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close the connection."""
-        with suppress(*FAILURES):
-            await self._stack.aclose()
+        self._response.close()
