@@ -218,10 +218,11 @@ def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str
 
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
-    """Return the error for what httpx2, ssl or the system raised in a request; BusyError where another may succeed."""
+    """Return the error for what aiohttp, ssl or the system raised; BusyError where another request may succeed."""
     hints = "--ca-file, --cert-file", " Is a port-forward running?"
     reason, sentence = reason_and_sentence(error, where, *hints)
-    unknown_name = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+    cause = error.__cause__ or error
+    unknown_name = isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
     broke = reason == "connection" or (reason == "unreachable" and isinstance(error, OSError) and not unknown_name)
     return (BusyError if broke else PrometheusError)(reason, sentence)
 
