@@ -48,8 +48,8 @@ class Start:
     """What a container's command comes to, as far as it could be read; `command` and `args` are as written.
 
     `servers` are those that it starts (`is_known`), else the one that the image's entrypoint or the first program may
-    be, read as one of the image's runtime or of the assumed one; `only`: it is not one program among several. `cut` says
-    why not everything could be read, as a sentence without a full stop: what was read may be contradicted there.
+    be, read as one of the image's runtime or of the assumed one; `only`: it is not one program among several. `cut`
+    says why not everything could be read, as a sentence without a full stop: what was read may be contradicted there.
     """
 
     command: Words = ()
