@@ -415,7 +415,7 @@ async def test_a_server_with_a_strangers_certificate_gets_no_token(
         source_file.write_text(json.dumps(config))
         async with following(api, tmp_path, kubeconfig_file=source_file) as source:
             await until(lambda: pods_health(source).reason == "tls")
-            assert "check the cluster's CA" in pods_health(source).error
+            assert "check the scheme, the cluster's CA" in pods_health(source).error
             assert api.asked == []
 
 
