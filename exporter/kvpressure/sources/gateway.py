@@ -50,16 +50,16 @@ class GatewayTargetSettings(ClientSettings):
     path: HttpPath = Field(default="/metrics", description="Path of the metrics.")
     name: TargetName = Field(
         default_factory=lambda data: default_name(data.get("url", "")),
-        description="What the gateway is called.",
+        description="Name of the gateway.",
         json_schema_extra={DERIVED: "the URL's host:port"},
     )
     pool: Label = Field(
-        default="", description="Name of its InferencePool; needed where its metrics are of several pools."
+        default="", description="Name of its InferencePool; required if its metrics cover several pools."
     )
     engines: tuple[Label, ...] = Field(
         default=(),
         description="The engines of the pool: names of targets or of pods, `*` and `?` stand for any characters. "
-        "Unset: the pods that the gateway lists, and all engines without a pod where there is one pool only.",
+        "Unset: the pods that the gateway lists, and all engines without a pod if there is only one pool.",
     )
     namespace: Label = Field(default="", description="Only engines of that Kubernetes namespace.")
     kv_cache_util_threshold: Number = Field(

@@ -106,23 +106,24 @@ class KubernetesSettings(ClientSettings):
         default="auto", description="`auto` is on inside a cluster, and where kubeconfig_file is set."
     )
     node_name: Annotated[str, AfterValidator(_node_name)] = Field(
-        default="", description="This node; needed. In a pod: `spec.nodeName` through the downward API."
+        default="", description="This node; required. In a pod: `spec.nodeName` through the downward API."
     )
     kubeconfig_file: Path | None = Field(
-        default=None, description="How to reach the API server from outside; in a pod, its service account is used."
+        default=None,
+        description="Kubeconfig for access from outside the cluster; in a pod, its service account is used.",
     )
     namespaces: _Namespaces = Field(
-        default=(), description="Namespaces to look in, each with a watch of its own; empty is all of them."
+        default=(), description="Namespaces to watch, each with its own watch; empty means all."
     )
     label_selector: Annotated[str, AfterValidator(_selector)] = Field(
-        default="", description="Pods with these labels are engines; as `kubectl -l` takes it."
+        default="", description="Pods with these labels are engines; in the syntax of `kubectl -l`."
     )
     port_name: Annotated[str, AfterValidator(_port_name)] = Field(
         default="metrics",
-        description="A container with a GPU and a port of this name is an engine; empty looks for no port.",
+        description="A container with a GPU and a port of this name is an engine; empty disables this rule.",
     )
     port: Integer = Field(default=8000, ge=1, le=65535, description="Port of an engine that declares none.")
-    path: HttpPath = Field(default="/metrics", description="Path of the metrics page, where no annotation says.")
+    path: HttpPath = Field(default="/metrics", description="Path of the metrics, if no annotation sets it.")
     kv_events: KvEventsSettings | None = Field(
         default=None,
         description="Read the KV events of every engine that is found, at its pod's own IP; the annotation "
@@ -130,10 +131,12 @@ class KubernetesSettings(ClientSettings):
     )
     config_maps: Boolean = Field(
         default=False,
-        description="Read limits in the file of `--config` where it is mounted from a ConfigMap; get configmaps.",
+        description=(
+            "Read limits from the file of `--config` if it is mounted from a ConfigMap; requires get on configmaps."
+        ),
     )
     config_map_namespaces: _Namespaces = Field(
-        default=(), description="Namespaces where ConfigMaps may be read; empty is wherever engines are found."
+        default=(), description="Namespaces where ConfigMaps may be read; empty means all namespaces with engines."
     )
     events: Boolean = Field(default=True, description="Watch the Kubernetes events of engines and of the node.")
     node_conditions: Boolean = Field(default=True, description="Watch the node's condition MemoryPressure.")

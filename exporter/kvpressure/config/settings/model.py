@@ -41,16 +41,16 @@ DEFAULT_RESOURCE_NAMES: Final = (
 
 
 class PodResourcesSettings(Section):
-    """The kubelet's pod-resources API, which says which container holds which GPU."""
+    """The kubelet's pod-resources API, which reports the GPUs of each container."""
 
-    enabled: Switch = Field(default="auto", description="Query the kubelet; `auto`: once socket_dir is there.")
+    enabled: Switch = Field(default="auto", description="Query the kubelet; `auto`: if socket_dir exists.")
     socket_dir: Path = Field(
         default=Path("/var/lib/kubelet/pod-resources"),
-        description="Directory of `kubelet.sock`. Mount the directory: a restarted kubelet makes a new socket.",
+        description="Directory of `kubelet.sock`. Mount the directory: a restarted kubelet creates a new socket.",
     )
     interval_seconds: Number = Field(default=10.0, ge=1, le=300, description="Time between two queries.")
     keep_seconds: Number = Field(
-        default=300.0, ge=0, le=3600, description="How long the last answer holds while the kubelet does not answer."
+        default=300.0, ge=0, le=3600, description="How long the last answer is used while the kubelet does not answer."
     )
     resource_names: ResourceNames = Field(
         default=DEFAULT_RESOURCE_NAMES, description="Resources that are GPUs; `*` and `?` stand for any characters."
@@ -89,7 +89,7 @@ class LogsSettings(Section):
         default=1024 * 1024,
         ge=16 * 1024,
         le=64 * 1024 * 1024,
-        description="Bytes read per second of each container's log; of a larger backlog the oldest part is skipped.",
+        description="Bytes read per second of each container's log; the oldest part of a larger backlog is skipped.",
     )
     files: tuple[LogFileSettings, ...] = Field(default=(), description="Logs on a machine without Kubernetes.")
 
@@ -99,7 +99,7 @@ class ExpositionSettings(Section):
 
     profile: Literal["full", "fleet"] = Field(
         default="full",
-        description="`full`: all series. `fleet`: at most 15 of a healthy engine, none of GPUs; docs/scaling.md.",
+        description="`full`: all series. `fleet`: at most 15 per healthy engine, none of GPUs; docs/scaling.md.",
     )
 
 
@@ -116,7 +116,7 @@ class OtlpSettings(Section):
         default=10.0, ge=1, le=60, description="How long a push may take, retries included."
     )
     headers_file: Path | None = Field(
-        default=None, description="File of headers to send, `Name: value` a line, such as a token's."
+        default=None, description="File of headers to send, one `Name: value` per line, for example with a token."
     )
     ca_file: Path | None = Field(default=None, description="CA certificates (PEM) to verify the receiver with.")
 
@@ -165,12 +165,12 @@ class GpuSettings(Section):
     )
     interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
     gpm: Boolean = Field(
-        default=True, description="Read SM, tensor and DRAM activity where card and privileges allow it."
+        default=True, description="Read SM, tensor and DRAM activity if the card and privileges allow it."
     )
     price_per_hour: Number | None = Field(
-        default=None, gt=0, le=1e6, description="What one GPU costs an hour; the page then says what trouble cost."
+        default=None, gt=0, le=1e6, description="Price of one GPU per hour; the page then shows the cost of incidents."
     )
-    currency: Label = Field(default="USD", description="What `price_per_hour` is in, as the page is to name it.")
+    currency: Label = Field(default="USD", description="Currency of `price_per_hour`, as shown on the page.")
     detach_seconds: Number = Field(
         default=120.0,
         ge=5,
@@ -180,7 +180,7 @@ class GpuSettings(Section):
 
 
 class LimitSettings(Section):
-    """Bounds on what is kept and exported; each that is reached is counted."""
+    """Bounds on what is kept and exported; each time one is reached is counted."""
 
     max_targets: Integer = Field(default=256, ge=1, le=4096, description="Targets polled.")
     max_engines: Integer = Field(
@@ -210,7 +210,7 @@ class Settings(Section):
         default_factory=lambda data: max(60.0, 4 * _interval(data)),
         ge=20,
         le=600,
-        description="The window W that derived series look back over; at least four polls.",
+        description="The window of derived series; at least four polls.",
         json_schema_extra={DERIVED: "60, or 4 times poll.interval_seconds when that is longer"},
     )
     shape_window_seconds: Number = Field(
@@ -220,15 +220,17 @@ class Settings(Section):
         default_factory=lambda data: max(10.0, 3 * _interval(data)),
         ge=0.5,
         le=300,
-        description="Age at which a reading is dropped and its series go away; at least two polls. An engine's page "
+        description="Age at which a reading is dropped and its series disappear; at least two polls. An engine's page "
         "may always be as old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone.",
         json_schema_extra={DERIVED: "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds"},
     )
     thresholds_file: Path | None = Field(default=None, description="Overrides of single thresholds: `name: value`.")
     baseline_file: Path | None = Field(
         default=None,
-        description="File in which what is healthy for each engine outlives a restart of the exporter; its directory "
-        "has to be writable. Unset: it is learned again. A change takes effect at the next start.",
+        description=(
+            "File that keeps each engine's healthy baseline across restarts of the exporter; its directory must be "
+            "writable. Unset: baselines are learned again. A change takes effect at the next start."
+        ),
     )
     _config_file: Path | None = PrivateAttr(None)
 

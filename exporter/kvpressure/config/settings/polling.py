@@ -84,7 +84,7 @@ class ClientSettings(Section):
 
 
 class PollSettings(ClientSettings):
-    """How engines are polled; its tls, bearer_token_file and basic_auth hold for every target without its own."""
+    """How engines are polled; its tls, bearer_token_file and basic_auth apply to every target without its own."""
 
     interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two polls of an engine.")
     timeout_seconds: Number = Field(
@@ -116,7 +116,7 @@ class PollSettings(ClientSettings):
 
 
 class CanarySettings(Section):
-    """Requests of one token, which show whether an engine that seems to hang, or stays idle, still answers."""
+    """One-token requests that check whether an engine that seems to hang, or stays idle, still answers."""
 
     enabled: Boolean = Field(
         default=False,
@@ -127,8 +127,10 @@ class CanarySettings(Section):
         default=30.0,
         ge=10,
         le=3600,
-        description="Send one to an engine that has had traffic once its page has been idle for so long: "
-        "one that has lost its queue looks idle.",
+        description=(
+            "Send one to an engine that has had traffic once its metrics have been idle for this long: an engine "
+            "that has lost its queue looks idle."
+        ),
     )
     interval_seconds: Number = Field(
         default=60.0, ge=30, le=3600, description="Time between two requests while nothing else happens."
@@ -136,7 +138,7 @@ class CanarySettings(Section):
     api_key_file: Path | None = Field(
         default=None,
         description="File that holds the engines' API key, sent as bearer token instead of the target's own "
-        "credentials. Never sent to a pod that was found: name the key in kubernetes.bearer_token_file for those.",
+        "credentials. Never sent to discovered pods: set kubernetes.bearer_token_file for those.",
     )
 
 
@@ -154,10 +156,14 @@ class KvEventsSettings(Section):
         default=None,
         ge=1,
         le=65535,
-        description="Port of its `replay_endpoint`, from which missed events are requested; without it, what was "
-        "evicted before them is forgotten.",
+        description=(
+            "Port of its `replay_endpoint`, from which missed events are requested; without it, evictions before "
+            "them are discarded."
+        ),
     )
-    topic: Label = Field(default="", description="Only messages whose topic begins so; its `topic`.", max_length=200)
+    topic: Label = Field(
+        default="", description="Only messages whose topic begins with this; its `topic`.", max_length=200
+    )
     ranks: Integer = Field(default=1, ge=1, le=64, description="Data-parallel ranks that publish there.")
 
 
@@ -167,7 +173,7 @@ def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEvent
 
 
 class TargetLabels(Section):
-    """Labels that say where an engine runs."""
+    """Labels for where an engine runs."""
 
     namespace: Label = Field(default="", description="Kubernetes namespace.")
     pod: Label = Field(default="", description="Kubernetes pod.")
@@ -177,8 +183,10 @@ class TargetSettings(ClientSettings):
     """One engine server to poll."""
 
     url: BaseUrl = Field(
-        description="`http://host:port` or `https://host:port`; may carry the path. Not a cloud's metadata service, "
-        "nor a name that leads to one or to a link-local address."
+        description=(
+            "`http://host:port` or `https://host:port`; may carry the path. Not a cloud's metadata service, nor a "
+            "name that resolves to one or to a link-local address."
+        )
     )
     path: HttpPath = Field(default="/metrics", description="Path of the metrics page.")
     name: TargetName = Field(
@@ -187,7 +195,8 @@ class TargetSettings(ClientSettings):
         json_schema_extra={DERIVED: "the URL's host:port"},
     )
     runtime: Runtime = Field(
-        default=BY_ITS_PAGE, description="What serves the model: `auto`, or the one whose page is expected."
+        default=BY_ITS_PAGE,
+        description="The runtime that serves the model: `auto`, or the one whose metrics are expected.",
     )
     labels: TargetLabels = Field(default=TargetLabels(), description="Where the engine runs.")
     gpus: Gpus | None = Field(
@@ -198,7 +207,7 @@ class TargetSettings(ClientSettings):
         default=None,
         gt=0,
         le=1e9,
-        description="KV cache bytes of one token over all layers of one rank, if the page does not say.",
+        description="KV cache bytes of one token over all layers of one rank, if the metrics do not report it.",
     )
     kv_events: KvEventsSettings | None = Field(
         default=None,
@@ -222,7 +231,7 @@ class FileSdSettings(ClientSettings):
     """Targets listed in files, in Prometheus's file_sd format."""
 
     files: SdPatterns = Field(description="Files or globs ending in .json, .yml or .yaml.")
-    refresh_seconds: Number = Field(default=5.0, ge=1, le=3600, description="Time between two looks at the files.")
+    refresh_seconds: Number = Field(default=5.0, ge=1, le=3600, description="Time between two checks of the files.")
     kv_events: KvEventsSettings | None = Field(
         default=None,
         description="Read the KV events of every engine in these files, at the engine's own host; the label "
@@ -231,7 +240,7 @@ class FileSdSettings(ClientSettings):
 
 
 class EngineSettings(Section):
-    """The engines to watch."""
+    """The engines to poll."""
 
     targets: tuple[TargetSettings, ...] = Field(default=(), description="Engines at fixed addresses.")
     file_sd: tuple[FileSdSettings, ...] = Field(default=(), description="Engines listed in files that may change.")

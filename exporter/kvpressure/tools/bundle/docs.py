@@ -16,8 +16,8 @@ _INTRO: Final = """# Alerts
 Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds {hash}.
 
 This page lists each alert with its expression, its thresholds and its runbook. `critical` pages, `warning` opens a
-ticket, `info` is for dashboards. Pressure on one replica is a ticket. A page requires {share} of a model's replicas in a
-namespace, or the only one; or, with `--all-alerts`, a burning error budget. "For" is how long the expression must be
+ticket, `info` is for dashboards. Pressure on one replica is a ticket. A page requires {share} of a model's replicas in
+a namespace, or the only one; or, with `--all-alerts`, a burning error budget. "For" is how long the expression must be
 true before the alert fires. "Keeps firing" is how long it may be false before the alert resolves, because pressure
 changes with every request that ends. Every alert has a runbook, and promtool tests under `rules/tests`.
 
