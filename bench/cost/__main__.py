@@ -104,7 +104,7 @@ def judged(name: str) -> Row:
 def table(rows: list[Row]) -> list[str]:
     """Markdown."""
     lines = [
-        "| situation | seconds of the incident | tokens/s | with a pool without limit | lost | reported | reported / lost |",
+        "| situation | incident seconds | tokens/s | without pool limit | lost | reported | reported / lost |",
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
     for row in rows:
