@@ -10,7 +10,7 @@ from bench.detection.judge import Outcome
 from bench.detection.table import Table
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
-PAGES_HEADING: Final = "## What wakes people"
+PAGES_HEADING: Final = "## Pages and tickets"
 LAB_HEADING: Final = "## The scheduler lab"
 WORKING_SET_HEADING: Final = "## The working set"
 SGLANG_HEADING: Final = "## SGLang in the scheduler lab"
@@ -146,12 +146,13 @@ without chunked prefill for a grammar (`cap-head-of-line` at 0.12).
 
 """
 
-_INTRO: Final = """# How well causes are found
+_INTRO: Final = """# Detection accuracy
 
 Written by `python -m bench.detection --write-docs`; `make bench-detection` prints the same tables and fails when a bar
-is missed. {episodes} episodes: {recordings} recordings of a real vLLM, labelled with what their client did, and
-{simulated} seeded runs of the simulator, at least 40 of every cause. Every page goes through the same code as in
-`kvpressure run`; a verdict is taken from every poll of every engine.
+is missed. It measures how often verdicts and alerts are right, on {episodes} episodes: {recordings} recordings of a
+real vLLM, labelled with what their client did, and {simulated} seeded runs of the simulator, at least 40 of every
+cause. Every page goes through the same code as in `kvpressure run`; a verdict is taken from every poll of every
+engine.
 
 **The truth** of a simulated second comes from the state of the simulated scheduler (`bench/detection/truth.py`), not
 from the intended load. It is computed over the 20 s around the second: the share of time in which the head of the queue
