@@ -27,9 +27,9 @@ quick: $(VENV)/.dev ## the unit tests without recordings, processes and long sea
 	$(BIN)/python -m pytest tests/unit --quick -n auto --maxprocesses 2 --dist loadfile
 
 # What is missing is installed first, each with a line that says so.
-test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests (a quarter of an hour on two free cores)
-	@echo "running all tests: a quarter of an hour on two free cores, longer on busy ones; each dot is a test"
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm bundle chart ## all tests (eight minutes on two free cores)
+	@echo "running all tests: eight minutes on two free cores, longer on busy ones; each dot is a test"
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 .PHONY: test-says
 test-says:

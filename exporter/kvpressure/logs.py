@@ -15,7 +15,7 @@ import structlog
 from kvpressure.printable import clean_lines
 
 PATIENCE_SECONDS: Final = 0.1
-"""How long a line may wait for whoever reads the pipe. After a line that was dropped none waits until one is taken."""
+"""How long a line may wait for the reader of the pipe. After a line that was dropped none waits until one is taken."""
 
 _PIECE_BYTES: Final = select.PIPE_BUF
 """What a pipe that is said to have room takes at once."""
@@ -122,8 +122,8 @@ def configure(level: str, form: str) -> None:
 
 def _printable(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Clean what is logged, without what is empty: it quotes names and errors of others, and is read on terminals."""
-    told = ((key, value) for key, value in event.items() if value not in ("", None))
-    return {key: clean_lines(value) if isinstance(value, str) else value for key, value in told}
+    known = ((key, value) for key, value in event.items() if value not in ("", None))
+    return {key: clean_lines(value) if isinstance(value, str) else value for key, value in known}
 
 
 QUIET_SECONDS: Final = 60.0
@@ -142,7 +142,7 @@ class RateLimitedLogger:
         self._next: dict[str, float] = {}
 
     def __call__(self, event: str, **what: object) -> None:
-        """Count one more; `what` is told of the newest."""
+        """Count one more; the line says `what` of the newest."""
         self._untold[event] = self._untold.get(event, 0) + 1
         now = self._monotonic()
         if now >= self._next.get(event, now):

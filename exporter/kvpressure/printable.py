@@ -1,7 +1,7 @@
 """PURE: foreign text made safe to show: nothing in it moves the cursor, hides a character or turns text around.
 
-Names of models, pods and files, labels, log lines and the errors that quote them come from whoever may write them. The
-one place that says which characters may be shown.
+Names of models, pods and files, labels, log lines and the errors that quote them come from anyone who may write them.
+The one place that says which characters may be shown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def distinct(text: str, longest: int | None = None) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
-    """Return a value as JSON that is the same to whoever parses it, and plain ASCII without controls to a terminal."""
+    """Return a value as JSON that any parser reads the same, and plain ASCII without controls to a terminal."""
     # The library escapes all but this one, which JSON lets stand.
     return json.dumps(value, indent=indent, separators=separators).replace("\x7f", "\\u007f")
 

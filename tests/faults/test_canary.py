@@ -360,7 +360,7 @@ def test_what_came_of_it_is_on_every_page_beside_the_verdict():
         assert engine["derived"]["canary_requests_total"]["timeout"] == 1.0
         html = status_html(snapshot, "/metrics", seen.daemon.advice)
         assert text in html
-        assert "Asked for one token, it gave none" in html
+        assert "A request of one token got no answer" in html
 
     told(AskedEngine(), story)
 

