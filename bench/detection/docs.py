@@ -37,7 +37,7 @@ just large enough for all contexts. Eviction is never reported, with events and 
 `reset`, `restart`, `uncached`, `busy-200`, `calm-130`, `people-100`, `people-200`, `trace-light` and `trace-fifth`,
 which have none. Of the seeds with known results, one has a stretch of 51 s without any (`people-030~72`).
 
-| regime | runs | eviction s | told, events | recall | told, none | false stretches | told, page | false, page |
+| regime | runs | eviction s | found, events | recall | found, none | false stretches | found, page | false, page |
 | --- | --: | --: | --: | --: | --: | --: | --: | --: |
 | busy-020 | 2 | 510 | 507 | 99.4 % | 4 | 0 | 0 | 0 |
 | busy-040 | 2 | 549 | 534 | 97.2 % | 0 | 0 | 0 | 0 |
@@ -77,7 +77,7 @@ past: 84 and 77 % of the seconds of `busy-040` and `-060`, 68 and 62 % of `calm-
 
 _PAGES_INTRO: Final = """
 `python -m bench.detection.paging FOLDER ... --write-docs` writes this part. **Stretches** are true KV cache pressure of
-two minutes and more; **told in time** is the share of them in which the alert fired before their end, **delay** its
+two minutes and more; **fired in time** is the share of them in which the alert fired before their end, **delay** its
 time after the onset, **firing** the share of their time in which its expression was true. **After the end** are alerts
 that began within a minute after the pressure ended, **false** those without any pressure. Every engine is the only
 replica of its model. **Wait** is the mean time to admission: waiting requests divided by admitted ones. The lab's
