@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from kvpressure.cli.findings import EngineFacts
-from kvpressure.cli.pods import PodSelection, engines_in, environment_of, facts_of
+from kvpressure.cli.pods import engines_in, environment_of, facts_of
 from kvpressure.cli.triage_pod import pod_json, pods_report
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.forwarded_pod import MAX_LOG_BYTES, ForwardedPod, find_pods, report_of
@@ -87,8 +87,7 @@ def replaced(value: Any, at: tuple[Any, ...], wrong: Any) -> Any:
 
 async def looked_at(answers: Answers, name: str) -> list[ForwardedPod]:
     """As `triage` does it, its report printed, without a port-forward."""
-    what = PodSelection((parse_reference(name),))
-    pods = engines_in(await find_pods(answers, "prod", what.references), what)  # type: ignore[arg-type]
+    pods = engines_in(await find_pods(answers, "prod", [parse_reference(name)]))  # type: ignore[arg-type]
     for pod in pods:
         await pod.refresh(answers, NOW)  # type: ignore[arg-type]
         json.dumps(pod_json(pod))

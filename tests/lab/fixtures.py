@@ -38,6 +38,7 @@ CUTS: Final = (
     Cut("kv-stranded", 85, 175),
     Cut("kv-watermark-long", end=60),
     Cut("cap-prefix"),
+    Cut("compute-long-prompt", 90, 165),
     Cut("deferred-lora"),
     Cut("deferred-remote"),
     Cut("healthy-pooling"),

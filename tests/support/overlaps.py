@@ -32,7 +32,13 @@ _CAPS: Final = (
     *("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap"),
     "concurrency.small_steps",
 )
-_STEPS: Final = ("compute.prefill", "compute.decode_bandwidth", "compute.decode", "compute.mixed")
+_STEPS: Final = (
+    "compute.long_prompt",
+    "compute.prefill",
+    "compute.decode_bandwidth",
+    "compute.decode",
+    "compute.mixed",
+)
 _MUST_BE: Final = ("deferred.must_be_*",)
 _UNTOLD: Final = ("unknown.no_capacity", "unknown.no_reasons")
 _BOUNDS: Final = ("kv.longest", "kv.preempted")
@@ -152,6 +158,7 @@ OVERLAPS: Final = (
         ("host.*", *_LATE),
         "Steps that are slower because they compute more explain the queue, and make the front end look slow.",
     ),
+    Overlap(("compute.long_prompt",), _STEPS[1:], "Nothing but that prompt is computed, and the others wait for it."),
     Overlap(
         ("compute.decode_bandwidth",),
         ("compute.decode", "compute.mixed"),

@@ -32,6 +32,8 @@ MAX_BOUNDS: Final = 3
 """Of prompt lengths, tried as what is long."""
 ONE_REQUEST: Final = 1.0
 """A queue that is off by no more is the same queue; of seconds and of tokens/s nothing like it is true."""
+_OF_PROMPTS: Final = ("prefill", "long_prompt")
+"""Details of `compute_bound` in which prompts take the time, and how fast contexts grow is not to be seen."""
 OTHER_QUEUE: Final = "the simulation does not reproduce how many requests wait now"
 _AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
     "cap_prompt": config_changes.cap_prompt,
@@ -213,7 +215,7 @@ def more_gpus(case: Case) -> Forecast:
     """Return the forecast with more servers, where the GPU is saturated, and that more sequences would not help."""
     limit = case.limits.max_num_seqs
     rejected = () if limit is None else (config_changes.sequences(int(2 * limit.value)),)
-    growing = None if case.diagnosis.detail == "prefill" else growing_share(case.observed)
+    growing = None if case.diagnosis.detail in _OF_PROMPTS else growing_share(case.observed)
     return _relieved(case, math.inf, lambda model: other_limits.more_servers(model, rejected), growing)
 
 

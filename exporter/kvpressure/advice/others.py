@@ -8,14 +8,14 @@ from typing import Final
 
 from kvpressure.advice import batch
 from kvpressure.advice.case import Case
-from kvpressure.advice.forecast import more_batch, more_gpus, without_limit
+from kvpressure.advice.forecast import more_batch, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import declined
 from kvpressure.advice.replicas import replica, replicas
-from kvpressure.advice.rollout import apply_changes, changed, expected, no_longer, series, watch
+from kvpressure.advice.rollout import apply_changes, changed, no_longer, series, watch
 from kvpressure.advice.shell import look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.model.action import Action, Expected
-from kvpressure.model.values import at, number
+from kvpressure.model.values import number
 from kvpressure.runtimes.runtime import Remedy
 from kvpressure.simulation.config_changes import STEP
 from kvpressure.simulation.greedy_search import HOLD, Choice
@@ -106,12 +106,13 @@ def _raise(case: Case, remedy: Remedy) -> Action:
             new=remedy.counted.format(count=count),
             why=f"{remedy.why} {number(case.observed.adapters_seen or 0)} were asked for since the server started.",
         )
-    action = _remedied(case, remedy, "deferred", f"{remedy.why} More sequences or a larger KV pool change nothing.")
+    action = remedied(case, remedy, "deferred", f"{remedy.why} More sequences or a larger KV pool change nothing.")
     commands = more_cpu(case.place) if case.diagnosis.detail == "grammar" else action.commands
     return replace(action, commands=commands, flags=flags)
 
 
-def _remedied(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
+def remedied(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
+    """Return a runtime's remedy as an action against `cause`."""
     return Action(
         key=case.diagnosis.detail,
         title=remedy.title[:1].upper() + remedy.title[1:],
@@ -156,7 +157,7 @@ def _another_limit(case: Case, choice: Choice | None) -> Action | None:
     detail = case.diagnosis.detail
     remedy = _GATEWAY if detail == "held_at_gateway" else case.own.remedies.get(detail)
     if remedy is not None:
-        return _remedied(case, remedy, "concurrency_bound", remedy.why)
+        return remedied(case, remedy, "concurrency_bound", remedy.why)
     return Action(
         key="another_limit",
         title="See which of the scheduler's limits holds requests back",
@@ -201,29 +202,6 @@ def unconfirmed(case: Case) -> Action:
         checks=(f"A verdict with a confidence of {floor:.0%} or more, or that the cause is gone.",),
         commands=look_again(case.place),
     )
-
-
-def compute_bound(case: Case) -> tuple[list[Action | None], str]:
-    """Return the actions for a saturated GPU: more of them, or less work per request."""
-    busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu_compute_high_min_ratio
-    share = "" if busy is None else f" ({busy:.0%} busy)"
-    why = f"The GPU is at work{share} and the KV cache is not what holds requests back."
-    forecast = more_gpus(case)
-    choice = forecast.printed(case)
-    less_work = Action(
-        key="less_work",
-        title="Less work per request",
-        why=f"A GPU computes less per request with shorter prompts, {case.own.prefixes} and a quantized model (FP8 "
-        f"or AWQ weights). {case.own.words['max_num_seqs']} does not help: more at once is not more per second.",
-        cost="A quantized model has to be evaluated before it serves users.",
-        checks=("Under the same traffic:", expected(case, "engine_gpu_utilization_ratio", "<", most)),
-    )
-    return [
-        replicas(case, choice, why),
-        less_work,
-        declined(case, choice),
-        watch(case, "compute_bound", "5 minutes of traffic on the new replica"),
-    ], forecast.reason
 
 
 def host_bound(case: Case) -> tuple[list[Action | None], str]:

@@ -20,8 +20,6 @@ from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
-    from kvpressure.net.http import HttpClient
-    from kvpressure.net.schedule import Clock
     from kvpressure.sources.gateway import GatewaySettings
     from kvpressure.tools.incidents.client import Server
 
@@ -178,14 +176,6 @@ class Access:
         return TlsSettings(
             ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file, insecure_skip_verify=skip
         )
-
-    def client(self, clock: Clock) -> HttpClient:
-        """Return a client for reading pages without the exporter's sources."""
-        from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - as above
-        from kvpressure.net.http import HttpClient  # noqa: PLC0415
-
-        authorization = Authorization(self.bearer_token_file, None, setting="--bearer-token-file")
-        return HttpClient(clock, tls=self.tls(), authorization=authorization)
 
 
 def access_of(options: Mapping[str, Any]) -> Access:

@@ -111,6 +111,7 @@ class Thresholds:
     queue_shrinks_max_ratio: float
     stuck_min_seconds: float
     stuck_frozen_min_seconds: float
+    long_prompt_min_seconds: float
     stuck_unanswered_min_seconds: float
     deferred_min_ratio: float
     deferred_min_expected_ratio: float

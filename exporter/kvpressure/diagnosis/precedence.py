@@ -61,6 +61,7 @@ PRECEDENCE: Final = (
     "concurrency.another_cap",
     "concurrency.sequence_cap",
     "concurrency.small_steps",
+    "compute.long_prompt",
     # With a queue or without.
     "compute.prefill",
     "compute.decode_bandwidth",

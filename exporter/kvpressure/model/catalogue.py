@@ -142,6 +142,7 @@ _ROWS: Final = (
         predictable=True,
         details={
             "prefill": "most of the compute goes into prompts (prefill)",
+            "long_prompt": "a long prompt takes whole steps, and the requests behind it wait until it is computed",
             "decode": "most of the compute goes into generation",
             "decode_bandwidth": "decoding reads so much context that a larger batch gives no more tokens",
         },

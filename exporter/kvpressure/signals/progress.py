@@ -29,7 +29,8 @@ class Progress:
     `frozen_seconds`: requests run, and nothing that work moves has moved. `still_seconds`: nothing runs, requests wait
     for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
     and nothing comes out: no token, no prompt, no finished request. `standing` names the signals of the page that have
-    not moved for `standing_seconds`, the longest of the three. `paused_by` is how the engine was stopped on purpose, a
+    not moved for `standing_seconds`, the longest of the three. `filling_seconds`: requests run, the use of the cache
+    only rises, and nothing comes out: a long prompt is computed. `paused_by` is how it was stopped on purpose, a
     detail of that cause, "" where it was not. `last_step_seconds`: nothing has moved on a page that keeps
     what its last step said while there is nothing to do; then none of the others is known.
     """
@@ -42,6 +43,7 @@ class Progress:
     moved: bool = True
     standing: tuple[str, ...] = ()
     last_step_seconds: float = 0.0
+    filling_seconds: float = 0.0
 
     @property
     def paused(self) -> bool:
@@ -64,7 +66,7 @@ def progress_of(window: EngineWindow) -> Progress:
     seconds = newest.t - unmoved if counted else 0.0
     frozen = seconds if running else 0.0
     still = newest.t - _still_since(points) if running == 0 and waiting - deferred >= 1 else 0.0
-    looping = _looping(points) if running and counted else 0.0
+    looping, filling = (_looping(points), _filling(points)) if running and counted else (0.0, 0.0)
     return Progress(
         frozen_seconds=frozen,
         still_seconds=still,
@@ -72,6 +74,7 @@ def progress_of(window: EngineWindow) -> Progress:
         standing_seconds=max(frozen, still, looping),
         moved=not counted or seconds == 0.0 or newest.t - unmoved < newest.t - points[0].t,
         standing=_standing(newest, everything=frozen >= max(still, looping)) if max(frozen, still, looping) else (),
+        filling_seconds=filling,
     )
 
 
@@ -124,8 +127,23 @@ def _since(points: Sequence[Point], holds: Callable[[Point], bool]) -> float:
 def _looping(points: Sequence[Point]) -> float:
     """For how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
     since = _unmoved_since(points, _OUTPUT)
-    gauges = [point.gauges for point in points if point.t >= since]
-    ran = all(found.get("running", 0.0) >= 1 for found in gauges)
-    usages = [found.get("kv_usage", 0.0) for found in gauges]
-    falls = sum(after < before for before, after in itertools.pairwise(usages))
-    return points[-1].t - since if ran and falls >= 2 else 0.0
+    falls, _ = _falls_and_rises(points, since)
+    return points[-1].t - since if _runs_since(points) <= since and falls >= 2 else 0.0
+
+
+def _filling(points: Sequence[Point]) -> float:
+    """For how long nothing has come out of a batch whose use of the cache only rises; 0 unless it rose twice."""
+    since = max(_unmoved_since(points, _OUTPUT), _runs_since(points))
+    falls, rises = _falls_and_rises(points, since)
+    return points[-1].t - since if rises >= 2 and not falls else 0.0
+
+
+def _runs_since(points: Sequence[Point]) -> float:
+    return _since(points, lambda point: point.gauges.get("running", 0.0) >= 1)
+
+
+def _falls_and_rises(points: Sequence[Point], since: float) -> tuple[int, int]:
+    """Return how often the use of the cache fell and rose from one poll to the next."""
+    usages = [point.gauges.get("kv_usage", 0.0) for point in points if point.t >= since]
+    changes = [after - before for before, after in itertools.pairwise(usages)]
+    return sum(change < 0 for change in changes), sum(change > 0 for change in changes)

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import main
-from kvpressure.cli.access import Access, page_url, refusals
+from kvpressure.cli.access import page_url, refusals
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.plan_engine import read_engine
-from kvpressure.cli.record import Recorder
+from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.model.record import SourceError
-from kvpressure.net.schedule import SystemClock
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
 from tests.support.servers import FaultServer
@@ -62,16 +62,15 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read_by_pla
     cert, key = ca.issue("client")
     token, out = tmp_path / "token", tmp_path / "x.jsonl"
     token.write_text("s3cret\n")
-    access = Access(token, ca.ca_file, cert, key)
     options = {"bearer_token_file": token, "ca_file": ca.ca_file, "cert_file": cert, "key_file": key, "insecure": False}
     async with FaultServer(
         servers.page(recorded()), server_context(*ca.issue("engine"), client_ca=ca.ca_file)
     ) as server:
         engine = await asyncio.to_thread(read_engine, server.url, options)
         assert engine.running.pool.capacity_tokens == 8192 - 32
-        with TraceWriter(out) as writer:
-            recorder = Recorder(f"{server.url}/metrics", 0.2, SystemClock(), access)
-            await recorder.run(writer, 0.1, None, None)
+        async with page_at(server.url, options) as (_, read):
+            with TraceWriter(out) as writer:
+                await record_pages(read, writer, {"duration": 0.1, "interval": 0.2, "label": None})
         assert (writer.written, out.exists()) == (1, True)
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
         with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):

@@ -357,7 +357,7 @@ def test_sessions_are_planned_beside_the_limits():
         assert line in answer.stdout
     found = planned("--kv-cache-tokens", "480000", *SESSIONS)["sessions"]
     assert isinstance(found, dict)
-    assert found["asked"]["think_seconds"] == 20
+    assert found["load"]["think_seconds"] == 20
     assert found["working_set_tokens"] == pytest.approx(760_000, rel=0.05)
 
 

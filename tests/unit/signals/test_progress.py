@@ -42,6 +42,28 @@ def test_a_long_prefill_moves_the_cache_and_is_not():
     assert (found.frozen_seconds, found.looping_seconds) == (0.0, 0.0)
 
 
+def test_a_cache_that_only_fills_while_nothing_comes_out_is_of_a_long_prompt():
+    filling = window(60, lambda t: running(t) | {"kv_usage": 0.5 + 0.001 * t}, stops(20))
+    assert progress_of(filling).filling_seconds == 39.0
+    begun = window(
+        60, lambda t: running(t) | {"running": float(t >= 30), "kv_usage": 0.001 * max(0, t - 30)}, stops(20)
+    )
+    assert progress_of(begun).filling_seconds == 29.0
+
+
+@pytest.mark.parametrize(
+    ("usage", "counters"),
+    [
+        (lambda t: 0.5 + 0.001 * t, works),
+        (lambda t: 0.5 + 0.01 * (t % 7), stops(20)),
+        (lambda t: 0.5, stops(20)),
+    ],
+    ids=["answers come out", "the cache falls, too", "the cache stays"],
+)
+def test_whatever_else_is_no_long_prompt(usage, counters):
+    assert progress_of(window(60, lambda t: running(t) | {"kv_usage": usage(t)}, counters)).filling_seconds == 0.0
+
+
 def test_a_batch_out_of_which_nothing_comes_while_the_cache_falls_and_rises_loops():
     found = progress_of(window(60, lambda t: running(t) | {"kv_usage": 0.5 + 0.01 * (t % 7)}, stops(20)))
     assert found.looping_seconds == 39.0

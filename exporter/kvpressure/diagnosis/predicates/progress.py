@@ -41,6 +41,12 @@ def looping_long(facts: Facts) -> bool:
     return facts.window.progress.looping_seconds >= facts.thresholds.stuck_frozen_min_seconds
 
 
+@fact()
+def computes_long_prompt(facts: Facts) -> bool:
+    """Return whether requests run, the use of the cache only rises, and nothing has come out for so long."""
+    return facts.window.progress.filling_seconds >= facts.thresholds.long_prompt_min_seconds
+
+
 @fact("canary")
 def of_last_step(facts: Facts) -> bool:
     """Return whether the page has been that of the last step for so long that there is none under way, or it hangs."""

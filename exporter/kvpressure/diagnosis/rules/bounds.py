@@ -88,6 +88,13 @@ def _prompts(facts: Facts) -> str:
     return " ".join(filter(None, (_prefill_share(facts), _held_up(facts), _scattered(facts))))
 
 
+def _long_prompt(facts: Facts) -> str:
+    seconds = number(facts.window.progress.filling_seconds)
+    return (
+        f"For {seconds} s the KV cache has only filled, and nothing came out: a long prompt is computed, others wait."
+    )
+
+
 def _held_up(facts: Facts) -> str:
     ratio = facts.window.throughput.held_up_ratio
     if not batch.prompts_hold_up.state(facts) or ratio is None:
@@ -140,6 +147,7 @@ RULES: Final = (
         "compute",
         {**_NO_CACHE, "gpu_compute_low": False, "latency_inflated": True},
         ("queued_prefill", "prefill", queue.queued & batch.prefill_limits, _prompts),
+        ("long_prompt", "long_prompt", queue.queued & progress.computes_long_prompt, _long_prompt),
         ("prefill", "prefill", batch.compute_limits & batch.mostly_prefill, _prompts),
         ("decode_bandwidth", "decode_bandwidth", batch.bandwidth_limits, _context),
         ("decode", "decode", batch.compute_limits & batch.mostly_decode, _prefill_share),

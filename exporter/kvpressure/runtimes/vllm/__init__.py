@@ -67,6 +67,16 @@ _REMEDIES: Final = {
         "costs more than it saves.",
         cost="Host memory, or the computing that the tier would have saved.",
     ),
+    "long_prompt": Remedy(
+        title="let others into the steps of a long prompt",
+        current="off, unless set",
+        new="a quarter of --max-num-batched-tokens for --long-prefill-token-threshold",
+        counted="{count} for --long-prefill-token-threshold",
+        flag="--long-prefill-token-threshold",
+        why="A prompt of many steps spends all tokens of each, and the requests behind it wait until it is computed. "
+        "With the threshold it gets at most so many tokens of a step, and other prompts get the rest.",
+        cost="While others have prompts too, the long one takes longer.",
+    ),
     "head_of_line": Remedy(
         title="let the first in the queue be taken in parts",
         current="not visible",

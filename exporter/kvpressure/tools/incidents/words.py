@@ -123,38 +123,31 @@ def _expected(action: Json) -> str:
 def lines(incident: Json) -> Iterator[str]:
     """Yield the lines of one incident, one for each thing that is known."""
     yield f"{cause_label(incident)}: {engine_name(incident)}"
-    yield f"{INDENT}when        {when(incident)}"
-    yield f"{INDENT}what        {meaning(incident)}"
-    if incident["grounds"]:
-        yield f"{INDENT}evidence    {incident['grounds']}"
-    if said := exporter(incident):
-        yield f"{INDENT}exporter    {said}"
+    yield from (f"{INDENT}{caption:<12}{text}" for caption, text in _known(incident) if text)
+
+
+def _known(incident: Json) -> Iterator[tuple[str, str]]:
+    """Yield captions and texts, "" for what is not known."""
+    yield "when", when(incident)
+    yield "what", meaning(incident)
+    yield "evidence", incident["grounds"]
+    yield "exporter", exporter(incident)
     others = ((cause, time) for cause, time in incident["causes"].items() if cause != incident["cause"])
-    if rest := ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others):
-        yield f"{INDENT}also        {rest}"
+    yield "also", ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others)
     if incident["confidence"] is not None:
         apart = f"from samples {incident['step_seconds']:.0f} s apart"
-        yield f"{INDENT}confidence  {percent(incident['confidence'])}, {apart}"
-    yield f"{INDENT}lost        {lost(incident)}"
-    if shown := peak(incident):
-        yield f"{INDENT}at most     {shown}"
-    alerts = list(fired(incident))
-    for place, line in enumerate(alerts or ["nothing: no alert of ours, and none of the copied rules"]):
-        yield f"{INDENT}{'would fire' if not place else '':<12}{line}"
-    yield from _actions(incident)
-    for missing in incident["missing"]:
-        yield f"{INDENT}{'unknown':<12}{missing['what']}: {missing['how']}"
-
-
-def _actions(incident: Json) -> Iterator[str]:
-    """Yield what would have helped, in order."""
+        yield "confidence", f"{percent(incident['confidence'])}, {apart}"
+    yield "lost", lost(incident)
+    yield "at most", peak(incident)
+    alerts = [*fired(incident)] or ["nothing: no alert of ours, and none of the copied rules"]
+    yield from zip(("would fire", *[""] * (len(alerts) - 1)), alerts, strict=True)
     if not incident["actions"]:
-        yield f"{INDENT}{'do':<12}{NO_ACTION}"
+        yield "do", NO_ACTION
     for action in incident["actions"]:
-        line = f"{action['order']}. {action['title']}{change(action, '->')}"
-        yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{line}"
-        if expected := _expected(action):
-            yield f"{INDENT}{'':<15}expected: {expected}"
+        first = "do" if action["order"] == 1 else ""
+        yield first, f"{action['order']}. {action['title']}{change(action, '->')}"
+        yield "", f"   expected: {expected}" if (expected := _expected(action)) else ""
+    yield from (("unknown", f"{missing['what']}: {missing['how']}") for missing in incident["missing"])
 
 
 def summary(document: Json) -> Iterator[str]:
