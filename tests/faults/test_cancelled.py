@@ -12,8 +12,9 @@ from kvpressure.cli.triage_pod import PodTriage
 from kvpressure.kubernetes.port_forward import PortForward
 from kvpressure.model.samples import GpuReport
 from kvpressure.net import waiting
+from kvpressure.sources.gpu.backend import GpuSettings
 from kvpressure.sources.gpu.child import encode
-from kvpressure.sources.gpu.process import GpuSettings, GpuSource
+from kvpressure.sources.gpu.process import GpuSource
 
 TURNS = 50
 """Turns of the event loop in which everything that is ready has run."""

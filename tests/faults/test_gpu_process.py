@@ -17,8 +17,8 @@ from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
 from kvpressure.net.waiting import cancel
 from kvpressure.sources.gpu import process
-from kvpressure.sources.gpu.backend import EXIT_CODES
-from kvpressure.sources.gpu.process import GpuSettings, GpuSource, child_command, child_environment, real_gpus
+from kvpressure.sources.gpu.backend import EXIT_CODES, GpuSettings
+from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment, real_gpus
 from kvpressure.sources.gpu.record import record_gpus
 from kvpressure.sources.gpu.spawn import ChildProcess
 from tests.stubs.world import World, nvidia, report_where, until

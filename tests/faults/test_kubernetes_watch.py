@@ -435,13 +435,13 @@ async def test_redirects_are_not_followed_with_our_token(api: KubeApi, tmp_path:
 async def test_a_connection_that_cannot_even_be_closed_does_not_end_the_watching(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = connection.Watch.aclose
+    real = connection.Watch.close
 
-    async def broken(watch: connection.Watch) -> None:
-        await real(watch)
+    def broken(watch: connection.Watch) -> None:
+        real(watch)
         raise RuntimeError("event loop of another stack")
 
-    monkeypatch.setattr(connection.Watch, "aclose", broken)
+    monkeypatch.setattr(connection.Watch, "close", broken)
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["a-0"])
         await api.stop()

@@ -92,7 +92,9 @@ def _row(key: Key) -> str:
     env = "" if key.in_list else f"`{key.env}`"
     bounds = _bounds(key)
     kind = f"{key.type}, {bounds}" if bounds else key.type
-    return f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {key.field.description or ''} |"
+    return (
+        f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {' '.join((key.field.description or '').split())} |"
+    )
 
 
 def _default(key: Key) -> str:

@@ -23,8 +23,8 @@ from kvpressure.engines.recordings import SUFFIXES, TraceWriter
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.schedule import SystemClock
+from kvpressure.sources.gpu.backend import GpuSettings
 from kvpressure.sources.gpu.process import SOURCE as GPUS
-from kvpressure.sources.gpu.process import GpuSettings
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
 
 

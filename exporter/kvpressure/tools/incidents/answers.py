@@ -217,7 +217,7 @@ def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str
 
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
-    """Return the error for what httpx2, ssl or the system raised in a request; a broken connection may be repeated."""
+    """Return the error for what aiohttp, ssl or the system raised in a request; a broken connection may be repeated."""
     hints = "--ca-file, --cert-file", " Is a port-forward running?"
     reason, sentence = reason_and_sentence(error, where, *hints)
     broke = reason == "connection" or (reason == "unreachable" and isinstance(error, OSError))

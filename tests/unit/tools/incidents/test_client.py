@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
+import socket
+import threading
 import time
 
 import pytest
@@ -188,3 +191,27 @@ def test_a_path_prefix_stays_and_what_the_api_adds_does_not_come_twice() -> None
 
 def _of(span: Span) -> tuple[float, float]:
     return span.start, span.end
+
+
+def test_a_connection_that_the_server_has_closed_meanwhile_is_not_used_again() -> None:
+    body = json.dumps(EMPTY[1]).encode()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for _ in range(3):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    time.sleep(0.03)  # the answer was read, and the loop of the client stands still
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        waits: list[float] = []
+        server = Server(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with Prometheus(server, wait=waits.append) as prometheus:
+            for _ in range(3):
+                assert prometheus.range("up", 0, 60, 15) == []
+                time.sleep(0.05)
+        thread.join()
+        assert waits == []
