@@ -325,8 +325,7 @@ async def test_a_reader_that_fails_on_one_object_does_not_cost_the_others(
 
 
 @pytest.mark.fault(
-    "a watch ends while one of its events is being read",
-    "the next watch begins before that event, and it is not lost",
+    "a watch ends while one of its events is being read", "the next watch starts before that event, so it is not lost"
 )
 async def test_an_event_that_is_being_read_when_its_watch_ends_is_told_again(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -98,8 +98,8 @@ async def looked_at(answers: Answers, name: str) -> list[ForwardedPod]:
 
 
 @pytest.mark.fault(
-    "the API server, or a proxy before it, answers `triage pod/NAME` with a wrong type or text in any field",
-    "it is left out or a sentence, and nothing but names goes into the next request",
+    "the API server, or a proxy in front of it, answers `triage pod/NAME` with a wrong type or text in any field",
+    "it is left out or an error message, and only names are used in the next request",
 )
 @pytest.mark.parametrize("name", ["pod/llama-0", "deploy/llama", "svc/x"])
 async def test_a_wrong_field_anywhere_is_a_sentence_at_most(name: str) -> None:
@@ -127,8 +127,8 @@ BOMBS = {
 
 
 @pytest.mark.fault(
-    "a ConfigMap that a pod's limits are read from is a YAML bomb, megabytes long, has tags, is binary or names itself",
-    "the limits in it are not known, nothing is run, and it takes less than a second",
+    "a ConfigMap with a pod's limits is a YAML bomb, is megabytes long, has tags, is binary or refers to itself",
+    "its limits are unknown, nothing is run, and it takes less than a second",
 )
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 async def test_a_hostile_config_map_declares_nothing(text: str) -> None:
@@ -153,7 +153,7 @@ def test_a_selector_that_cannot_be_read_selects_nothing(wrong: Any) -> None:
 
 
 @pytest.mark.fault(
-    "a pod's log, as the API server gives it, is two megabytes of lines made to be slow to read",
+    "a pod's log, as the API server gives it, is two megabytes of lines crafted to be slow to parse",
     "`triage pod/NAME` reads them in part of a second",
 )
 def test_a_log_made_to_be_slow_is_read_in_part_of_a_second() -> None:

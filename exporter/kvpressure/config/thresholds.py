@@ -112,6 +112,7 @@ class Thresholds:
     stuck_min_seconds: float
     stuck_frozen_min_seconds: float
     long_prompt_min_seconds: float
+    long_prompt_min_ratio: float
     stuck_unanswered_min_seconds: float
     deferred_min_ratio: float
     deferred_min_expected_ratio: float

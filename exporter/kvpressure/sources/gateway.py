@@ -52,12 +52,12 @@ class GatewayTargetSettings(ClientSettings):
         default_factory=lambda data: default_name(data.get("url", "")),
         json_schema_extra={DERIVED: "the URL's host:port"},
     )
-    """What the gateway is called."""
+    """Name of the gateway."""
     pool: Label = ""
-    """Name of its InferencePool; needed where its metrics are of several pools."""
+    """Name of its InferencePool; required if its metrics cover several pools."""
     engines: tuple[Label, ...] = ()
     """The engines of the pool: names of targets or of pods, `*` and `?` stand for any characters. Unset: the pods that
-    the gateway lists, and all engines without a pod where there is one pool only."""
+    the gateway lists, and all engines without a pod if there is only one pool."""
     namespace: Label = ""
     """Only engines of that Kubernetes namespace."""
     kv_cache_util_threshold: Number = Field(default=KV_CACHE_UTIL_THRESHOLD, gt=0, le=1)

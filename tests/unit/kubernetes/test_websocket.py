@@ -97,7 +97,7 @@ async def cut(_: web.WebSocketResponse, request: web.Request) -> None:
 
 @pytest.mark.fault(
     "an API server that sends a port-forward anything else than small binary messages, or cuts it",
-    "that connection ends, and nothing else",
+    "only that connection ends",
 )
 @pytest.mark.parametrize("talk", [no_text, too_much, in_pieces_without_end, garbage, cut])
 async def test_whatever_is_no_small_binary_message_ends_it(talk: Any) -> None:

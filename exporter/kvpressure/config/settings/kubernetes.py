@@ -105,26 +105,26 @@ class KubernetesSettings(ClientSettings):
     enabled: Switch = "auto"
     """`auto` is on inside a cluster, and where kubeconfig_file is set."""
     node_name: Annotated[str, AfterValidator(_node_name)] = ""
-    """This node; needed. In a pod: `spec.nodeName` through the downward API."""
+    """This node; required. In a pod: `spec.nodeName` through the downward API."""
     kubeconfig_file: Path | None = None
-    """How to reach the API server from outside; in a pod, its service account is used."""
+    """Kubeconfig for access from outside the cluster; in a pod, its service account is used."""
     namespaces: _Namespaces = ()
-    """Namespaces to look in, each with a watch of its own; empty is all of them."""
+    """Namespaces to watch, each with its own watch; empty means all."""
     label_selector: Annotated[str, AfterValidator(_selector)] = ""
-    """Pods with these labels are engines; as `kubectl -l` takes it."""
+    """Pods with these labels are engines; in the syntax of `kubectl -l`."""
     port_name: Annotated[str, AfterValidator(_port_name)] = "metrics"
-    """A container with a GPU and a port of this name is an engine; empty looks for no port."""
+    """A container with a GPU and a port of this name is an engine; empty disables this rule."""
     port: Integer = Field(default=8000, ge=1, le=65535)
     """Port of an engine that declares none."""
     path: HttpPath = "/metrics"
-    """Path of the metrics page, where no annotation says."""
+    """Path of the metrics, if no annotation sets it."""
     kv_events: KvEventsSettings | None = None
     """Read the KV events of every engine that is found, at its pod's own IP; the annotation
     `kvpressure.io/kv-events-port` names other ports. Unset: of pods with that annotation."""
     config_maps: Boolean = False
-    """Read limits in the file of `--config` where it is mounted from a ConfigMap; get configmaps."""
+    """Read limits from the file of `--config` if it is mounted from a ConfigMap; requires get on configmaps."""
     config_map_namespaces: _Namespaces = ()
-    """Namespaces where ConfigMaps may be read; empty is wherever engines are found."""
+    """Namespaces where ConfigMaps may be read; empty means all namespaces with engines."""
     events: Boolean = True
     """Watch the Kubernetes events of engines and of the node."""
     node_conditions: Boolean = True

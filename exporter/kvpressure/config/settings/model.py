@@ -41,16 +41,16 @@ DEFAULT_RESOURCE_NAMES: Final = (
 
 
 class PodResourcesSettings(Section):
-    """The kubelet's pod-resources API, which says which container holds which GPU."""
+    """The kubelet's pod-resources API, which reports the GPUs of each container."""
 
     enabled: Switch = "auto"
-    """Query the kubelet; `auto`: once socket_dir is there."""
+    """Query the kubelet; `auto`: if socket_dir exists."""
     socket_dir: Path = Path("/var/lib/kubelet/pod-resources")
-    """Directory of `kubelet.sock`. Mount the directory: a restarted kubelet makes a new socket."""
+    """Directory of `kubelet.sock`. Mount the directory: a restarted kubelet creates a new socket."""
     interval_seconds: Number = Field(default=10.0, ge=1, le=300)
     """Time between two queries."""
     keep_seconds: Number = Field(default=300.0, ge=0, le=3600)
-    """How long the last answer holds while the kubelet does not answer."""
+    """How long the last answer is used while the kubelet does not answer."""
     resource_names: ResourceNames = DEFAULT_RESOURCE_NAMES
     """Resources that are GPUs; `*` and `?` stand for any characters."""
 
@@ -83,7 +83,7 @@ class LogsSettings(Section):
     """Further directories that symbolic links in `directory` may lead into, such as /var/lib/docker/containers; links
     to anywhere else are not followed."""
     max_bytes_per_second: Integer = Field(default=1024 * 1024, ge=16 * 1024, le=64 * 1024 * 1024)
-    """Bytes read per second of each container's log; of a larger backlog the oldest part is skipped."""
+    """Bytes read per second of each container's log; the oldest part of a larger backlog is skipped."""
     files: tuple[LogFileSettings, ...] = ()
     """Logs on a machine without Kubernetes."""
 
@@ -92,7 +92,7 @@ class ExpositionSettings(Section):
     """Which series are exported."""
 
     profile: Literal["full", "fleet"] = "full"
-    """`full`: all series. `fleet`: at most 15 of a healthy engine, none of GPUs; docs/scaling.md."""
+    """`full`: all series. `fleet`: at most 15 per healthy engine, none of GPUs; docs/scaling.md."""
 
 
 class OtlpSettings(Section):
@@ -106,7 +106,7 @@ class OtlpSettings(Section):
     timeout_seconds: Number = Field(default=10.0, ge=1, le=60)
     """How long a push may take, retries included."""
     headers_file: Path | None = None
-    """File of headers to send, `Name: value` a line, such as a token's."""
+    """File of headers to send, one `Name: value` per line, for example with a token."""
     ca_file: Path | None = None
     """CA certificates (PEM) to verify the receiver with."""
 
@@ -152,17 +152,17 @@ class GpuSettings(Section):
     interval_seconds: Number = Field(default=1.0, ge=0.2, le=60)
     """Time between two readings."""
     gpm: Boolean = True
-    """Read SM, tensor and DRAM activity where card and privileges allow it."""
+    """Read SM, tensor and DRAM activity if the card and privileges allow it."""
     price_per_hour: Number | None = Field(default=None, gt=0, le=1e6)
-    """What one GPU costs an hour; the page then says what trouble cost."""
+    """Price of one GPU per hour; the page then shows the cost of incidents."""
     currency: Label = "USD"
-    """What `price_per_hour` is in, as the page is to name it."""
+    """Currency of `price_per_hour`, as shown on the page."""
     detach_seconds: Number = Field(default=120.0, ge=5, le=3600)
     """How long the driver stays closed after SIGUSR1, so that it can be unloaded."""
 
 
 class LimitSettings(Section):
-    """Bounds on what is kept and exported; each that is reached is counted."""
+    """Bounds on what is kept and exported; each time one is reached is counted."""
 
     max_targets: Integer = Field(default=256, ge=1, le=4096)
     """Targets polled."""
@@ -193,7 +193,7 @@ class Settings(Section):
         le=600,
         json_schema_extra={DERIVED: "60, or 4 times poll.interval_seconds when that is longer"},
     )
-    """The window W that derived series look back over; at least four polls."""
+    """The window of derived series; at least four polls."""
     shape_window_seconds: Number = Field(default=600.0, ge=20, le=3600)
     """The longer window of the traffic shape; at least window_seconds."""
     staleness_seconds: Number = Field(
@@ -202,13 +202,13 @@ class Settings(Section):
         le=300,
         json_schema_extra={DERIVED: "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds"},
     )
-    """Age at which a reading is dropped and its series go away; at least two polls. An engine's page may always be as
+    """Age at which a reading is dropped and its series disappear; at least two polls. An engine's page may always be as
     old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone."""
     thresholds_file: Path | None = None
     """Overrides of single thresholds: `name: value`."""
     baseline_file: Path | None = None
-    """File in which what is healthy for each engine outlives a restart of the exporter; its directory has to be
-    writable. Unset: it is learned again. A change takes effect at the next start."""
+    """File that keeps each engine's healthy baseline across restarts of the exporter; its directory must be writable.
+    Unset: baselines are learned again. A change takes effect at the next start."""
     _config_file: Path | None = PrivateAttr(None)
 
     @property

@@ -90,7 +90,7 @@ class ClientSettings(Section):
 
 
 class PollSettings(ClientSettings):
-    """How engines are polled; its tls, bearer_token_file and basic_auth hold for every target without its own."""
+    """How engines are polled; its tls, bearer_token_file and basic_auth apply to every target without its own."""
 
     interval_seconds: Number = Field(default=1.0, ge=0.2, le=60)
     """Time between two polls of an engine."""
@@ -116,19 +116,19 @@ class PollSettings(ClientSettings):
 
 
 class CanarySettings(Section):
-    """Requests of one token, which show whether an engine that seems to hang, or stays idle, still answers."""
+    """One-token requests that check whether an engine that seems to hang, or stays idle, still answers."""
 
     enabled: Boolean = False
     """Send such requests: `POST /v1/completions` (`/v1/embeddings` where the model cannot generate), never more than
     one at a time to an engine, none while it sleeps or is paused."""
     idle_seconds: Number = Field(default=30.0, ge=10, le=3600)
-    """Send one to an engine that has had traffic once its page has been idle for so long: one that has lost its queue
-    looks idle."""
+    """Send one to an engine that has had traffic once its metrics have been idle for this long: an engine that has lost
+    its queue looks idle."""
     interval_seconds: Number = Field(default=60.0, ge=30, le=3600)
     """Time between two requests while nothing else happens."""
     api_key_file: Path | None = None
     """File that holds the engines' API key, sent as bearer token instead of the target's own credentials. Never sent to
-    a pod that was found: name the key in kubernetes.bearer_token_file for those."""
+    discovered pods: set kubernetes.bearer_token_file for those."""
 
 
 class KvEventsSettings(Section):
@@ -138,10 +138,10 @@ class KvEventsSettings(Section):
     """Port of `endpoint` of the engine's `--kv-events-config`. Needs `pip install
     'kv-pressure-exporter[kv-events]'`."""
     replay_port: Integer | None = Field(default=None, ge=1, le=65535)
-    """Port of its `replay_endpoint`, from which missed events are requested; without it, what was evicted before them
-    is forgotten."""
+    """Port of its `replay_endpoint`, from which missed events are requested; without it, evictions before them are
+    discarded."""
     topic: Label = Field(default="", max_length=200)
-    """Only messages whose topic begins so; its `topic`."""
+    """Only messages whose topic begins with this; its `topic`."""
     ranks: Integer = Field(default=1, ge=1, le=64)
     """Data-parallel ranks that publish there."""
 
@@ -152,7 +152,7 @@ def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEvent
 
 
 class TargetLabels(Section):
-    """Labels that say where an engine runs."""
+    """Labels for where an engine runs."""
 
     namespace: Label = ""
     """Kubernetes namespace."""
@@ -165,7 +165,7 @@ class TargetSettings(ClientSettings):
 
     url: BaseUrl
     """`http://host:port` or `https://host:port`; may carry the path. Not a cloud's metadata service, nor a name that
-    leads to one or to a link-local address."""
+    resolves to one or to a link-local address."""
     path: HttpPath = "/metrics"
     """Path of the metrics page."""
     name: TargetName = Field(
@@ -174,13 +174,13 @@ class TargetSettings(ClientSettings):
     )
     """The `target` label; must be unique."""
     runtime: Runtime = BY_ITS_PAGE
-    """What serves the model: `auto`, or the one whose page is expected."""
+    """The runtime that serves the model: `auto`, or the one whose metrics are expected."""
     labels: TargetLabels = TargetLabels()
     """Where the engine runs."""
     gpus: Gpus | None = None
     """GPUs the engine uses: `all`, or a list of uuids or indices. Without it, none are joined to it."""
     kv_bytes_per_token: Number | None = Field(default=None, gt=0, le=1e9)
-    """KV cache bytes of one token over all layers of one rank, if the page does not say."""
+    """KV cache bytes of one token over all layers of one rank, if the metrics do not report it."""
     kv_events: KvEventsSettings | None = None
     """Read the engine's KV events, which show exactly what was evicted and computed again; `{}` for the defaults.
     Unset: they are not read."""
@@ -203,14 +203,14 @@ class FileSdSettings(ClientSettings):
     files: SdPatterns
     """Files or globs ending in .json, .yml or .yaml."""
     refresh_seconds: Number = Field(default=5.0, ge=1, le=3600)
-    """Time between two looks at the files."""
+    """Time between two checks of the files."""
     kv_events: KvEventsSettings | None = None
     """Read the KV events of every engine in these files, at the engine's own host; the label
     `kvpressure_kv_events_port` names another port. Unset: of those with that label."""
 
 
 class EngineSettings(Section):
-    """The engines to watch."""
+    """The engines to poll."""
 
     targets: tuple[TargetSettings, ...] = ()
     """Engines at fixed addresses."""

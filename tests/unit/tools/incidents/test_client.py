@@ -130,8 +130,8 @@ def test_a_server_that_says_when_is_left_alone_until_then_but_not_for_ever() -> 
 
 
 @pytest.mark.fault(
-    "a Prometheus that is looked back at, or what answers in its place, lets head or body of its answer drip in",
-    "one deadline holds for the exchange as a whole",
+    "a Prometheus queried by `incidents`, or a server in its place, sends head or body of its answer slowly",
+    "one deadline applies to the whole exchange",
 )
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 OK\r\nX-A: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b""]
@@ -148,8 +148,8 @@ def test_an_answer_whose_head_or_body_drips_in_ends_at_the_deadline(head: bytes)
 
 
 @pytest.mark.fault(
-    "a Prometheus that is looked back at packs gigabytes into an answer of a few megabytes",
-    "it is unpacked up to the largest answer",
+    "a Prometheus queried by `incidents` sends a compressed answer of a few megabytes that unpacks to gigabytes",
+    "it is unpacked up to the size limit of an answer",
 )
 def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked_whole() -> None:
     bomb = 200, Headed(gzip.compress(bytes(1 << 28), 1), {"Content-Encoding": "gzip"})
