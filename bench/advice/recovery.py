@@ -8,6 +8,7 @@ from typing import Final
 
 from bench.advice.predict import last_pressed, target
 from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.recommendation import LOOK
 from kvpressure.cli.replay import Replay
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError
@@ -32,6 +33,7 @@ def holds(before: Path, after: Path) -> tuple[bool, bool] | None:
     actions = advise(pressed.diagnosis, pressed.derived, pressed.limits, place, thresholds, observed=pressed.observed)
     checks = next((found for action in reversed(actions) if (found := [*filter(_is_check, action.checks)])), None)
     if checks is None:
+        assert LOOK in {action.key for action in actions}, f"{before.name}: advice without a recovery check"
         return None
     return _most([pressed], checks), _most(_views(after)[-SECONDS:], checks)
 

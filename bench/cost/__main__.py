@@ -104,7 +104,7 @@ def judged(name: str) -> Row:
 def table(rows: list[Row]) -> list[str]:
     """Markdown."""
     lines = [
-        "| situation | seconds of trouble | tokens/s | with room for all | lost | told | told / lost |",
+        "| situation | incident seconds | tokens/s | without pool limit | lost | reported | reported / lost |",
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
     for row in rows:

@@ -10,35 +10,34 @@ from bench.detection.judge import Outcome
 from bench.detection.table import Table
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
-PAGES_HEADING: Final = "## What wakes people"
+PAGES_HEADING: Final = "## Pages and tickets"
 LAB_HEADING: Final = "## The scheduler lab"
 WORKING_SET_HEADING: Final = "## The working set"
 SGLANG_HEADING: Final = "## SGLang in the scheduler lab"
 """Written by hand: the part about the working set leaves it as it is."""
 
 _WORKING_SET_INTRO: Final = """
-Contexts that are evicted and computed again, on regimes with sessions
-([how](../tests/lab/README.md#the-working-set); [words](working-set.md)): `python -m
-bench.detection.working_set FOLDER ...`, with recordings of `python -m tests.lab --working-set SEED`. **The truth** is
-what vLLM's block pool did: a second is one of eviction where a fifth of the prompt tokens computed in the 20 s around
-it had been evicted, and computing them took a fifth of the time. **Told** are those seconds of which the verdict said
-so, as its detail or beside requests that wait; **false stretches** have no eviction within 15 s. **Jumps** are changes
-of confidence by more than a third from one second to the next. **Age in bounds**: minutes in which the mean age at
-eviction that the block pool has measured lies between `kvpressure_cache_eviction_age_min_seconds` and
-`kvpressure_cache_eviction_age_max_seconds`; the last column allows a fifth outside, for means over a while in which
-the load changes.
+Contexts that are evicted and computed again, on regimes with sessions ([how](../tests/lab/README.md#the-working-set);
+[terms](working-set.md)): `python -m bench.detection.working_set FOLDER ...`, with recordings of `python -m tests.lab
+--working-set SEED`. **The truth** is what vLLM's block pool did: a second counts as eviction if a fifth of the prompt
+tokens computed in the 20 s around it had been evicted, and computing them took a fifth of the time. **Told** are those
+seconds with this verdict, as its detail or in addition to requests that wait; **false stretches** have no eviction
+within 15 s. **Jumps** are changes of confidence by more than a third from one second to the next. **Age in bounds**:
+minutes in which the block pool's measured mean age at eviction lies between `kvpressure_cache_eviction_age_min_seconds`
+and `kvpressure_cache_eviction_age_max_seconds`. The last column allows a fifth outside, because the load changes during
+the mean.
 
 **With KV events, and by the page alone** (`python -m tests.lab.kv_events workingset-REGIME~SEED ... --verdicts
 [--alone]`, [decision 0701](internals/decisions/0701-means-of-fewer-seconds.md)): seeds 81 and 82 on vLLM 0.33, judged
 once, after the last change. The bar of 95 % is met by both (96.2 and 97.5 %; the seeds before had 94.2 to 95.1 %). Runs
-are five minutes (`joins` eight). What is missed is the first seconds of a stretch, for the truth knows the ten that
-come: six in the median. Where the share goes to and fro around a fifth (`busy-100`, `people-030`), 54 to 78 % are
-told, and several times as many seconds that are none. The false stretch is of such a run: 46 s of `calm-100`, whose
-pool just holds all contexts. Nothing is told, with events and without, of `cold`, `scattered`, `reset`, `restart`,
-`uncached`, `busy-200`, `calm-130`, `people-100`, `people-200`, `trace-light` and `trace-fifth`, of which nothing is
-eviction. Of seeds that were looked at, one has a stretch of 51 s without any (`people-030~72`).
+are five minutes (`joins` eight). The missed seconds are the first of a stretch (six in the median), because the truth
+includes the following ten. If the share varies around a fifth (`busy-100`, `people-030`), 54 to 78 % are reported, and
+several times as many seconds without eviction. The false stretch is in such a run: 46 s of `calm-100`, whose pool is
+just large enough for all contexts. Eviction is never reported, with events and without, for `cold`, `scattered`,
+`reset`, `restart`, `uncached`, `busy-200`, `calm-130`, `people-100`, `people-200`, `trace-light` and `trace-fifth`,
+which have none. Of the seeds with known results, one has a stretch of 51 s without any (`people-030~72`).
 
-| regime | runs | eviction s | told, events | recall | told, none | false stretches | told, page | false, page |
+| regime | runs | eviction s | found, events | recall | found, none | false stretches | found, page | false, page |
 | --- | --: | --: | --: | --: | --: | --: | --: | --: |
 | busy-020 | 2 | 510 | 507 | 99.4 % | 4 | 0 | 0 | 0 |
 | busy-040 | 2 | 549 | 534 | 97.2 % | 0 | 0 | 0 | 0 |
@@ -57,144 +56,146 @@ eviction. Of seeds that were looked at, one has a stretch of 51 s without any (`
 | seed 82 | 24 | 2331 | 2273 | 97.5 % | 534 | 1 | 256 | 0 |
 | both seeds | 48 | 4464 | 4327 | 96.9 % | 1110 | 1 | 309 | 0 |
 
-By the page alone `joins` has a past to compare with: 261 of its 303 seconds are told (86.1 %; seed 81 has 53 of 95,
-seed 82 all), and `busy-080` of one seed. Before, seed 71 had 92 % and seeds 22 and 72 none: their warm period found a
-third to a half of the prompts, where room for all finds nine tenths. The other regimes are too small from their first
-second on, and are called what limits them (`compute_bound`, `admission`) or, where steps are not full of prompts,
-`healthy`. No page tells their misses from those of `cold`; where prompts take a fifth of the time and no past tells,
-the verdict's missing evidence names KV events, of `cold` as of these.
+From the page alone, `joins` has a past to compare with: 261 of its 303 seconds are reported (86.1 %; seed 81 has 53 of
+95, seed 82 all), and `busy-080` of one seed. Before, seed 71 had 92 % and seeds 22 and 72 none: the hit ratio of their
+warm period was a third to a half, where a pool without limit has nine tenths. The pools of the other regimes are too
+small from their first second on. Their verdict is the limit (`compute_bound`, `admission`) or, if steps are not full of
+prompts, `healthy`. No page distinguishes their misses from those of `cold`. If prompts take a fifth of the time and
+there is no past to compare with, the verdict lists KV events as missing evidence, for `cold` as for these.
 
-**Routing**: the replica of `scattered` (each turn goes to any of four) beside one of its seed to which sessions return
-(`calm-080`, `-100`, `-130`): *may be the routing* is said in 0 to 80 of 300 s of eleven pairs, none of eviction. It
-finds .56 to .60 of its prompts, which is little less than the others do while their caches live as long. Where all four
-are scattered, nothing on their pages tells.
+**Routing**: the replica of `scattered` (each turn goes to any of four) is compared with one of its seed to which
+sessions return (`calm-080`, `-100`, `-130`): *may be the routing* is reported in 0 to 80 of 300 s of eleven pairs, in
+none as eviction. Its hit ratio is .56 to .60, little less than that of the others, whose caches turn over as slowly. If
+all four are scattered, their pages do not show it.
 
-**By the page alone**, the same recordings as `python -m bench.detection.working_set` scores them. **Beside a replica**
-with twice the working set (`--beside 200`; seed 25, run once, before decision 0421), with which an engine without a
-past is compared: 84 and 77 % of the seconds of `busy-040` and `-060`, 68 and 62 % of `calm-040` and `-060`, none of the
-19 s of `busy-100`, of which one stretch of 13 s is false; 5 jumps of confidence.
+**From the page alone**: the same recordings as scored by `python -m bench.detection.working_set`. **Compared with a
+replica** with twice the working set (`--beside 200`; seed 25, run once, before decision 0421), for an engine without a
+past: 84 and 77 % of the seconds of `busy-040` and `-060`, 68 and 62 % of `calm-040` and `-060`, none of the 19 s of
+`busy-100`, of which one stretch of 13 s is false; 5 jumps of confidence.
 
 """
 
 _PAGES_INTRO: Final = """
 `python -m bench.detection.paging FOLDER ... --write-docs` writes this part. **Stretches** are true KV cache pressure of
-two minutes and more; **told in time** is the share of them in which the alert fired before they were over, **delay**
-its time after the onset, **firing** the share of their time in which its expression held. **After the end** are alerts
-that began within a minute after the pressure was over, **false** those without any. Every engine is the only replica
-of its model. **Wait** is what those who came waited on average, by the requests that waited over those admitted. The
-lab's recordings begin with their pressure, so the exporter has just started there and knows no healthy time.
+two minutes and more; **fired in time** is the share of them in which the alert fired before their end, **delay** its
+time after the onset, **firing** the share of their time in which its expression was true. **After the end** are alerts
+that began within a minute after the pressure ended, **false** those without any pressure. Every engine is the only
+replica of its model. **Wait** is the mean time to admission: waiting requests divided by admitted ones. The lab's
+recordings begin under pressure, so the exporter has just started there and has no healthy baseline.
 
-Run on all 328 episodes of the simulator and recordings, as they are, and on the 103 regimes of the lab without cards on
-vLLM 0.33. **Varied** are its regimes on other servers, by seed. Each was run once before anything was changed for it:
-seeds 31 and 32 paged in 91.4 % of 58 stretches at 15 s and 89.7 % at a scrape a minute, seed 33 in 27 and 26 of 29,
-seed 34 in 22 of 27 at every interval. What was missed made people wait for 0 to 3 s on average; since [decision
-0743](internals/decisions/0743-two-seconds-to-a-first-token.md) two seconds to the slowest first token in a hundred
-count. Seeds 35 and 36 (`kv-*`; of 35 also `healthy-*` and `cap-*`) were run once, after it: 53 of 53 stretches at 15 s,
-30 s and a scrape a minute, with medians of 30, 34 and 57 s (35) and 30, 45 and 45 s (36), none after the end, none
-false; people waited for 1 s on average in the mildest. The tables of delays below are from before 0743.
+The tables cover all 328 episodes of the simulator and recordings, unchanged, and the 103 regimes of the lab without
+cards on vLLM 0.33. **Varied** are the lab's regimes on other servers, by seed. Each seed was run once before any change
+for it: seeds 31 and 32 paged in 91.4 % of 58 stretches at 15 s and 89.7 % at a scrape per minute, seed 33 in 27 and 26
+of 29, seed 34 in 22 of 27 at every interval. In the missed stretches requests waited for 0 to 3 s on average; since
+[decision 0743](internals/decisions/0743-two-seconds-to-a-first-token.md) a p99 time to first token of two seconds
+counts. Seeds 35 and 36 (`kv-*`; for 35 also `healthy-*` and `cap-*`) were run once, after that change: 53 of 53
+stretches at 15 s, 30 s and a scrape per minute, with medians of 30, 34 and 57 s (35) and 30, 45 and 45 s (36), none
+after the end, none false; in the mildest, requests waited for 1 s on average. The tables of delays below are from
+before 0743.
 
-**Before** the page read the queue (critical, all 328 episodes, any stretch): 63 of 72 told, many of them after their
-end; firing 56 % of the time, median delay 143 s, at a scrape a minute 31 % and 296 s; in the lab 1 of 73.
+**Before** the page used the queue (critical, all 328 episodes, any stretch): 63 of 72 reported, many of them after
+their end; firing 56 % of the time, median delay 143 s, at a scrape per minute 31 % and 296 s; in the lab 1 of 73.
 
-**The other alerts** are right where what they are about held requests up when they began to fire, or had within 45 s:
-`KVPressureQueueNotServed` anything but the KV cache, symptoms any trouble. **Episodes of half an hour** are simulated
-servers with each cause for 25 minutes, healthy in each way that may look like trouble, or that start again: one to four
-times within some minutes, in their pod, which Kubernetes counts, or in a new one, of which it counts none
-(`bench/detection/long.py`; seeds from 200 on, on which nothing was chosen). An alert of restarts is right where there
-were as many as it says. **Logs, sources and thresholds** are an hour each of a log file, of a source that fails, of an
-exporter with thresholds of its own (`bench/detection/around.py`), with what looks alike in half of them: requests and
-answers that speak of failures, lines from before the exporter began, libraries that were never there, outages shorter
-than the alert says, overrides that change nothing. Lines of logs are those of vLLM that the reader was written for
-(`tests/fixtures/logs`); failures are what the records of health show, not real outages. [The page of alerts](alerts.md)
-has the sum for each.
+**The other alerts** are right if their subject delayed requests when they began to fire, or within 45 s before: for
+`KVPressureQueueNotServed` anything except the KV cache, for symptoms any bottleneck. **Episodes of half an hour** are
+simulated servers with each cause for 25 minutes, healthy ones in each way that may look like a bottleneck, and ones
+that restart one to four times within some minutes: in their pod, which Kubernetes counts, or in a new pod, which it
+does not count (`bench/detection/long.py`; seeds from 200 on, not used for any choice). An alert on restarts is right if
+their number is correct. **Logs, sources and thresholds** are an hour each of a log file, of a failing source, and of an
+exporter with its own thresholds (`bench/detection/around.py`). Half of them contain look-alikes: requests and answers
+that mention failures, lines from before the exporter's start, libraries that never existed, outages shorter than the
+alert's duration, overrides that change nothing. Log lines are those of vLLM that the parser was written for
+(`tests/fixtures/logs`); failures are taken from the health records, not from real outages. [The page of
+alerts](alerts.md) has the sum for each.
 
 """
 
 _LAB_INTRO: Final = """
-`make lab` drives vLLM's own scheduler, KV cache manager and metrics on a virtual clock
-([how](../tests/lab/README.md)) and records a page a second; `make bench-detection` judges them too. **The truth** of a
-second is what the scheduler did: why it left each waiting request waiting, as shares of the queue, over 20 s. Seconds
-in which two causes may be named are counted apart (*between*), as are those within 45 s of a change. **Wrong and
-critical** are seconds with a `stuck` or `kv_cache_pressure` that may not be said. **Named**: stretches of 30 s or more
-of one clear cause that were named before they were over, and how long after their beginning.
-Two of the regimes cannot be seen from the page at all (`stuck-dropped`, `stuck-hang-idle`): they need a request of
-one's own.
+`make lab` drives vLLM's own scheduler, KV cache manager and metrics on a virtual clock ([how](../tests/lab/README.md))
+and records a page a second; `make bench-detection` judges them too. **The truth** of a second is the scheduler's own
+reason for each waiting request, as shares of the queue, over 20 s. Seconds in which two causes may be named are counted
+separately (*between*), as are those within 45 s of a change. **Wrong and critical** are seconds with a wrong verdict
+`stuck` or `kv_cache_pressure`. **Named**: stretches of 30 s or more of one clear cause that were reported before their
+end, and the time after their beginning. Two of the regimes cannot be detected from the page (`stuck-dropped`,
+`stuck-hang-idle`): they require a test request.
 
 **Alerts** are evaluated as above, on the lab's pages scraped every 15 s. A recording lasts three to five minutes, so an
-onset costs more of the recall here than in the simulator's eight minutes of pressure, and rules over 5 minutes have
-hardly time to fire.
+onset costs more recall here than in the simulator's eight minutes of pressure, and rules over 5 minutes can hardly
+fire.
 
-**Varied regimes** are other servers than those tuned on: `python -m tests.lab --vary SEED` (`tests/lab/vary.py`) runs
-every regime with other sizes, loads and speeds, by up to 1.8 times to either side; what is true of them is again what
-the scheduler did, which may be another cause than the one that the regime was written for. Seeds 1 to 3 of the table
-have been looked at by now (seed 3 after its figure of 95.9 % was published). Three more were run once each, and what is
-published of them was not tuned on:
+**Varied regimes** are other servers than those used for tuning: `python -m tests.lab --vary SEED` (`tests/lab/vary.py`)
+runs every regime with other sizes, loads and speeds, up to 1.8 times higher or lower. Their truth is again what the
+scheduler did, which may be another cause than the regime was written for. The results of seeds 1 to 3 of the table are
+known by now (seed 3 after its figure of 95.9 % was published). Three more were run once each, and nothing was tuned on
+their published results:
 
 - Seed 5: 96.1 % of 0.33's seconds right, KV found 35/35, 1 false KV stretch, and 93 s wrong and critical: 82 s of a
-  sequence cap with a full pool, where even the scheduler has both reasons by turns, and 11 s of streams. It was looked
-  at afterwards; nothing was changed for it.
+  sequence cap with a full pool, where the scheduler itself alternates between both reasons, and 11 s of streams. It was
+  analysed afterwards; nothing was changed for it.
 - Seed 6: 97.6 % right, KV found 35/35, no false KV stretch, and 33 s wrong and critical, of a sequence cap with a pool
-  that shared prefixes nearly fill. 198 of the wrong seconds are hangs of which no page can tell.
-- Seed 7 (in the table): 93.3 % right, and 220 s wrong and critical, all of sequence caps in a cache that is all but
-  full: 169 s with sliding windows, where one request more would have taken 38 % of the cache while it came in and 36 %
-  was free, 50 s with shared prefixes. Other wrong seconds: prompts of a pooling model that compute, called a cap
-  (173 s), idle streams at a cap, called deferred (130 s), hangs that no page shows (208 s).
+  nearly filled by shared prefixes. 198 of the wrong seconds are hangs that no page shows.
+- Seed 7 (in the table): 93.3 % right, and 220 s wrong and critical, all of sequence caps in a nearly full cache: 169 s
+  with sliding windows, where one more request would have used 38 % of the cache during its prefill and 36 % was free,
+  50 s with shared prefixes. Other wrong seconds: prefill of a pooling model, reported as a cap (173 s), idle streams at
+  a cap, reported as deferred (130 s), hangs that no page shows (208 s).
 
-**Where the page of an old vLLM does not say why requests wait** (before 0.21), what is left is told: `deferred` where
-more adapters are asked for than may run, where most prompts' KV comes from elsewhere, or where requests that fit wait
-for dozens of steps with no prompt being computed; else `unknown`. The last takes a prompt that waits at the head of the
-line without chunked prefill for a grammar (`cap-head-of-line` at 0.12).
+**If an old vLLM does not report why requests wait** (before 0.21), the verdict uses other evidence. It is `deferred` if
+more adapters are requested than may run, if most prompts' KV comes from elsewhere, or if requests that fit wait for
+dozens of steps without prefill; else `unknown`. The last rule mistakes a prompt that waits at the head of the queue
+without chunked prefill for a grammar (`cap-head-of-line` at 0.12).
 
 """
 
-_INTRO: Final = """# How well causes are found
+_INTRO: Final = """# Detection accuracy
 
 Written by `python -m bench.detection --write-docs`; `make bench-detection` prints the same tables and fails when a bar
-is missed. {episodes} episodes: {recordings} recordings of a real vLLM, labelled with what their client did, and
-{simulated} seeded runs of the simulator, at least 40 of every cause. Every page goes through the same code as in
-`kvpressure run`; a verdict is taken from every poll of every engine.
+is missed. It measures how often verdicts and alerts are right, on {episodes} episodes: {recordings} recordings of a
+real vLLM, labelled with what their client did, and {simulated} seeded runs of the simulator, at least 40 of every
+cause. Every page goes through the same code as in `kvpressure run`; a verdict is taken from every poll of every
+engine.
 
-**The truth** of a simulated second is not the intention of its load but what the simulated scheduler knows
-(`bench/detection/truth.py`): the share of the 20 s around it in which the head of the queue lacked blocks (at least
-0.5: KV cache pressure; at most 0.1, and hardly one request in a hundred preempted: none), or only a place in the batch
-(the sequence cap), how much longer than empty ones the steps took (0.7: compute; at most a third: not), whether the API
-process was behind (host), whether the scheduler stood still (stuck). In between two causes either may be named; those
-seconds are counted apart, as *between*. Seconds within 45 s of a change are *excluded*: a window of 60 s is then mostly
-of the past. `unknown` is wrong from the 15th second. The third, and that one request in a hundred preempted may be
-called KV pressure, were set after a first run had been seen: before, the same verdicts counted as one false KV stretch
-in each of four variants and as 0.2 points fewer seconds right.
+**The truth** of a simulated second comes from the state of the simulated scheduler (`bench/detection/truth.py`), not
+from the intended load. It is computed over the 20 s around the second: the share of time in which the head of the queue
+lacked blocks (at least 0.5: KV cache pressure; at most 0.1, and hardly one request in a hundred preempted: none); the
+share in which it lacked only a place in the batch (the sequence cap); how much longer the steps took than empty ones
+(0.7: compute; at most a third: not); whether the API process was behind (host); whether the scheduler did not run
+(stuck). Between two causes either may be named; those seconds are counted separately, as *between*. Seconds within 45 s
+of a change are *excluded*, because most of a window of 60 s is then before the change. `unknown` is wrong from the 15th
+second. Two of these limits were set after the results of a first run were known: the third, and that one request in a
+hundred preempted may be called KV pressure. Without them, the same verdicts counted as one false KV stretch in each of
+four variants and as 0.2 points fewer seconds right.
 
-**KV found** counts stretches of clear KV pressure of at least 10 s that were named before they were 45 s over; **false
-KV** counts stretches of KV verdicts that are neither in nor up to 45 s after any possible KV pressure. **Delay** runs
-from the onset, as the scheduler knows it, to the first verdict.
+**KV found** counts stretches of clear KV pressure of at least 10 s that were reported at most 45 s after their end;
+**false KV** counts stretches of KV verdicts that are neither in nor up to 45 s after any possible KV pressure.
+**Delay** is the time from the onset in the scheduler to the first verdict.
 
-**Variants**: every recording in all of them, every simulated episode as it is and in three of the others by turns. No
-GPU data; utilization that reads 1 whenever a request runs; MIG (memory only); a fifth of the polls lost; counters of a
-server that has run for a year; histograms with every sixth poll only, as in live operation; a restart of ten seconds
-in the middle; and no GPU, lost polls, old counters and few names together.
+**Variants**: every recording in all variants, every simulated episode unchanged and in three of the others by turns.
+The variants are: no GPU data; utilization that reads 1 whenever a request runs; MIG (memory only); a fifth of the polls
+lost; counters of a server that has run for a year; histograms with every sixth poll only, as in live operation; a
+restart of ten seconds in the middle; and no GPU, lost polls, old counters and few names together.
 
 **Alerts** are evaluated by a real Prometheus, every 15 s, on the same episodes scraped every 15 s, with `for` and
-`keep_firing_for` applied as its rule engine does (a test compares them). `KVPressureCacheTooSmall` is the alert that is
-shipped: expression and durations are read from the bundle, and the exporter's series that it asks for are those of its
-page at each scrape, also while the engine does not answer. An evaluation sees the scrape of its own moment; in life the
-newest one is up to 15 s old, which costs every alert 7 s more on average. Times within 45 s after KV pressure count
+`keep_firing_for` applied as in its rule engine (a test compares them). `KVPressureCacheTooSmall` is the alert of the
+bundle: expression and durations are read from the bundle, and the exporter's series are those of its page at each
+scrape, also while the engine does not answer. An evaluation uses the scrape of its own time; in production the newest
+one is up to 15 s old, which delays every alert by another 7 s on average. Times within 45 s after KV pressure count
 neither way. KV pressure lasts for 8 minutes in most simulated episodes, so that rules over 5 minutes can fire. GPU
-memory is judged on episodes that have a GPU. Alerts that need most of a minute cannot fire in every recording: some
+memory is judged on episodes that have a GPU. Alerts that require most of a minute cannot fire in every recording: some
 last only 20 s.
 
-`KVPressureVLLMCacheTooSmall` is the alert of `kvpressure generate --flavour vllm-only` ([what that
-is](vllm-only.md)): it reads what the rules that people copy read, vLLM's own series, and no exporter. **By seconds
-between scrapes**: the same episodes with every second or fourth scrape, the first chosen by the episode's name, rules
-generated for that interval (`--scrape-interval`), evaluated every 15 s as before. Its bar: a higher recall than every
-copied rule on vLLM's series, with no more false episodes than any of them, at each interval. (A rule on GPU memory
-needs an exporter, of another kind.) It is met since preemptions
-between two scrapes count as two ([decision 0790](internals/decisions/0790-two-scrapes-count-a-preemption.md)).
+`KVPressureVLLMCacheTooSmall` is the alert of `kvpressure generate --flavour vllm-only` ([description](vllm-only.md)):
+it uses vLLM's own series, like commonly copied rules, and no exporter. **By seconds between scrapes**: the same
+episodes with every second or fourth scrape, the first chosen by the episode's name, rules generated for that interval
+(`--scrape-interval`), evaluated every 15 s as before. Its bar: a higher recall than every copied rule on vLLM's series,
+with no more false episodes than any of them, at each interval. (A rule on GPU memory requires a GPU exporter.) The bar
+is met since preemptions between two scrapes count as two ([decision
+0790](internals/decisions/0790-two-scrapes-count-a-preemption.md)).
 
-Time in which an alert fires only because of its `keep_firing_for` counts for nothing: not as KV pressure found, not as
-wrong, not as an episode, nor does it shorten a delay. It is there on purpose, so that pressure that comes and goes is
-one alert, and nobody is told anew by it; but people do see it, so *kept too* is the precision (and, in the newer of
-the tables, the recall) of all the time in which an alert is shown as firing. The bars are those of the warning, the
-first that anybody hears: recall of 95 %, a median delay of 45 s, no false episode.
+Time in which an alert fires only because of its `keep_firing_for` does not count: not as KV pressure found, not as
+wrong, not as an episode, and it does not shorten a delay. `keep_firing_for` is intended: recurring pressure is one
+alert, without a new notification. But the alert is visible during that time, so *kept too* is the precision (and, in
+the newer tables, the recall) of all the time in which an alert is shown as firing. The bars are for the warning, the
+first notification: recall of 95 %, a median delay of 45 s, no false episode.
 
 """
 

@@ -122,7 +122,7 @@ def chosen(*, full: bool) -> list[Spec]:
 
 def summary(name: str, scores: dict[int, dict[str, PageScore]]) -> Table:
     """A row per severity and interval."""
-    head = ("alert, scrapes", "stretches", "told in time", "delay s", "p90 s", "firing", "after the end", "false")
+    head = ("alert, scrapes", "stretches", "fired in time", "delay s", "p90 s", "firing", "after the end", "false")
     rows = []
     for seconds, by_rule in scores.items():
         for rule, score in by_rule.items():

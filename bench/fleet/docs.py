@@ -26,14 +26,14 @@ def tables(results: Mapping[str, Any]) -> str:
     runs = results["runs"]
     rows = [
         (
-            "| profile | engines | series an engine | KiB a scrape, an engine (gzip) | series held, with rules' "
+            "| profile | engines | series an engine | KiB a scrape, an engine (gzip) | series kept, with rules' "
             "| Prometheus' memory, GiB | rules, cores | slowest group, share of its interval |"
         ),
         "| --- | --: | --: | --: | --: | --: | --: | --: |",
         *map(_measured, runs),
         "",
         (
-            f"| {MANY:,} engines, scraped every {SCRAPE_SECONDS} s | samples/s | MiB/s scraped (gzip) | series held "
+            f"| {MANY:,} engines, scraped every {SCRAPE_SECONDS} s | samples/s | MiB/s scraped (gzip) | series kept "
             f"| TiB in {DAYS} days | rules, cores |"
         ),
         "| --- | --: | --: | --: | --: | --: |",

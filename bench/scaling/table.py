@@ -81,7 +81,7 @@ def _table(names: Sequence[str], runs: dict[tuple[str, str], Run], title: str) -
         cells = [runs[name, one] for one in who]
         fewest = min(run.violating_minutes for run in cells)
         shown = [_cell(run, best=run.violating_minutes == fewest) for run in cells]
-        mark = "" if cells[0].violating_minutes == fewest else " (ours is not the best)"
+        mark = "" if cells[0].violating_minutes == fewest else " (another is better)"
         yield f"| {name}{mark} | {' | '.join(shown)} | {_fixed(name, runs)} |"
     totals = [[runs[name, one] for name in done] for one in who]
     sums = [(sum(run.violating_minutes for run in of), sum(run.replica_hours for run in of)) for of in totals]

@@ -47,7 +47,8 @@ async def lose_queue(seen: Watched, seconds: float = 40.0) -> None:
 
 @pytest.mark.fault(
     "an engine hangs and loses its queue: its page is idle, its clients wait",
-    "with `engines.canary` it is stuck 45 s and one deadline later, says why, and recovers with the next answer",
+    "with `engines.canary` it is reported as stuck 45 s and one deadline later, with the reason, and recovers with "
+    "the next answer",
 )
 def test_a_wedge_with_an_idle_page_is_stuck_and_recovers_when_answered():
     async def story(seen: Watched) -> None:
@@ -72,7 +73,8 @@ def test_a_wedge_with_an_idle_page_is_stuck_and_recovers_when_answered():
 
 
 @pytest.mark.fault(
-    "an idle engine is asked for a token once a minute", "its verdict stays idle, and nobody counts the token as demand"
+    "an idle engine gets a one-token request once a minute",
+    "its verdict stays idle, and the token does not count as demand",
 )
 def test_an_idle_engine_stays_idle_whatever_is_asked_of_it():
     async def story(seen: Watched) -> None:
@@ -89,8 +91,8 @@ def test_an_idle_engine_stays_idle_whatever_is_asked_of_it():
 
 
 @pytest.mark.fault(
-    "the page of an engine stands still, and it answers a request of one token",
-    "it is not stuck: its statistics are late, which is told, and its verdict is unknown",
+    "the metrics of an engine do not change, and it answers a one-token request",
+    "it is not stuck: the verdict is unknown, with the detail that its statistics are late",
 )
 def test_a_frozen_page_whose_engine_answers_is_never_stuck():
     async def story(seen: Watched) -> None:
@@ -135,8 +137,8 @@ ANSWERS: dict[str, tuple[Behaviour, str, str]] = {
 
 
 @pytest.mark.fault(
-    "an engine answers a request of one token with a refusal, an error, a redirect, a flood or something else",
-    "it is told and counted, nothing is followed or kept, and none of it makes an idle engine stuck",
+    "an engine answers a one-token request with a refusal, an error, a redirect, a flood or something else",
+    "it is reported and counted, nothing is followed or kept, and no such answer makes an idle engine stuck",
 )
 @pytest.mark.parametrize(("behaviour", "result", "said"), ANSWERS.values(), ids=ANSWERS)
 def test_what_is_no_token_and_no_silence_is_no_evidence(behaviour: Behaviour, result: str, said: str):
@@ -154,9 +156,7 @@ def test_what_is_no_token_and_no_silence_is_no_evidence(behaviour: Behaviour, re
                 ("/v1/completions", "/v1/embeddings", "/v1/models")]  # fmt: skip
 
 
-@pytest.mark.fault(
-    "a server whose engine process has died answers a request of one token with 500", "the engine is stuck"
-)
+@pytest.mark.fault("a server whose engine process has died answers a one-token request with 500", "the engine is stuck")
 def test_a_dead_engine_behind_a_living_server_is_stuck():
     async def story(seen: Watched) -> None:
         seen.engine.api = json_reply(UNANSWERED_500, "500 Internal Server Error")
@@ -221,7 +221,7 @@ PAUSES = {
 }
 
 
-@pytest.mark.fault("an engine is asleep or paused", "it is never asked for a token, nor judged by one sent before")
+@pytest.mark.fault("an engine is asleep or paused", "it gets no one-token request, and is not judged by an earlier one")
 @pytest.mark.parametrize("more", PAUSES.values(), ids=PAUSES)
 def test_who_sleeps_or_is_paused_is_never_asked(more: str):
     async def story(seen: Watched) -> None:
@@ -249,9 +249,7 @@ def test_a_request_under_way_when_it_falls_asleep_says_nothing():
     told(AskedEngine(), story)
 
 
-@pytest.mark.fault(
-    "the settings say nothing of `engines.canary`", "no engine is ever sent anything but requests for its page"
-)
+@pytest.mark.fault("the settings do not contain `engines.canary`", "engines get only requests for their metrics")
 @pytest.mark.parametrize("canary", [None, {}, {"enabled": False, "idle_seconds": 10}])
 @pytest.mark.parametrize("running", [0, 4])
 def test_off_by_default_nothing_at_all_is_sent(canary: object, running: int):
@@ -299,7 +297,9 @@ def test_work_that_comes_while_the_answer_is_awaited_takes_it_back():
     told(AskedEngine(), story)
 
 
-@pytest.mark.fault("an engine refuses connections", "its source is down, as without a canary, and it is not asked")
+@pytest.mark.fault(
+    "an engine refuses connections", "its source is down, as without a canary, and it gets no one-token request"
+)
 def test_a_server_that_is_gone_is_down_and_not_asked():
     async def story(seen: Watched) -> None:
         await lose_queue(seen)
@@ -317,7 +317,7 @@ def test_a_server_that_is_gone_is_down_and_not_asked():
     told(AskedEngine(), story)
 
 
-@pytest.mark.fault("the exporter is told to end while an engine is asked for a token", "it ends at once")
+@pytest.mark.fault("the exporter gets SIGTERM while a one-token request is in progress", "it ends at once")
 def test_it_ends_at_once_while_an_answer_is_awaited():
     async def story(seen: Watched) -> None:
         seen.engine.api = hangs
@@ -366,7 +366,8 @@ def test_what_came_of_it_is_on_every_page_beside_the_verdict():
 
 
 @pytest.mark.fault(
-    "an engine takes longer for one token than the time between two requests", "never more than one is under way to it"
+    "an engine takes longer for one token than the time between two requests",
+    "never more than one is in progress to it",
 )
 def test_never_more_than_one_is_under_way():
     async def story(seen: Watched) -> None:
@@ -382,8 +383,8 @@ def test_never_more_than_one_is_under_way():
 
 
 @pytest.mark.fault(
-    "a page shows ever other engines that all seem to have lost their queue",
-    "at most eight requests of one token are under way to its target, and none of the engines is remembered",
+    "a page always shows other engines that all seem to have lost their queue",
+    "at most eight one-token requests are in progress to its target, and none of the engines is kept",
 )
 def test_a_page_that_invents_engines_is_asked_within_bounds_and_nothing_of_it_is_kept():
     async def story(seen: Watched) -> None:
@@ -435,8 +436,8 @@ def test_one_rank_of_several_is_asked_by_its_header():
 
 
 @pytest.mark.fault(
-    "an API key is named for requests of one token",
-    "it replaces the target's own credentials, goes to targets that were named, and never to a pod that was found",
+    "an API key is configured for one-token requests",
+    "it replaces the target's own credentials, is sent to configured targets, and never to a discovered pod",
 )
 def test_which_credentials_go_along(tmp_path: Path):
     key, own = tmp_path / "key", tmp_path / "own"

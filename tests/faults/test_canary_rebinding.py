@@ -62,8 +62,8 @@ async def lookups(run: Exporter, folder: Path, count: int) -> None:
 
 
 @pytest.mark.fault(
-    "a target's name leads to its engine at first, and to a metadata service when a request of one token is due",
-    "nothing is sent there, with the token's request or any later poll",
+    "a target's name resolves to its engine at first, and to a metadata service when a one-token request is due",
+    "nothing is sent there, with this request or any later poll",
 )
 @pytest.mark.parametrize("ip", FORBIDDEN)
 async def test_a_name_that_is_rebound_is_not_followed(ip: str, tmp_path: Path) -> None:
@@ -84,8 +84,9 @@ async def test_a_name_that_is_rebound_is_not_followed(ip: str, tmp_path: Path) -
 
 
 @pytest.mark.fault(
-    "a name leads to an engine and to a metadata service at once, and the engine answers with a redirect to it",
-    "the engine alone is asked, and the redirect is not followed",
+    "a name resolves to an engine and to a metadata service at once, and the engine answers with a redirect to the "
+    "latter",
+    "only the engine gets a request, and the redirect is not followed",
 )
 async def test_of_mixed_addresses_the_engines_is_asked_and_no_redirect_followed(tmp_path: Path) -> None:
     port, engine = free_port(), AskedEngine(api=redirect("http://169.254.169.254/latest/meta-data/"))

@@ -12,8 +12,9 @@ from kvpressure.cli.triage_pod import PodTriage
 from kvpressure.kubernetes.port_forward import PortForward
 from kvpressure.model.samples import GpuReport
 from kvpressure.net import waiting
+from kvpressure.sources.gpu.backend import GpuSettings
 from kvpressure.sources.gpu.child import encode
-from kvpressure.sources.gpu.process import GpuSettings, GpuSource
+from kvpressure.sources.gpu.process import GpuSource
 
 TURNS = 50
 """Turns of the event loop in which everything that is ready has run."""
@@ -25,7 +26,7 @@ async def turns(count: int = TURNS) -> None:
 
 
 @pytest.mark.fault(
-    "the exporter is told to end in the very moment in which a GPU child reports",
+    "the exporter gets SIGTERM at the moment in which a GPU child reports",
     "the task that follows the child ends, on every Python",
 )
 @pytest.mark.parametrize("after", range(8))
@@ -42,7 +43,7 @@ async def test_a_report_that_comes_with_the_cancellation_does_not_swallow_it(aft
 
 
 @pytest.mark.fault(
-    "a library loses the cancellation of a task", "the task is cancelled again, and ending it does not wait for ever"
+    "a library loses the cancellation of a task", "the task is cancelled again, and its end has a deadline"
 )
 async def test_a_task_that_lost_its_cancellation_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "CANCEL_AGAIN_SECONDS", 0.01)
@@ -78,7 +79,7 @@ async def is_cancelled_while_it_ends(ending: Any) -> bool:
     return task.cancelled()
 
 
-@pytest.mark.fault("a Ctrl-C while a port-forward closes", "the command ends, and does not go on as if nothing was")
+@pytest.mark.fault("a Ctrl-C while a port-forward closes", "the command ends")
 async def test_a_port_forward_that_is_cancelled_while_it_closes_ends_so() -> None:
     forward = PortForward(None, "prod", "llama-0", 8000)  # type: ignore[arg-type]
     forward._spare = asyncio.create_task(slow_to_end())
@@ -86,9 +87,7 @@ async def test_a_port_forward_that_is_cancelled_while_it_closes_ends_so() -> Non
     assert await is_cancelled_while_it_ends(forward.__aexit__(None, None, None))
 
 
-@pytest.mark.fault(
-    "a Ctrl-C while `triage` looks at a cluster", "the command ends, and does not go on as if nothing was"
-)
+@pytest.mark.fault("a Ctrl-C while `triage` queries a cluster", "the command ends")
 async def test_a_triage_that_is_cancelled_while_it_stops_looking_ends_so() -> None:
     async def look() -> None:
         pass

@@ -50,8 +50,8 @@ PAGES = {
 
 
 @pytest.mark.fault(
-    "one of `triage`, `whatif` and `record` asks a page of a million series, or one line without an end",
-    "it ends with a sentence and no more than 8 MiB of the page in memory",
+    "one of `triage`, `whatif` and `record` reads a page of a million series, or an endless line",
+    "it ends with an error message and at most 8 MiB of the page in memory",
 )
 @pytest.mark.parametrize("behaviour", PAGES.values(), ids=PAGES)
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)

@@ -339,7 +339,7 @@ async def running(folder: Path, name: str, before: str = "") -> AsyncIterator[Ex
     "it ends with exit code 0 and after less than 2 s of CPU time; no child process is left",
 )
 @pytest.mark.fault(
-    "a SIGTERM while an engine is connected to, or drips its page",
+    "a SIGTERM while an engine accepts the connection, or sends its page slowly",
     "it ends with exit code 0 and after less than 2 s of CPU time; no child process is left",
 )
 @pytest.mark.fault(
@@ -355,7 +355,7 @@ async def running(folder: Path, name: str, before: str = "") -> AsyncIterator[Ex
     "it ends with exit code 0 and after less than 2 s of CPU time; no child process is left",
 )
 @pytest.mark.fault(
-    "a SIGTERM while clients ask slowly and read nothing, or passwords are checked",
+    "a SIGTERM while clients send requests slowly and read nothing, or passwords are checked",
     "it ends with exit code 0 and after less than 2 s of CPU time; no child process is left",
 )
 @pytest.mark.fault(
@@ -363,7 +363,7 @@ async def running(folder: Path, name: str, before: str = "") -> AsyncIterator[Ex
     "it ends with exit code 0 and after less than 2 s of CPU time; no child process is left",
 )
 @pytest.mark.fault(
-    "a SIGTERM while a task loses every cancellation, or something holds up the event loop",
+    "a SIGTERM while a task loses every cancellation, or the event loop is blocked",
     "it ends with exit code 0 and after less than 2 s of CPU time; no child process is left",
 )
 @pytest.mark.parametrize("name", STATES)
@@ -376,10 +376,7 @@ async def test_a_sigterm_ends_it_in_every_state_and_no_child_is_left(name: str, 
     assert "Traceback" not in run.output()
 
 
-@pytest.mark.fault(
-    "a second SIGTERM or SIGINT while it still ends",
-    "the second signal ends it at once, whatever it is busy with",
-)
+@pytest.mark.fault("a second SIGTERM or SIGINT during shutdown", "the second signal ends it at once")
 @pytest.mark.parametrize("name", ["a_task_that_loses_every_cancellation", "an_event_loop_that_is_held_up"])
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_it_at_once(name: str, second: signal.Signals, tmp_path: Path) -> None:
@@ -398,7 +395,7 @@ async def test_a_second_signal_ends_it_at_once(name: str, second: signal.Signals
 
 
 @pytest.mark.fault(
-    "a SIGTERM while it still starts, as process 1 of a container, which the kernel gives no default actions",
+    "a SIGTERM while it still starts, as process 1 of a container, for which the kernel has no default signal actions",
     "it ends at once instead of when the container is killed",
 )
 async def test_process_one_hears_a_sigterm_while_it_starts(tmp_path: Path) -> None:

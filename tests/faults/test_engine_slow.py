@@ -120,7 +120,7 @@ def test_every_answer_of_a_slow_engine_is_used_and_its_cause_is_told(latency: La
     assert told[-1] is Cause.KV_CACHE_PRESSURE
 
 
-@pytest.mark.fault("a verdict rests on a few slow answers", "it is told with lower confidence")
+@pytest.mark.fault("a verdict rests on a few slow answers", "it is reported with lower confidence")
 def test_a_verdict_from_rare_answers_is_less_sure():
     sure, unsure = (watched(SlowServer(LATENCIES[name])).verdicts[-1] for name in ("0.1 s", "8 s"))
     assert sure.symptoms["admission_blocked"].state == unsure.symptoms["admission_blocked"].state
@@ -144,7 +144,7 @@ def test_an_answer_that_is_still_awaited_counts_with_the_time_it_has_taken():
     assert 5.0 < (health.longest_seconds or 0.0) < 7.5
 
 
-@pytest.mark.fault("ticks pass while an answer is awaited", "they are skipped and counted, never bunched")
+@pytest.mark.fault("poll times pass while an answer is awaited", "they are skipped and counted, never bunched")
 def test_ticks_that_pass_while_an_answer_is_awaited_are_skipped_and_counted():
     stats = watched(SlowServer(LATENCIES["3 s"]), 60.0).stats
     assert stats is not None
@@ -165,7 +165,7 @@ def test_a_server_that_stalled_beyond_the_deadline_is_read_again_at_the_next_tic
     assert len(gaps) > 10
 
 
-@pytest.mark.fault("an engine takes longer than the deadline", "it is down with a sentence that says what was awaited")
+@pytest.mark.fault("an engine takes longer than the deadline", "it is down, with an error that names what was awaited")
 def test_an_engine_that_takes_longer_than_the_deadline_is_down_and_says_what_was_awaited():
     seen = watched(SlowServer(lambda _: 12.0), 60.0)
     assert seen.pages == []
@@ -189,7 +189,7 @@ async def test_the_deadline_counts_what_this_process_was_too_busy_for_and_says_s
         await source.aclose()
 
 
-@pytest.mark.fault("the exporter itself is short of CPU", "the error of a timeout says so")
+@pytest.mark.fault("the exporter itself is short of CPU", "the error of a timeout reports it")
 async def test_a_timeout_that_this_process_noticed_late_says_that_it_was_short_of_cpu():
     async def hangs(request: Request, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()

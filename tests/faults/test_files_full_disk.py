@@ -42,8 +42,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.fault(
-    "the disk is full under `record -o`",
-    "it ends with a sentence and code 2 instead of at the end of its time, and no traceback",
+    "the disk is full under `record -o`", "it ends at once with an error message and exit code 2, without a traceback"
 )
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.xz"])
 async def test_a_recording_on_a_full_disk_ends_with_a_sentence(suffix: str, tmp_path: Path) -> None:
@@ -56,7 +55,8 @@ async def test_a_recording_on_a_full_disk_ends_with_a_sentence(suffix: str, tmp_
 
 
 @pytest.mark.fault(
-    "the disk is full under `generate --out`", "it ends with a sentence and code 2, and an older bundle stays whole"
+    "the disk is full under `generate --out`",
+    "it ends with an error message and exit code 2, and an older bundle stays intact",
 )
 async def test_a_bundle_on_a_full_disk_leaves_the_older_one(tmp_path: Path) -> None:
     out = tmp_path / "bundle"
@@ -71,7 +71,9 @@ async def test_a_bundle_on_a_full_disk_leaves_the_older_one(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["bundle"]  # noqa: PTH208 - no temporary folder is left
 
 
-@pytest.mark.fault("the disk is full under `record --gpus -o`", "it ends with a sentence and code 2, and no traceback")
+@pytest.mark.fault(
+    "the disk is full under `record --gpus -o`", "it ends with an error message and exit code 2, without a traceback"
+)
 def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "record_gpus", lambda *_: {"vendor": "nvidia", "error": ""})
     done = CliRunner().invoke(record.command, ["--gpus", "-o", "/dev/full", "--force"])
@@ -81,7 +83,7 @@ def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.
 
 @pytest.mark.fault(
     "the disk is full under `incidents --html`",
-    "it ends with a sentence and its own exit code, and an older report stays whole",
+    "it ends with an error message and its own exit code, and an older report stays intact",
 )
 async def test_a_report_on_a_full_disk_ends_with_a_sentence(tmp_path: Path) -> None:
     script = "import pathlib, sys; from kvpressure.cli.incidents import _write; "
@@ -99,7 +101,7 @@ async def test_a_report_on_a_full_disk_ends_with_a_sentence(tmp_path: Path) -> N
 
 
 @pytest.mark.fault(
-    "the disk is full under `whatif --picture`", "it ends with a sentence, and an older picture stays whole"
+    "the disk is full under `whatif --picture`", "it ends with an error message, and an older picture stays intact"
 )
 async def test_a_picture_on_a_full_disk_leaves_the_older_one(tmp_path: Path) -> None:
     trace = str(FIXTURES / "lab" / "kv-collapse-0.33.0.jsonl.xz")

@@ -81,7 +81,7 @@ def ends_well(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.fault(
     "the disk behind the exporter's standard error is full (ENOSPC), or its file may not grow (`ulimit -f`)",
-    "it goes on, `kvpressure_log_lines_dropped_total` counts the lines, and a SIGTERM ends it with exit code 0",
+    "it continues, `kvpressure_log_lines_dropped_total` counts the lines, and a SIGTERM ends it with exit code 0",
 )
 @pytest.mark.parametrize("case", ["full", "limited"])
 def test_a_full_disk_does_not_end_the_exporter(case: str, tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_full_disk_does_not_end_the_exporter(case: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.fault(
-    "the reader of the exporter's standard error goes away (EPIPE), or is there and never reads",
-    "it goes on, `kvpressure_log_lines_dropped_total` counts the lines, and a SIGTERM ends it with exit code 0",
+    "the reader of the exporter's standard error goes away (EPIPE), or never reads",
+    "it continues, `kvpressure_log_lines_dropped_total` counts the lines, and a SIGTERM ends it with exit code 0",
 )
 @pytest.mark.parametrize("case", ["gone", "asleep"])
 def test_a_reader_that_does_not_read_does_not_hold_up_the_exporter(case: str, tmp_path: Path) -> None:
@@ -122,8 +122,7 @@ def test_without_a_standard_error_every_line_is_dropped_and_none_goes_elsewhere(
 
 
 @pytest.mark.fault(
-    "a log line of which only a part could be written",
-    "what came of it stands in a line of its own, and later lines are whole",
+    "a log line that could be written only in part", "the part is on a line of its own, and later lines are complete"
 )
 def test_a_torn_line_is_ended_before_the_next_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = os.write
@@ -201,7 +200,7 @@ COMMANDS = {
 
 @pytest.mark.fault(
     "the disk behind a command's standard output is full, and maybe that of its standard error too",
-    "one sentence on standard error, and exit code 2, also where it shows as the command ends",
+    "one error message on standard error, and exit code 2, also if the failure occurs at the end of the command",
 )
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_cannot_print_says_so_and_ends_with_2(name: str, tmp_path: Path) -> None:
@@ -236,7 +235,9 @@ def test_a_reader_that_has_read_enough_ends_a_command_as_ever() -> None:
     assert (one.returncode, one.stderr) == (141, b"")
 
 
-@pytest.mark.fault("the disk that `record` writes to is full", "one sentence that names the file, and exit code 2")
+@pytest.mark.fault(
+    "the disk that `record` writes to is full", "one error message with the file's name, and exit code 2"
+)
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.xz"])
 async def test_a_recording_that_cannot_be_written_is_told(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"full{suffix}"

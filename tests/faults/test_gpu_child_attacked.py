@@ -107,9 +107,9 @@ async def attacked(folder: Path, port: int) -> AsyncIterator[tuple[Exporter, Fau
 
 
 @pytest.mark.fault(
-    "the GPU child is killed, stopped or has garbage put into its pipe, five times a second",
+    "the GPU child is killed, stopped or gets garbage written into its pipe, five times a second",
     "engines are polled on time, children are started with a back-off and leave no descriptor, zombie or memory, and "
-    "the source is down and says why",
+    "the source is down with the reason",
 )
 @pytest.mark.parametrize(("harm", "reason"), [(kill, "crashed"), (stop, "timeout"), (write_garbage, "crashed")])
 async def test_whatever_is_done_to_the_child_engines_are_polled_and_nothing_piles_up(
@@ -159,7 +159,7 @@ async def with_child(world: World, monkeypatch: pytest.MonkeyPatch, script: str)
         await cancel([task])
 
 
-@pytest.mark.fault("the GPU child writes right reports without a pause", "it is ended and started anew with a back-off")
+@pytest.mark.fault("the GPU child writes valid reports continuously", "it is ended and restarted with a back-off")
 async def test_a_flood_of_right_reports_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with with_child(world, monkeypatch, "while True: out.write(line * 500)") as source:
         await until(lambda: source.health()[0].errors.get("crashed", 0) >= 2, source)
@@ -167,8 +167,8 @@ async def test_a_flood_of_right_reports_is_ended(world: World, monkeypatch: pyte
 
 
 @pytest.mark.fault(
-    "the vendor's library in the GPU child fills standard error without a pause",
-    "a megabyte a second is read of it, and reports are taken as before",
+    "the vendor's library in the GPU child writes to standard error continuously",
+    "a megabyte per second is read from it, and reports are read as before",
 )
 async def test_a_flood_on_standard_error_is_read_slowly(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -199,7 +199,7 @@ while True:
 
 @pytest.mark.fault(
     "the GPU child starts a process of its own, closes its output or dies and leaves the other with its pipes",
-    "both are gone before the next child starts",
+    "both are ended before the next child starts",
 )
 @pytest.mark.parametrize("ending", ["os.close(1); time.sleep(3600)", "os._exit(1)"])
 async def test_what_a_child_has_started_goes_with_it(

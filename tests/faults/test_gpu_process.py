@@ -17,8 +17,8 @@ from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
 from kvpressure.net.waiting import cancel
 from kvpressure.sources.gpu import process
-from kvpressure.sources.gpu.backend import EXIT_CODES
-from kvpressure.sources.gpu.process import GpuSettings, GpuSource, child_command, child_environment, real_gpus
+from kvpressure.sources.gpu.backend import EXIT_CODES, GpuSettings
+from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment, real_gpus
 from kvpressure.sources.gpu.record import record_gpus
 from kvpressure.sources.gpu.spawn import ChildProcess
 from tests.stubs.world import World, nvidia, report_where, until
@@ -208,7 +208,7 @@ WRONG = [
 
 @pytest.mark.fault(
     "the GPU child writes a wrong type",
-    "the child is ended and started anew; the source is down and says why till then",
+    "the child is ended and restarted; until then the source is down with the reason",
 )
 @pytest.mark.parametrize("line", WRONG, ids=range(len(WRONG)))
 async def test_a_child_that_writes_wrong_types_is_a_restarted_child(
@@ -227,9 +227,7 @@ async def test_a_child_that_writes_wrong_types_is_a_restarted_child(
     await cancel([task])
 
 
-@pytest.mark.fault(
-    "whoever takes GPU reports fails on one", "the source says so and goes on: the next report may be taken"
-)
+@pytest.mark.fault("the reader of GPU reports fails on one", "the source reports it and continues with the next report")
 async def test_a_report_that_cannot_be_taken_does_not_end_the_task(world: World) -> None:
     world.show(nvidia(1))
     broken = True

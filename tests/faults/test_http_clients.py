@@ -61,8 +61,8 @@ async def healthy(port: int) -> bool:
 
 
 @pytest.mark.fault(
-    "a client sends bytes that are no request, headers of megabytes, or a body without an end",
-    "it is refused or hung up on, and the next client is answered",
+    "a client sends invalid requests, headers of megabytes, or an endless body",
+    "it is refused or disconnected, and the next client is answered",
 )
 @pytest.mark.parametrize(
     "request_bytes",
@@ -86,9 +86,7 @@ async def test_what_is_no_request_is_refused_and_the_next_one_answered(port: int
     assert await healthy(port)
 
 
-@pytest.mark.fault(
-    "a client asks for a path that leads out of the runbooks", "no file of the machine is ever read for a client"
-)
+@pytest.mark.fault("a client requests a path outside the runbooks", "no file of the machine is ever read for a client")
 @pytest.mark.parametrize(
     "path",
     [
@@ -133,8 +131,8 @@ async def test_nothing_is_changed_over_http_and_no_other_site_may_read(port: int
 
 
 @pytest.mark.fault(
-    "a client without credentials asks for anything but the probes",
-    "it learns no engine, no address and no error, whatever path it asks for",
+    "a client without credentials requests anything except the probes",
+    "it gets no engine, no address and no error, for any path",
 )
 async def test_without_credentials_nothing_is_told_of_the_workload() -> None:
     async def nobody(header: str | None, client: str) -> bool:

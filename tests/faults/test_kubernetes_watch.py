@@ -325,8 +325,7 @@ async def test_a_reader_that_fails_on_one_object_does_not_cost_the_others(
 
 
 @pytest.mark.fault(
-    "a watch ends while one of its events is being read",
-    "the next watch begins before that event, and it is not lost",
+    "a watch ends while one of its events is being read", "the next watch starts before that event, so it is not lost"
 )
 async def test_an_event_that_is_being_read_when_its_watch_ends_is_told_again(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -415,7 +414,7 @@ async def test_a_server_with_a_strangers_certificate_gets_no_token(
         source_file.write_text(json.dumps(config))
         async with following(api, tmp_path, kubeconfig_file=source_file) as source:
             await until(lambda: pods_health(source).reason == "tls")
-            assert "check the cluster's CA" in pods_health(source).error
+            assert "check the scheme, the cluster's CA" in pods_health(source).error
             assert api.asked == []
 
 
@@ -436,13 +435,13 @@ async def test_redirects_are_not_followed_with_our_token(api: KubeApi, tmp_path:
 async def test_a_connection_that_cannot_even_be_closed_does_not_end_the_watching(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = connection.Watch.aclose
+    real = connection.Watch.close
 
-    async def broken(watch: connection.Watch) -> None:
-        await real(watch)
+    def broken(watch: connection.Watch) -> None:
+        real(watch)
         raise RuntimeError("event loop of another stack")
 
-    monkeypatch.setattr(connection.Watch, "aclose", broken)
+    monkeypatch.setattr(connection.Watch, "close", broken)
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["a-0"])
         await api.stop()

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from kvpressure.cli.findings import EngineFacts
-from kvpressure.cli.pods import PodSelection, engines_in, environment_of, facts_of
+from kvpressure.cli.pods import engines_in, environment_of, facts_of
 from kvpressure.cli.triage_pod import pod_json, pods_report
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.forwarded_pod import MAX_LOG_BYTES, ForwardedPod, find_pods, report_of
@@ -87,8 +87,7 @@ def replaced(value: Any, at: tuple[Any, ...], wrong: Any) -> Any:
 
 async def looked_at(answers: Answers, name: str) -> list[ForwardedPod]:
     """As `triage` does it, its report printed, without a port-forward."""
-    what = PodSelection((parse_reference(name),))
-    pods = engines_in(await find_pods(answers, "prod", what.references), what)  # type: ignore[arg-type]
+    pods = engines_in(await find_pods(answers, "prod", [parse_reference(name)]))  # type: ignore[arg-type]
     for pod in pods:
         await pod.refresh(answers, NOW)  # type: ignore[arg-type]
         json.dumps(pod_json(pod))
@@ -99,8 +98,8 @@ async def looked_at(answers: Answers, name: str) -> list[ForwardedPod]:
 
 
 @pytest.mark.fault(
-    "the API server, or a proxy before it, answers `triage pod/NAME` with a wrong type or text in any field",
-    "it is left out or a sentence, and nothing but names goes into the next request",
+    "the API server, or a proxy in front of it, answers `triage pod/NAME` with a wrong type or text in any field",
+    "it is left out or an error message, and only names are used in the next request",
 )
 @pytest.mark.parametrize("name", ["pod/llama-0", "deploy/llama", "svc/x"])
 async def test_a_wrong_field_anywhere_is_a_sentence_at_most(name: str) -> None:
@@ -128,8 +127,8 @@ BOMBS = {
 
 
 @pytest.mark.fault(
-    "a ConfigMap that a pod's limits are read from is a YAML bomb, megabytes long, has tags, is binary or names itself",
-    "the limits in it are not known, nothing is run, and it takes less than a second",
+    "a ConfigMap with a pod's limits is a YAML bomb, is megabytes long, has tags, is binary or refers to itself",
+    "its limits are unknown, nothing is run, and it takes less than a second",
 )
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 async def test_a_hostile_config_map_declares_nothing(text: str) -> None:
@@ -154,7 +153,7 @@ def test_a_selector_that_cannot_be_read_selects_nothing(wrong: Any) -> None:
 
 
 @pytest.mark.fault(
-    "a pod's log, as the API server gives it, is two megabytes of lines made to be slow to read",
+    "a pod's log, as the API server gives it, is two megabytes of lines crafted to be slow to parse",
     "`triage pod/NAME` reads them in part of a second",
 )
 def test_a_log_made_to_be_slow_is_read_in_part_of_a_second() -> None:

@@ -66,8 +66,8 @@ HOSTILE = {
 
 
 @pytest.mark.fault(
-    "a pod writes a megabyte a second of lines made to be slow to read: long, telling, in pieces, not UTF-8",
-    "they take a part of a second, and a death that is told behind long ones is counted",
+    "a pod writes a megabyte per second of lines crafted to be slow to parse: long, matching, in pieces, not UTF-8",
+    "they take a part of a second, and a death reported after long lines is counted",
 )
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
 def test_a_megabyte_of_hostile_lines_is_read_in_part_of_a_second_and_hides_no_death(line: bytes) -> None:
@@ -94,8 +94,8 @@ def longest(units: Iterable[str]) -> tuple[float, str]:
 
 
 @pytest.mark.fault(
-    "a log line repeats parts of the wordings that are looked for, so that a regular expression goes back again",
-    "no line of 16 KiB takes more than an ordinary one of its length times ten",
+    "a log line repeats parts of the matched wordings, so that a regular expression backtracks",
+    "no line of 16 KiB takes more than ten times an ordinary one of its length",
 )
 def test_no_line_makes_an_expression_go_back_and_forth() -> None:
     words = [*wordings.words(), "a", " ", "'", '"', '"GET ', "aError", "client", "template_", "# gpu blocks: 1", "1,"]
@@ -105,7 +105,7 @@ def test_no_line_makes_an_expression_go_back_and_forth() -> None:
 
 @pytest.mark.fault(
     "a hundred thousand log lines a second with markup, escapes, NUL bytes and lines of a megabyte",
-    "engines are polled on time, nothing of it becomes markup, and memory stays bounded",
+    "engines are polled on time, no markup is rendered, and memory stays bounded",
 )
 async def test_a_flood_of_hostile_lines_leaves_the_exporter_as_it_was(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "vllm.log"

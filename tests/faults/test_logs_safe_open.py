@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -104,41 +105,59 @@ def test_a_name_that_is_a_path_is_refused(root: Path, name: str):
 
 
 def test_a_link_put_in_place_of_a_file_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._held
 
-    def swap(name: str, info: os.stat_result, how: dict[str, int], shown: str) -> int:
+    def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
         file.unlink()
         file.symlink_to(root.parent / "outside" / "shadow")
-        return real(name, info, how, shown)
+        return real(path)
 
-    monkeypatch.setattr(safe_open, "_opened", swap)
+    monkeypatch.setattr(safe_open, "_held", swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "outside"
 
 
 def test_a_fifo_put_in_place_of_a_file_at_the_last_moment_is_refused_without_waiting(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._held
 
-    def swap(name: str, info: os.stat_result, how: dict[str, int], shown: str) -> int:
+    def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
         file.unlink()
         os.mkfifo(file)
-        return real(name, info, how, shown)
+        return real(path)
 
-    monkeypatch.setattr(safe_open, "_opened", swap)
+    monkeypatch.setattr(safe_open, "_held", swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "not_a_file"
 
 
 def test_a_directory_swapped_for_a_link_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    directory, real = root / "pod" / "vllm", safe_open._link
+    directory, real = root / "pod" / "vllm", safe_open._held
 
-    def swap(parent: int, name: str) -> str | None:
-        target = real(parent, name)
-        if name == "vllm":
-            directory.rename(root / "pod" / "moved")
-            directory.symlink_to(root.parent / "outside")
-        return target
+    def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
+        directory.rename(root / "pod" / "moved")
+        directory.symlink_to(root.parent / "outside")
+        return real(path)
 
-    monkeypatch.setattr(safe_open, "_link", swap)
+    monkeypatch.setattr(safe_open, "_held", swap)
     assert refused(Tree(root), "pod", "vllm", "shadow") in ("outside", "missing")
+
+
+def test_a_file_that_is_held_is_read_whatever_takes_its_place(root: Path, monkeypatch):
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
+
+    def swap(held: int, shown: str, *, directory: bool) -> int:
+        file.unlink()
+        file.symlink_to(root.parent / "outside" / "shadow")
+        return real(held, shown, directory=directory)
+
+    monkeypatch.setattr(safe_open, "_opened", swap)
+    assert content(Tree(root), "pod", "vllm", "0.log") == b"inside"
+
+
+def test_a_link_to_what_is_not_mounted_here_names_the_directory_to_allow(root: Path):
+    (root / "pod" / "vllm" / "1.log").symlink_to(root.parent / "not-mounted" / "1.log")
+    with pytest.raises(SourceError, match=r"not-mounted/1.log, outside .* logs.link_directories"):
+        content(Tree(root), "pod", "vllm", "1.log")
+    with pytest.raises(SourceError, match="is not there"):
+        content(Tree(root, [root.parent / "not-mounted"]), "pod", "vllm", "1.log")
 
 
 def make_fifo(path: Path) -> None:

@@ -50,8 +50,8 @@ def starts(source: str) -> bool:
 
 
 @pytest.mark.fault(
-    "a page, object, log, file or recording holds what some library would run as code",
-    "nothing that is read can become code: no pickle, no eval, no shell, no YAML tags",
+    "a page, object, log, file or recording contains what some library would run as code",
+    "no input can become code: no pickle, no eval, no shell, no YAML tags",
 )
 def test_no_module_can_turn_data_into_code() -> None:
     assert len(MODULES) > 100
@@ -72,7 +72,7 @@ def test_programs_are_started_in_four_places_only() -> None:
 
 
 @pytest.mark.fault(
-    "a settings, threshold, kubeconfig, manifest or recording file is a Python object to be made (YAML tags, pickle)",
+    "a settings, threshold, kubeconfig, manifest or recording file is a serialized Python object (YAML tags, pickle)",
     "it is refused, and nothing in it is run",
 )
 @pytest.mark.parametrize(

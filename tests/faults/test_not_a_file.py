@@ -35,19 +35,19 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.fault("a FIFO, a socket or a device is given to `replay`", "one sentence that says so, and exit code 2")
+@pytest.mark.fault("a FIFO, a socket or a device is given to `replay`", "one error message, and exit code 2")
 @pytest.mark.parametrize("kind", KINDS)
 def test_replay_says_what_is_no_file_and_does_not_wait(kind: str, tmp_path: Path) -> None:
     path = made(kind, tmp_path)
     one = ended("replay", str(path))
     assert (one.returncode, one.stdout) == (2, "")
-    said = f"{path} is no recording, as `kvpressure record` writes it: it is {KINDS[kind]}, not a regular file\n"
+    said = f"{path} is not a recording of `kvpressure record`: it is {KINDS[kind]}, not a regular file\n"
     assert one.stderr == said
 
 
 @pytest.mark.fault(
     "a FIFO, a socket or a device is given to `audit`, or lies as .env beside a manifest",
-    "one sentence that says so; what else was given is judged",
+    "one error message; the other inputs are judged",
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_audit_says_what_is_no_file_and_does_not_wait(kind: str, tmp_path: Path) -> None:

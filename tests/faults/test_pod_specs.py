@@ -107,7 +107,7 @@ def assert_costs_nothing(pod: Object) -> None:
 
 @pytest.mark.fault(
     "a pod's start command is shells within shells within shells, each many times",
-    "all are read out of one budget; the engine is still polled, and nothing is said of its limits",
+    "all are parsed within one budget; the engine is still polled, and its limits are not reported",
 )
 @pytest.mark.parametrize("times", [58, 86], ids=["638 characters", "946 characters"])
 @pytest.mark.parametrize("first", ["$(B)", 'sh -c "$B"', "eval $B"])
@@ -126,7 +126,7 @@ def test_shells_that_are_no_deeper_than_people_write_share_the_budget_too() -> N
 
 @pytest.mark.fault(
     "arguments and variables of a pod multiply each other to gigabytes",
-    "they are counted while they are expanded, and that ends at a quarter of a million characters",
+    "their expansion is counted, and ends at a quarter of a million characters",
 )
 @pytest.mark.parametrize(
     ("command", "env"),
@@ -148,7 +148,7 @@ def test_what_multiplies_itself_is_counted_while_it_is_made(command: list[str], 
 
 @pytest.mark.fault(
     "a pod has a thousand containers, or one that has thousands of variables, ports and arguments",
-    "its containers share one budget; what is behind the end of it is known by name and image",
+    "its containers share one budget; those beyond it are known by name and image",
 )
 def test_a_thousand_containers_cost_no_more_than_one() -> None:
     pod = started("sh", "-c", "vllm serve m --max-num-seqs 8")
@@ -162,8 +162,7 @@ def test_a_thousand_containers_cost_no_more_than_one() -> None:
 
 
 @pytest.mark.fault(
-    "a name in a pod is made so that a regular expression goes over it again and again",
-    "no expression goes over a text more than once",
+    "a name in a pod is crafted to make a regular expression backtrack", "no expression scans a text more than once"
 )
 @pytest.mark.parametrize(
     "command",
@@ -204,8 +203,8 @@ def test_what_people_write_is_read_to_its_end() -> None:
 
 
 @pytest.mark.fault(
-    "a list of hundreds of pods takes seconds to be read",
-    "pods are read beside the event loop: engines are polled meanwhile",
+    "a list of hundreds of pods takes seconds to parse",
+    "pods are parsed outside the event loop: engines are polled meanwhile",
 )
 async def test_pods_of_lists_and_watches_are_read_beside_the_event_loop(
     api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,7 +235,7 @@ BOMBS = {
 
 @pytest.mark.fault(
     "a pod's object is sent in megabytes of tiny values, each a hundred bytes in memory",
-    "nothing but its name is read, and `/targets` says so",
+    "only its name is read, and `/targets` shows it",
 )
 @pytest.mark.parametrize("env", BOMBS.values(), ids=BOMBS)
 async def test_an_object_of_too_many_values_is_known_by_name_only(api: KubeApi, tmp_path: Path, env: list[Any]) -> None:

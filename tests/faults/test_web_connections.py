@@ -18,7 +18,7 @@ def virtually(test: Coroutine[Any, Any, None]) -> None:
     virtual_time.run(test)
 
 
-@pytest.mark.fault("clients connect and say nothing", "each is dropped after 10 s, and counted")
+@pytest.mark.fault("clients connect and send nothing", "each is dropped after 10 s, and counted")
 def test_silent_connections_are_dropped_after_ten_seconds() -> None:
     async def story() -> None:
         async with serving() as served:
@@ -32,7 +32,7 @@ def test_silent_connections_are_dropped_after_ten_seconds() -> None:
     virtually(story())
 
 
-@pytest.mark.fault("a client sends its headers a byte at a time", "it has 10 s for all of them, however it goes on")
+@pytest.mark.fault("a client sends its headers a byte at a time", "it has 10 s for all of them")
 def test_slow_headers_have_ten_seconds_whatever_still_comes() -> None:
     async def story() -> None:
         async with serving() as served:
@@ -51,7 +51,7 @@ def test_slow_headers_have_ten_seconds_whatever_still_comes() -> None:
     virtually(story())
 
 
-@pytest.mark.fault("a client sends headers without end", "it is dropped at 32 KiB")
+@pytest.mark.fault("a client sends endless headers", "it is dropped at 32 KiB")
 def test_a_head_that_is_longer_than_any_is_not_kept() -> None:
     async def story() -> None:
         async with serving() as served:
@@ -81,7 +81,7 @@ def test_a_slow_body_is_not_waited_for(method: bytes, status: int) -> None:
     virtually(story())
 
 
-@pytest.mark.fault("a client stays connected between requests and never asks again", "it is dropped after 75 s")
+@pytest.mark.fault("a client stays connected and sends no further request", "it is dropped after 75 s")
 def test_a_connection_that_is_kept_alive_for_nothing_is_dropped() -> None:
     async def story() -> None:
         async with serving() as served:
@@ -98,7 +98,7 @@ def test_a_connection_that_is_kept_alive_for_nothing_is_dropped() -> None:
 
 
 @pytest.mark.fault(
-    "a client asks for hundreds of pages at once on one connection", "it is dropped at 32 KiB of requests"
+    "a client requests hundreds of pages at once on one connection", "it is dropped at 32 KiB of requests"
 )
 def test_requests_behind_each_other_are_bounded() -> None:
     async def story() -> None:

@@ -59,7 +59,7 @@ async def flood(
 
 
 @pytest.mark.fault(
-    "one address asks for the pages of 40 engines at once",
+    "one address requests the pages of 40 engines at once",
     "four are drawn one after the other, the rest get 503 at once; a scrape waits for none, and others get their page",
 )
 async def test_pages_of_engines_are_drawn_one_by_one_and_few(page: Held) -> None:
@@ -89,9 +89,7 @@ async def test_many_addresses_have_few_pages_drawn(page: Held) -> None:
         assert sum(not answer.done() for answer in answers) == MAX_QUEUED
 
 
-@pytest.mark.fault(
-    "hundreds of engines that there are not are asked for (`?engine=`)", "one page is drawn for all of them"
-)
+@pytest.mark.fault("hundreds of unknown engines are requested (`?engine=`)", "one page is drawn for all of them")
 async def test_engines_that_there_are_not_are_drawn_once(page: Held) -> None:
     page.go.set()
     async with serving() as served:
@@ -100,7 +98,7 @@ async def test_engines_that_there_are_not_are_drawn_once(page: Held) -> None:
         assert page.calls == 1
 
 
-@pytest.mark.fault("the diagnosis is asked for 200 times at once", "it is made once per snapshot, in a thread")
+@pytest.mark.fault("the diagnosis is requested 200 times at once", "it is rendered once per snapshot, in a thread")
 async def test_the_diagnosis_is_made_once_per_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Held(monkeypatch, status, "diagnosis_json")
     exporter = FakeExporter()
@@ -115,7 +113,9 @@ async def test_the_diagnosis_is_made_once_per_snapshot(monkeypatch: pytest.Monke
         assert made.calls == 2
 
 
-@pytest.mark.fault("one address asks for 100 runbooks filled in differently", "four are made, the rest get 503 at once")
+@pytest.mark.fault(
+    "one address requests 100 runbooks filled in differently", "four are rendered, the rest get 503 at once"
+)
 async def test_runbooks_are_filled_in_one_by_one_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Held(monkeypatch, runbooks, "page_html")
     async with serving() as served:
@@ -139,8 +139,8 @@ async def test_three_hundred_scrapers_cost_one_rendering(monkeypatch: pytest.Mon
 
 
 @pytest.mark.fault(
-    "the server is busy without end with what its clients ask for",
-    "the event loop of the polls goes on: the server has a thread of its own",
+    "the server is always busy with its clients' requests",
+    "the event loop of the polls is not delayed: the server has its own thread",
 )
 async def test_a_busy_server_does_not_hold_up_the_loop_of_the_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered = Held(monkeypatch, text, "render")

@@ -62,7 +62,8 @@ async def wrong(served: Served, count: int, host: str = CROWD) -> list[asyncio.T
 
 @pytest.mark.fault(
     "wrong passwords come over 60 connections at once",
-    "four are checked one after the other, the rest get 429 at once; the probes and whoever is known wait for none",
+    "four are checked one after the other, the rest get 429 at once; the probes and clients with valid credentials "
+    "wait for none",
 )
 async def test_wrong_passwords_delay_neither_probes_nor_whoever_is_known(slow: Slow, config: Path) -> None:
     async with serving(config=config) as served:
@@ -83,7 +84,7 @@ async def test_wrong_passwords_delay_neither_probes_nor_whoever_is_known(slow: S
 
 
 @pytest.mark.fault(
-    "wrong passwords come without end while a Prometheus proves its own for the first time",
+    "wrong passwords arrive continuously while a Prometheus authenticates for the first time",
     "it waits for at most as many as one address may have queued",
 )
 async def test_a_first_proof_waits_for_few_wrong_passwords(slow: Slow, config: Path) -> None:
@@ -121,8 +122,8 @@ async def test_the_same_credentials_are_proven_once_however_many_bring_them(slow
 
 
 @pytest.mark.fault(
-    "an attacker goes through hundreds of wrong passwords, or the file of users changes meanwhile",
-    "credentials that were right and still are need no new proof; a removed user is out at once",
+    "an attacker tries hundreds of wrong passwords, or the file of users changes meanwhile",
+    "valid credentials are not checked again; a removed user is refused at once",
 )
 async def test_the_right_credentials_are_never_forgotten(slow: Slow, config: Path) -> None:
     async with serving(config=config) as served:

@@ -20,7 +20,8 @@ CROWD = "127.0.0.2"
 
 
 @pytest.mark.fault(
-    "clients take every place and say nothing", "whoever comes is served at once; the longest silent one gives way"
+    "clients take every place and send nothing",
+    "new clients are served at once; the connection that is silent for longest is closed",
 )
 def test_a_newcomer_takes_the_place_of_the_longest_silent() -> None:
     async def story() -> None:
@@ -37,7 +38,7 @@ def test_a_newcomer_takes_the_place_of_the_longest_silent() -> None:
 
 @pytest.mark.fault(
     "one address takes every place, again and again",
-    "connections of others stay, also idle ones; the address displaces itself",
+    "connections of others stay, also idle ones; the address loses its own",
 )
 def test_one_address_displaces_only_itself() -> None:
     async def story() -> None:
@@ -55,8 +56,8 @@ def test_one_address_displaces_only_itself() -> None:
 
 
 @pytest.mark.fault(
-    "connections that ask nothing come from the address of a Prometheus (a proxy, a NAT)",
-    "they give way before its connection does, although that is the oldest",
+    "connections without requests come from the address of a Prometheus (a proxy, a NAT)",
+    "they are closed before its connection, although that is the oldest",
 )
 def test_behind_one_address_those_that_never_asked_give_way_first() -> None:
     async def story() -> None:
@@ -73,8 +74,9 @@ def test_behind_one_address_those_that_never_asked_give_way_first() -> None:
 
 
 @pytest.mark.fault(
-    "connections come faster than the server can hear them",
-    "whoever has come is heard before he gives way: the rest wait in the kernel's queue, and all who ask are answered",
+    "connections arrive faster than the server can accept them",
+    "accepted connections are read before any is closed: the rest wait in the kernel's queue, and all requests are "
+    "answered",
 )
 def test_whoever_has_come_is_heard_before_he_gives_way() -> None:
     async def story() -> None:
@@ -88,7 +90,7 @@ def test_whoever_has_come_is_heard_before_he_gives_way() -> None:
 
 
 @pytest.mark.fault(
-    "more scrapers than there are places, among clients that come again and again and say nothing",
+    "more scrapers than there are places, among clients that reconnect repeatedly and send nothing",
     "each scrape is answered",
 )
 def test_more_scrapers_than_places_are_all_answered() -> None:
@@ -113,8 +115,8 @@ def test_more_scrapers_than_places_are_all_answered() -> None:
 
 
 @pytest.mark.fault(
-    "thousands connect at once and say nothing",
-    "those for whom there is no place are dropped at the door, and whoever asks among them is answered",
+    "thousands of clients connect at once and send nothing",
+    "connections beyond the limit are dropped at once, and those that send a request are answered",
 )
 def test_a_flood_of_silent_connections_is_dropped_at_the_door() -> None:
     async def story() -> None:
@@ -166,7 +168,7 @@ def test_handshakes_that_stall_are_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "no file descriptor is left for a connection (EMFILE)",
-    "one line a minute with a count, five attempts a second; an idle connection gives way; then it goes on",
+    "one line a minute with a count, five attempts a second; an idle connection is closed; then it continues",
 )
 def test_no_descriptor_left_is_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[int] = []
@@ -196,7 +198,7 @@ def test_no_descriptor_left_is_told_once_a_minute(monkeypatch: pytest.MonkeyPatc
     virtual_time.run(story())
 
 
-@pytest.mark.fault("clients send what is no HTTP", "each is answered 400 and dropped, without a line of log")
+@pytest.mark.fault("clients send data that is not HTTP", "each is answered 400 and dropped, without a line of log")
 async def test_requests_that_are_none_write_no_log(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as served:
         with structlog.testing.capture_logs() as lines:

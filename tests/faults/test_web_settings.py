@@ -35,8 +35,8 @@ BAD = {
 
 
 @pytest.mark.fault(
-    "a `telemetry_path` is the path of another page, of an open health path, or holds route syntax",
-    "check-config and run refuse it with the line, and say what to choose",
+    "a `telemetry_path` is the path of another page, of an open health path, or contains route syntax",
+    "check-config and run refuse it with the line and a valid choice",
 )
 @pytest.mark.parametrize("path", BAD)
 def test_a_telemetry_path_that_is_taken_or_no_path_is_refused(path: str, tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ ELSEWHERE = (
 
 
 @pytest.mark.fault(
-    "a link to a runbook has an `?instance=` that is no address",
-    "no command of the page is led to another host, and no link leaves the site",
+    "a link to a runbook has an invalid `?instance=`",
+    "no command of the page uses another host, and no link leaves the site",
 )
 @pytest.mark.parametrize("instance", ELSEWHERE)
 def test_an_instance_that_is_no_address_is_not_filled_in(instance: str) -> None:

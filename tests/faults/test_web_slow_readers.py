@@ -49,7 +49,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.fault("a client asks for a page and does not read it", "it is dropped after 30 s, its page forgotten")
+@pytest.mark.fault("a client requests a page and does not read it", "it is dropped after 30 s, its page is freed")
 def test_a_page_that_is_not_taken_is_forgotten() -> None:
     async def story() -> None:
         async with serving() as served:
@@ -67,8 +67,8 @@ def test_a_page_that_is_not_taken_is_forgotten() -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.fault(
-    "a hundred clients ask for a page of 8 MiB and do not read it",
-    "it is held once, beside at most 32 KiB for each of them; none is dropped before its 30 s",
+    "a hundred clients request a page of 8 MiB and do not read it",
+    "it is in memory once, plus at most 32 KiB for each client; none is dropped before its 30 s",
 )
 async def test_slow_readers_share_one_page() -> None:
     async with serving() as served:
@@ -87,8 +87,8 @@ async def test_slow_readers_share_one_page() -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.fault(
-    "clients ask for the pages of second after second and read none",
-    "16 MiB of pages are kept for all of them; those of the oldest are dropped, and whoever reads gets his page",
+    "clients request the page of every second and read none",
+    "16 MiB of pages are kept for all of them; readers of the oldest are dropped, and clients that read get their page",
 )
 def test_the_readers_of_the_oldest_pages_are_dropped() -> None:
     async def story() -> None:
@@ -110,7 +110,7 @@ def test_the_readers_of_the_oldest_pages_are_dropped() -> None:
 @pytest.mark.usefixtures("large")
 @pytest.mark.fault(
     "clients that read slowly take every place",
-    "a readiness probe is answered at once, also from their address: the longest of them gives way",
+    "a readiness probe is answered at once, also from their address: the longest of them is closed",
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", CROWD])
 def test_probes_are_answered_when_slow_readers_have_every_place(host: str) -> None:
@@ -130,8 +130,9 @@ def test_probes_are_answered_when_slow_readers_have_every_place(host: str) -> No
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.fault(
-    "slow readers have every place, and half heads keep coming",
-    "a probe is answered at once: the longest slow reader gives way although the half heads are too young to",
+    "slow readers have every place, and incomplete requests keep arriving",
+    "a probe is answered at once: the longest slow reader is closed, although the incomplete requests are too recent "
+    "to be",
 )
 def test_half_heads_do_not_protect_slow_readers() -> None:
     async def story() -> None:
@@ -187,7 +188,7 @@ async def test_a_page_in_slices_is_the_page(tls: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(
-    "a client has read its answer over TLS and says nothing for a minute", "it is idle, and no slow reader"
+    "a client has read its answer over TLS and sends nothing for a minute", "it counts as idle, not as a slow reader"
 )
 def test_whoever_has_read_all_over_tls_is_no_slow_reader(tmp_path: Path) -> None:
     config, trusting = over_tls(tmp_path)

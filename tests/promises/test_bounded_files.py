@@ -107,7 +107,7 @@ def test_an_xz_file_of_several_streams_and_paddings_is_read_whole(
         assert file.read() == b"".join(data for data, _, _ in streams)
 
 
-@pytest.mark.fault("a recording whose times or readings no float can hold", "the line is left out with the reason")
+@pytest.mark.fault("a recording whose times or readings do not fit a float", "the line is left out with the reason")
 @pytest.mark.parametrize("t", [10**400, 1e308, -1, True, None, [1]])
 def test_a_time_that_is_none_is_a_line_left_out(tmp_path: Path, t: object) -> None:
     path = write(tmp_path, "", (line().encode() + line(t=t).encode(), 1))
@@ -138,8 +138,8 @@ BOMBS = {
 
 
 @pytest.mark.fault(
-    "a kubeconfig whose aliases multiply, that nests deep, has tags or impossible dates, or has no end",
-    "`triage` and the exporter refuse it with a sentence",
+    "a kubeconfig whose aliases multiply, that nests deeply, has tags or impossible dates, or is endless",
+    "`triage` and the exporter refuse it with an error message",
 )
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_kubeconfig_that_is_a_bomb_is_refused(tmp_path: Path, name: str) -> None:
@@ -171,7 +171,7 @@ def test_a_secret_that_was_not_quoted_is_not_told(tmp_path: Path) -> None:
         assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.fault("a manifest or a model's config.json without an end", "`audit` and `plan` refuse it after some MiB")
+@pytest.mark.fault("an endless manifest or model's config.json", "`audit` and `plan` refuse it after some MiB")
 @pytest.mark.parametrize(
     ("command", "said"),
     [

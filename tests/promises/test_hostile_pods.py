@@ -92,7 +92,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.fault(
     "a pod whose labels, annotations, node, image and model are terminal escapes, given to `whatif pod/NAME`",
-    "the prediction is printed, and nothing in it moves a cursor or hides",
+    "the prediction is printed, and no character in it moves a cursor or is invisible",
 )
 async def test_a_prediction_for_a_pod_with_hostile_names_is_printed_clean(world: World) -> None:
     pod = world.pod()
@@ -106,7 +106,7 @@ async def test_a_prediction_for_a_pod_with_hostile_names_is_printed_clean(world:
 
 @pytest.mark.fault(
     "arguments of a pod that are escapes, shell, impossible numbers or no strings, given to `whatif pod/NAME`",
-    "one sentence or an answer; nothing is run",
+    "an error message or an answer; nothing is run",
 )
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("args", ARGS.values(), ids=ARGS)
@@ -117,7 +117,7 @@ async def test_hostile_arguments_of_a_pod_end_with_a_sentence(world: World, args
 
 @pytest.mark.fault(
     "a mounted ConfigMap with escapes, a number of a megabyte, aliases, an object, 100,000 brackets or no text",
-    "one sentence or an answer from `whatif pod/NAME`; nothing is run",
+    "an error message or an answer from `whatif pod/NAME`; nothing is run",
 )
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("content", CONFIG_MAPS.values(), ids=CONFIG_MAPS)
@@ -131,8 +131,8 @@ async def test_a_hostile_config_map_ends_with_a_sentence(world: World, content: 
 
 
 @pytest.mark.fault(
-    "a pod whose container status is escapes, or no objects, given to `whatif pod/NAME`",
-    "one sentence or an answer",
+    "a pod whose container status contains escapes or wrong types, given to `whatif pod/NAME`",
+    "an error message or an answer",
 )
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("status", STATUS.values(), ids=STATUS)

@@ -12,7 +12,7 @@ STORIES = 24
 
 @pytest.mark.fault(
     "an engine whose counters jump, fall, are NaN, infinite, negative or 2^63, or whose buckets fall, move or go",
-    "prometheus_client's strict parsers read our page in both formats: no series twice, no counter below 0, and "
+    "prometheus_client's strict parsers accept /metrics in both formats: no series twice, no counter below 0, and "
     "histograms whose buckets rise to their count",
 )
 @pytest.mark.parametrize("first", range(0, STORIES, 6))

@@ -74,7 +74,7 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.fault(
     "terminal escapes (OSC 52), bidirectional or zero-width marks in a recording's names and labels, given to `replay`",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 def test_replay_prints_names_clean(tmp_path: Path) -> None:
     path = str(recording(tmp_path))
@@ -84,7 +84,7 @@ def test_replay_prints_names_clean(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "terminal escapes (OSC 52), bidirectional or zero-width marks in a recording's names, given to `triage`",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 def test_advise_prints_names_clean(tmp_path: Path) -> None:
     assert not hidden(run("triage", "--advice", "--trace", str(recording(tmp_path)), "--namespace", HOSTILE))
@@ -92,7 +92,7 @@ def test_advise_prints_names_clean(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "terminal escapes (OSC 52), bidirectional or zero-width marks in a manifest, given to `audit`",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 def test_audit_prints_names_clean(tmp_path: Path) -> None:
     container = {"name": HOSTILE, "image": "vllm/vllm-openai", "args": [f"--served-model-name={HOSTILE}"]}
@@ -107,7 +107,7 @@ def test_audit_prints_names_clean(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "terminal escapes (OSC 52), bidirectional or zero-width marks in a settings file, given to `check-config`",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 def test_check_config_prints_keys_and_values_clean(tmp_path: Path) -> None:
     path = tmp_path / f"{HOSTILE}.yaml"
@@ -116,8 +116,8 @@ def test_check_config_prints_keys_and_values_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(
-    "terminal escapes (OSC 52), bidirectional or zero-width marks in what is named on the command line",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "terminal escapes (OSC 52), bidirectional or zero-width marks in names on the command line",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 def test_errors_of_the_command_line_are_printed_clean() -> None:
     assert not hidden(run("triage", f"http://{HOSTILE}:1"))
@@ -126,7 +126,7 @@ def test_errors_of_the_command_line_are_printed_clean() -> None:
 
 @pytest.mark.fault(
     "terminal escapes (OSC 52), bidirectional or zero-width marks in the page of an engine that `triage` reads",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 async def test_triage_prints_names_clean(capsys: pytest.CaptureFixture[str]) -> None:
     async with FaultServer(page(PAGE)) as server:
@@ -154,7 +154,7 @@ def always_status(status: str) -> Any:
 
 @pytest.mark.fault(
     "terminal escapes (OSC 52), bidirectional or zero-width marks in the page of the engine that `plan --url` reads",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 async def test_plan_prints_names_clean() -> None:
     async with FaultServer(page(PAGE)) as server:
@@ -164,8 +164,8 @@ async def test_plan_prints_names_clean() -> None:
 
 
 @pytest.mark.fault(
-    "terminal escapes (OSC 52), bidirectional or zero-width marks in the answer of a server that `record` asks",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "terminal escapes (OSC 52), bidirectional or zero-width marks in the answer of a server that `record` reads",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 async def test_record_prints_what_a_server_says_clean(tmp_path: Path) -> None:
     async with FaultServer(always_status(f"302 {HOSTILE}")) as server:
@@ -179,8 +179,8 @@ async def test_record_prints_what_a_server_says_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(
-    "terminal escapes (OSC 52), bidirectional or zero-width marks in what is logged",
-    "what moves a cursor, turns text around or is drawn as nothing is printed as a question mark",
+    "terminal escapes (OSC 52), bidirectional or zero-width marks in logged texts",
+    "characters that move a cursor, reverse text or are invisible are printed as a question mark",
 )
 def test_log_lines_are_clean_and_stay_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("info", "logfmt")
@@ -195,7 +195,8 @@ def test_log_lines_are_clean_and_stay_one_line(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.fault(
     "terminal escapes (OSC 52), bidirectional or zero-width marks in the names of an engine, a pod and a target",
-    "no byte that is served to `curl` is one: `/metrics` in both formats, `/`, `/targets` and the JSON; names stay two",
+    "no byte served to `curl` is one of these: `/metrics` in both formats, `/`, `/targets` and the JSON; names stay "
+    "two",
 )
 @pytest.mark.parametrize("path", ["/metrics", "/", "/targets", "/api/v1/diagnosis"])
 @pytest.mark.parametrize("accept", ["*/*", "text/html", "application/openmetrics-text;version=1.0.0"])

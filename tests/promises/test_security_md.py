@@ -19,12 +19,12 @@ ADVERSARIES = (
         "A log line",
         "A kubeconfig",
         "An API server's answer to `triage pod/NAME`",
-        "A Prometheus that is looked back at",
+        "A Prometheus that `kvpressure incidents` queries",
     ),
     "A recording, trace or manifest",
     "The GPU child",
-    *("A ConfigMap, settings file or file_sd entry", "Somebody who has taken over the exporter"),
-    "Somebody in the supply chain",
+    *("A ConfigMap, settings file or file_sd entry", "An attacker who controls the exporter"),
+    "An attacker in the supply chain",
 )
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 

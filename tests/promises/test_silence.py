@@ -87,7 +87,7 @@ def test_hours_later_the_five_minutes_before_are_still_there():
     assert page.count('class="band"') >= 1
 
 
-@pytest.mark.fault("a target was never read", "it is counted and shown with the reason, not left out")
+@pytest.mark.fault("a target never answered", "it is counted and shown with the reason, not left out")
 def test_the_headline_counts_every_engine_that_is_to_be_polled():
     never = [
         SourceHealth("engine", f"chat-{i}", False, 0.0, 0.001, None, REFUSED, "refused", {"refused": 3}) for i in (1, 2)
@@ -101,7 +101,7 @@ def test_the_headline_counts_every_engine_that_is_to_be_polled():
     assert "not read yet chat-3" in told
 
 
-@pytest.mark.fault("an engine stops answering", "its series end, and others say since when and what it was like before")
+@pytest.mark.fault("an engine stops answering", "its series end, and others show since when and its last state")
 def test_metrics_say_nothing_of_now_but_since_when_and_what_was(collapsed):
     page = text.render(collapsed, openmetrics=False).decode()
     engine = [line for line in page.splitlines() if 'model_name="tiny"' in line]
@@ -115,7 +115,7 @@ def test_metrics_say_nothing_of_now_but_since_when_and_what_was(collapsed):
     assert 'cause="kv_cache_pressure"' in page
 
 
-@pytest.mark.fault("an engine stops answering", "/api/v1/diagnosis keeps the last verdict and says that it is old")
+@pytest.mark.fault("an engine stops answering", "/api/v1/diagnosis keeps the last verdict and marks it as old")
 def test_the_json_keeps_the_last_verdict_and_says_that_it_is_old(collapsed):
     document = diagnosis_json(collapsed)
     check("diagnosis", document)
@@ -131,7 +131,7 @@ def triaged(snapshot: Snapshot) -> list[Finding]:
     return EngineFacts().findings(SampledTarget(target, snapshot.sources[0], [view]), load_thresholds())
 
 
-@pytest.mark.fault("an engine stops answering during triage", "triage keeps the last verdict and says so")
+@pytest.mark.fault("an engine stops answering during triage", "triage keeps the last verdict and marks it")
 def test_triage_keeps_the_last_verdict(collapsed):
     found = triaged(collapsed)
     assert exit_code(found) == 1
@@ -165,7 +165,7 @@ def advised(view: EngineView):
     )
 
 
-@pytest.mark.fault("an engine is scaled away", "everything of it is forgotten at once")
+@pytest.mark.fault("an engine is scaled down", "all its state is dropped at once")
 def test_a_target_that_is_gone_is_forgotten():
     watched = Watched("long-context-collapse")
     watched.pipeline.forget([TARGET.name])

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvpressure.model.samples import GpuReport
-from kvpressure.sources.gpu.process import GpuSettings, GpuSource
+from kvpressure.sources.gpu.backend import GpuSettings
+from kvpressure.sources.gpu.process import GpuSource
 from tests.stubs.build import libraries
 
 GIB = 2**30

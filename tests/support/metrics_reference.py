@@ -20,17 +20,18 @@ _TITLES = {
 
 _INTRO = """# Metrics
 
-Generated from `exporter/kvpressure/exposition/families.py` by `make docs`; do not edit.
+All series of the exporter with their labels and meanings. Generated from
+`exporter/kvpressure/exposition/families.py` by `make docs`; do not edit.
 
-Base units, ratios 0 to 1. A series whose input is not known is absent, never 0. "The window" is `window_seconds`
-(60 s by default), "the traffic shape window" is `shape_window_seconds` (600 s).
+Units are base units; ratios are 0 to 1. A series whose input is unknown is absent, never 0. "The window" is
+`window_seconds` (60 s by default), "the traffic shape window" is `shape_window_seconds` (600 s).
 """
-_HEAD = "\n| series | type | labels of its own | meaning |\n|---|---|---|---|\n"
+_HEAD = "\n| series | type | additional labels | meaning |\n|---|---|---|---|\n"
 _DETAILS = """
 ## Details
 
-The fixed vocabulary of `kvpressure_bottleneck_info`. The detail is empty where nothing shows which kind of its cause
-holds ([decision 0251](internals/decisions/0251-details.md)).
+The possible values of the label `detail` of `kvpressure_bottleneck_info`. It is empty if the kind of the cause is
+unknown ([decision 0251](internals/decisions/0251-details.md)).
 
 | cause | detail | meaning |
 |---|---|---|
@@ -43,7 +44,7 @@ def metrics_markdown() -> str:
     for scope, title in _TITLES.items():
         parts.append(f"\n## {title}\n")
         if scope.labels:
-            parts.append(f"\nEvery series carries {', '.join(f'`{label}`' for label in scope.labels)}.\n")
+            parts.append(f"\nEvery series has the labels {', '.join(f'`{label}`' for label in scope.labels)}.\n")
         parts.append(_HEAD)
         own = (family for family in FAMILIES if family.scope is scope)
         parts.extend(_row(family.name, family.type, family.labels, family.help) for family in own)

@@ -33,7 +33,6 @@ _CAPS: Final = (
     "concurrency.small_steps",
 )
 _STEPS: Final = (
-    "compute.long_prompt",
     "compute.prefill",
     "compute.decode_bandwidth",
     "compute.decode",
@@ -158,7 +157,11 @@ OVERLAPS: Final = (
         ("host.*", *_LATE),
         "Steps that are slower because they compute more explain the queue, and make the front end look slow.",
     ),
-    Overlap(("compute.long_prompt",), _STEPS[1:], "Nothing but that prompt is computed, and the others wait for it."),
+    Overlap(
+        ("compute.long_prompt",),
+        (*_SHORT[3:], *_PUT_OFF, *_FIT_UNKNOWN, "kv.eviction", "compute.*", *_CAPS, "host.*", *_LATE),
+        "That prompt has all tokens of a step, so what else may keep those that wait out is not tried.",
+    ),
     Overlap(
         ("compute.decode_bandwidth",),
         ("compute.decode", "compute.mixed"),

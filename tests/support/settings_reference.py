@@ -18,13 +18,13 @@ _INTRO: Final = f"""\
 
 <!-- Generated from exporter/kvpressure/config/settings; `make docs` writes it again. -->
 
-kvpressure takes its settings from a file, then from the environment, then from flags; the later ones win. With none
-at all it serves a single machine: an engine at `http://localhost:8000` and every GPU it finds.
+All settings of the exporter. kvpressure reads them from a file, then from the environment, then from flags; later ones
+win. Without any it monitors a single machine: an engine at `http://localhost:8000` and all of its GPUs.
 
 - **File**: `--config` (also written `--{CONFIG_FLAG}`), else `{CONFIG_ENV}`, else `kvpressure.yaml` in the working
   directory, if there is one. A key without a value means its default. Paths in the file are relative to the file.
 - **Environment**: the variable named beside each key; `__` separates sections. Lists are written as YAML:
-  `KVPRESSURE_ENGINES__TARGETS='[{{url: "http://gpu-1:8000"}}]'`. An empty variable is as good as none. Paths are
+  `KVPRESSURE_ENGINES__TARGETS='[{{url: "http://gpu-1:8000"}}]'`. An empty variable counts as unset. Paths are
   relative to the working directory. The variables that Kubernetes makes for a Service named `kvpressure` are ignored.
 - **Flags**: {", ".join(f"`--{flag}`" for flag in ("config", *FLAGS))}.
 
@@ -36,7 +36,7 @@ Secrets are read from files only.
 _FILE_SD: Final = """\
 ## Targets in files (`engines.file_sd`)
 
-The files hold what Prometheus's file_sd reads, as JSON or YAML: a list of groups.
+The files have the format of Prometheus's file_sd, as JSON or YAML: a list of groups.
 
 ```yaml
 - targets: ["10.0.0.5:8000", "10.0.0.6:8000"]
@@ -50,15 +50,15 @@ The files hold what Prometheus's file_sd reads, as JSON or YAML: a list of group
 | `__metrics_path__` | path of the page | `/metrics` |
 | `kvpressure_name` | the `target` label; only in groups with one target | `namespace/pod:port`, else `host:port` |
 | `namespace`, `pod` | where the engine runs | empty |
-| `kvpressure_runtime` | what serves the model | `auto`: as its page shows |
+| `kvpressure_runtime` | runtime that serves the model | `auto`: detected from its metrics |
 | `kvpressure_gpus` | `all`, or uuids or indices separated by commas | none joined |
 | `kvpressure_kv_bytes_per_token` | KV cache bytes of one token | from the page |
-| `kvpressure_kv_events_port` | port of its KV events, which are read then | as `kv_events` of the entry |
+| `kvpressure_kv_events_port` | port of its KV events; enables reading them | as `kv_events` of the entry |
 
-Other labels are left to Prometheus. A file that is broken keeps its last good targets and shows as
-`kvpressure_source_up{source="file_sd"} 0`; a file that goes away takes its targets with it. A change counts once two
-looks in a row have seen it, so that a file half written is not read. Of two targets with the same page or the same
-name the first one is kept, fixed targets before files and files in alphabetical order; the others are counted.
+Other labels are ignored. An invalid file keeps its last valid targets and is reported as
+`kvpressure_source_up{source="file_sd"} 0`; the targets of a deleted file are removed. A change takes effect once two
+checks in a row find it, so that a half-written file is not read. If two targets have the same address or the same
+name, the first one is kept, fixed targets before files and files in alphabetical order; the others are counted.
 """
 
 
@@ -92,7 +92,9 @@ def _row(key: Key) -> str:
     env = "" if key.in_list else f"`{key.env}`"
     bounds = _bounds(key)
     kind = f"{key.type}, {bounds}" if bounds else key.type
-    return f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {key.field.description or ''} |"
+    return (
+        f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {' '.join((key.field.description or '').split())} |"
+    )
 
 
 def _default(key: Key) -> str:

@@ -85,8 +85,8 @@ _ENDS_REQUESTS: Final = "restart"
 _UNPREDICTED_ACTION: Final = {
     "restart": "a restart changes no limit",
     "host_memory": "it keeps the server alive, and changes nothing that it does",
-    "less_work": "the page does not tell how long the steps of another model would take",
-    "queue_limit": "the page does not tell how long the requests were that were refused",
+    "less_work": "the page does not say how long the steps of another model would take",
+    "queue_limit": "the page does not say how long the requests were that were refused",
 }
 _UNPREDICTED_CAUSE: Final = {
     Cause.HOST_BOUND: "the time passes outside the engine's steps, and only these are simulated",

@@ -35,7 +35,7 @@ def _or_budget(case: Case) -> tuple[str, str]:
         f" Or it is {words[STEP]}{about}: where that was set to about as much, raise it instead. Their values are in "
         "how the engine was started."
     )
-    return f" or {words[STEP]}, whichever holds the batch", why
+    return f" or {words[STEP]}, whichever limits the batch", why
 
 
 def beyond_knee(case: Case, running: float, knee_requests: float | None = None) -> str:
@@ -129,7 +129,7 @@ def fewer_sequences(case: Case) -> Action | None:
     span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
     most = f"At most {base} run at once"
     if limit is not None and limit.value > base:
-        most += f", so a limit above that ({number(limit.value)} now) holds nothing back"
+        most += f", so a limit above that ({number(limit.value)} now) limits nothing"
     shrunk = " left by the lower memory target" if case.pool_after != case.capacity else ""
     why = (
         f"{most}. {number(round(case.pool_after))} tokens{shrunk} / {number(round(each))} per typical request within "

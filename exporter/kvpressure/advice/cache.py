@@ -65,7 +65,7 @@ def tier(case: Case, _: Model, step: Step) -> Action:
         current="not visible (none unless set)",
         new=f"{size} GiB for each GPU of a replica",
         why="Preempted requests are loaded again instead of recomputed. How long that takes depends on the "
-        "way between host and GPU, which the page does not tell.",
+        "way between host and GPU, which the page does not say.",
         cost=f"{size} GiB of host memory for each GPU, beside what the server has. With several GPUs the flag takes "
         "their sum. Leave it out where another connector is configured.",
         checks=after_restart(case),
@@ -96,7 +96,7 @@ def caching(case: Case, _: Model, step: Step) -> Action:
         current="off (page)",
         new="on",
         why="A preempted request finds what is left of its KV, and need not recompute it. What "
-        "prompts share comes on top: with caching off the page does not tell how much that is.",
+        "prompts share comes on top: with caching off the page does not say how much that is.",
         cost="Hardly any: hashing of prompts. Answers' first tokens may show who asked the same before.",
         checks=after_restart(case),
         flags=case.own.change(PREFIX_CACHING, ""),

@@ -25,9 +25,9 @@ SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batch
 """Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""
 
 FAMILIES: Final = (
-    engine_family("limit_declared", "1 where the limit is declared, 0 where it is left to a default.", "limit"),
-    engine_family("limit_value", "The limit in force, in its own unit.", "limit"),
-    engine_family("limit_recommended", "The value that memory, model and traffic make safe.", "limit"),
+    engine_family("limit_declared", "1 if the limit is set explicitly, 0 if it is left to its default.", "limit"),
+    engine_family("limit_value", "Value of the limit in force, in its own unit.", "limit"),
+    engine_family("limit_recommended", "Recommended value of the limit, safe for memory, model and traffic.", "limit"),
 )
 
 

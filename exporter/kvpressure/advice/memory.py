@@ -109,7 +109,7 @@ def _full(case: Case) -> str:
 
 def _evidence(case: Case) -> str:
     if case.symptom("device_oom") is False:
-        return "and none was seen in the logs"
+        return "and the logs have none"
     return "though logs were not read here: look for one first (below), because it would turn this advice around"
 
 

@@ -31,7 +31,7 @@ _GATEWAY: Final = Remedy(
     "thresholds are said to be.",
     cost="More requests at once in each engine: each step takes longer.",
 )
-NO_SEAT: Final = "Requests wait for a place, and a new server brings its own."
+NO_SEAT: Final = "Requests wait for a place in the batch; a new replica adds its own."
 NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
 
@@ -104,7 +104,7 @@ def _raise(case: Case, remedy: Remedy) -> Action:
             remedy,
             current=f"{number(case.observed.adapter_slots or 1)} (page)",
             new=remedy.counted.format(count=count),
-            why=f"{remedy.why} {number(case.observed.adapters_seen or 0)} were asked for since the server started.",
+            why=f"{remedy.why} {number(case.observed.adapters_seen or 0)} were requested since the server started.",
         )
     action = remedied(case, remedy, "deferred", f"{remedy.why} More sequences or a larger KV pool change nothing.")
     commands = more_cpu(case.place) if case.diagnosis.detail == "grammar" else action.commands
@@ -175,7 +175,7 @@ def unknown(case: Case) -> tuple[list[Action | None], str]:
     symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
     why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
     why += [f"not judged: {', '.join(symptoms)}"] if symptoms else []
-    missing = "".join(f" Would tell: {one.what} ({one.how})." for one in case.diagnosis.missing)
+    missing = "".join(f" Missing: {one.what} ({one.how})." for one in case.diagnosis.missing)
     return [
         Action(
             key="look_longer",
@@ -229,7 +229,7 @@ def stuck(case: Case) -> tuple[list[Action | None], str]:
     return [
         Action(
             key="save_evidence",
-            title="First save what tells why: it is gone after the restart",
+            title="First save the evidence: it is gone after the restart",
             why=f"{symptom}: the engine hangs. Its stacks say where.",
             cost="A minute. Reading the stacks does not change the process. py-spy comes from PyPI: where that cannot "
             "be reached, use an image that has it.",
@@ -257,7 +257,7 @@ def silent(case: Case) -> Action:
     return Action(
         key="see_whether_it_runs",
         title="See whether the server still runs, and why it does not answer",
-        why="The engine's page cannot be read any more. A crash stands in its log and in its pod's last state; a "
+        why="The engine's page cannot be read any more. A crash is in its log and in its pod's last state; a "
         "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
         cost="A minute.",
         checks=("It answers again once this gives a result:", f"{series('bottleneck_confidence', case.place)} >= 0"),

@@ -20,7 +20,7 @@ NOTHING: Final[Change] = ("", None)
 REFUTED: Final = "the step before is not predicted to help any more"
 LOOK: Final = "look_longer"
 """Key of what comes before any change while nothing is known well enough: it does not stand."""
-UNPREDICTED: Final = "what is known of the traffic now does not tell"
+UNPREDICTED: Final = "the traffic known now allows no prediction"
 _LIMITS: Final = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -53,10 +53,10 @@ class Setup:
         # A limit that becomes known was not changed.
         changed = [a for a, b in zip(before.limits, self.limits, strict=True) if None not in (a, b) and a != b]
         if changed:
-            return "the limits were changed, and the cause holds on"
+            return "the limits were changed, and the cause persists"
         if self.replicas > before.replicas:
-            return f"there are {self.replicas} replicas instead of {before.replicas}, and the cause holds on"
-        return "the server was restarted, and the cause holds on" if self.restarts > before.restarts else ""
+            return f"there are {self.replicas} replicas instead of {before.replicas}, and the cause persists"
+        return "the server was restarted, and the cause persists" if self.restarts > before.restarts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Recommendation:
     """The first step for one engine, from ask to ask.
 
     It is settled once the verdict is `advice_settle_seconds` old, and stays. Another one takes its place when, for as
-    long, the verdict is another, it was done and the cause holds on, or it is no longer predicted to help; a step that
+    long, the verdict is another, it was done and the cause persists, or it is no longer predicted to help; a step that
     was refuted does not come back. What it does is predicted anew each time, for the value that it was settled with.
     While the newest polls do not support the verdict, a step that needs a restart makes way for another look.
     """

@@ -20,7 +20,7 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
 
 NAMED_PEERS: Final = 3
-NO_POOL: Final = "What is asked for needs more pool than there is, and a new server brings its own."
+NO_POOL: Final = "The requests need a larger KV pool than this engine has; a new replica adds its own."
 
 
 def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:

@@ -138,7 +138,7 @@ class Geometry:
 class KvCost:
     """Bytes of KV cache on each GPU of an engine, for one way of running a model.
 
-    `block_tokens` are those of a block as it is made, `asked_block_tokens` as it was requested. A layer of state takes
+    `block_tokens` are those of a block as made, `requested_block_tokens` those requested. A layer of state takes
     `STATE_BLOCKS` blocks of `state_block_bytes` for each request.
     """
 
@@ -146,7 +146,7 @@ class KvCost:
     value_bytes: int
     tensor_parallel: int
     block_tokens: int
-    asked_block_tokens: int
+    requested_block_tokens: int
     state_layers: int = 0
     state_block_bytes: int = 0
 

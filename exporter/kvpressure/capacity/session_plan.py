@@ -27,7 +27,7 @@ MAX_REPLICAS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SessionsAsked:
+class SessionLoad:
     """Sessions at a time; tokens of their context on average; seconds between an answer and the next turn; turns."""
 
     count: int
@@ -61,7 +61,7 @@ class SessionPlan:
     `on_pool` is what a given pool finds, None without one and where it holds no context to its end.
     """
 
-    asked: SessionsAsked
+    load: SessionLoad
     working_set_tokens: int
     working_set_bytes: float | None
     best_hit_ratio: float
@@ -93,10 +93,10 @@ class OnPool:
         return self.hit_ratio >= self.enough_ratio
 
 
-def plan_sessions(asked: SessionsAsked, pool_tokens: int | None, bytes_per_token: float | None) -> SessionPlan:
+def plan_sessions(load: SessionLoad, pool_tokens: int | None, bytes_per_token: float | None) -> SessionPlan:
     """Return the plan, and what serves them beside a pool where one is given."""
-    scale = max(1.0, asked.count / MAX_SIMULATED)
-    demand = asked.demand(max(1, round(asked.count / scale)))
+    scale = max(1.0, load.count / MAX_SIMULATED)
+    demand = load.demand(max(1, round(load.count / scale)))
     whole = scale * working_set_tokens((Server(1.0, STEPS), demand))
 
     def hits(pool: float, *, share: float = 1.0, tier: float = 0.0) -> float:
@@ -111,7 +111,7 @@ def plan_sessions(asked: SessionsAsked, pool_tokens: int | None, bytes_per_token
 
     def beside(pool: int) -> OnPool:
         offload = _least(lambda tier: hits(pool, tier=tier) >= enough, whole / 50, ROOM_FACTOR * whole)
-        fewer = next((n for n in _counts(asked.count) if hits(pool, share=n / asked.count) >= enough), None)
+        fewer = next((n for n in _counts(load.count) if hits(pool, share=n / load.count) >= enough), None)
         return OnPool(
             pool_tokens=pool,
             hit_ratio=hits(pool),
@@ -123,9 +123,9 @@ def plan_sessions(asked: SessionsAsked, pool_tokens: int | None, bytes_per_token
             offload_bytes=None if bytes_per_token is None else offload * bytes_per_token,
         )
 
-    holds_one = pool_tokens is not None and pool_tokens > asked.longest_tokens + asked.answer_tokens
+    holds_one = pool_tokens is not None and pool_tokens > load.longest_tokens + load.answer_tokens
     return SessionPlan(
-        asked=asked,
+        load=load,
         working_set_tokens=round(whole),
         working_set_bytes=None if bytes_per_token is None else whole * bytes_per_token,
         best_hit_ratio=best,

@@ -21,14 +21,14 @@ def smallest_pool(
     geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, batched_tokens: int
 ) -> tuple[BytePool, tuple[Step, ...]]:
     """Return the pool of one engine: that of the pipeline stage which holds the fewest requests."""
-    cost = geometry.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
+    cost = geometry.costing(cost.value_bytes, memory.tensor_parallel, cost.requested_block_tokens)
     if memory.pipeline_parallel == 1:
         return pool_from_memory(geometry, cost, memory, batched_tokens)
     found = []
     for stage in parallel.stages(geometry.layers, memory.pipeline_parallel):
         part = geometry.stage(stage)
         if part.groups:
-            costing = part.costing(cost.value_bytes, memory.tensor_parallel, cost.asked_block_tokens)
+            costing = part.costing(cost.value_bytes, memory.tensor_parallel, cost.requested_block_tokens)
             found.append(pool_from_memory(geometry, costing, memory, batched_tokens, stage))
     return min(found, key=lambda one: one[0].fit(whole_blocks(traffic.request_p95, one[0].block_tokens), 1e6))
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "run": "Run the exporter.",
     "demo": "Watch an incident: a simulated engine, no GPU needed.",
     "triage": "Say what limits running engines, why, and what to do.",
-    "incidents": "Look back: the incidents that a Prometheus has seen.",
+    "incidents": "Report past incidents, by the series in a Prometheus.",
     "whatif": "Predict what other flags would do.",
     "plan": "Compute safe limits for a model or a running engine.",
     "audit": "Check manifests or a cluster for declared limits.",
@@ -123,4 +123,4 @@ def _load_structlog_alone() -> None:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="kvpressure")
 def main() -> None:
-    """Tells why a replica loses throughput to KV cache pressure: the exporter and its tools."""
+    """Report why a replica loses throughput to KV cache pressure: the exporter and its tools."""

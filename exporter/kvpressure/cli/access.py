@@ -20,21 +20,20 @@ from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
-    from kvpressure.net.http import HttpClient
-    from kvpressure.net.schedule import Clock
     from kvpressure.sources.gateway import GatewaySettings
     from kvpressure.tools.incidents.client import Server
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
+_LIKE_A_REFERENCE: Final = re.compile(r"(?!localhost/)[A-Za-z]+/([a-z0-9][-a-z0-9.]*)")
 _RESERVED: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
 REFUSED_SECONDS: Final = 0.5
 """An engine that starts may refuse connections for so long before that is reported."""
 
 access_options = together(
-    click.option("--bearer-token-file", type=EXISTING_FILE, help="File that holds the bearer token to send."),
+    click.option("--bearer-token-file", type=EXISTING_FILE, help="File with the bearer token to send."),
     click.option("--ca-file", type=EXISTING_FILE, help="CA certificates to trust instead of the system's."),
-    click.option("--cert-file", type=EXISTING_FILE, help="Client certificate to show, with --key-file."),
+    click.option("--cert-file", type=EXISTING_FILE, help="Client certificate to present, with --key-file."),
     click.option("--key-file", type=EXISTING_FILE, help="Key of the client certificate."),
     click.option("--insecure", is_flag=True, help="Accept any server certificate."),
 )
@@ -42,7 +41,7 @@ access_options = together(
 
 _reached = (
     click.option("--kubeconfig", type=click.Path(path_type=Path), help="Instead of $KUBECONFIG or ~/.kube/config."),
-    click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec does not tell."),
+    click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec declares none."),
 )
 _CONTEXT: Final = "Context of the kubeconfig; without it the current one."
 pod_options = together(click.option("--context", default=None, help=_CONTEXT), *_reached)
@@ -54,7 +53,7 @@ namespace_option = click.option("-n", "--namespace", default="", help="Kubernete
 
 gateway_options = together(
     click.option("--gateway", "gateways", multiple=True, metavar="URL", help="Metrics of a gateway in front."),
-    click.option("--gateway-token-file", type=EXISTING_FILE, help="File that holds the bearer token for --gateway."),
+    click.option("--gateway-token-file", type=EXISTING_FILE, help="File with the bearer token for --gateway."),
     click.option("--config", type=EXISTING_FILE, help="Settings file whose gateways are read too."),
 )
 """Read by `gateways_of`."""
@@ -71,8 +70,8 @@ KV_EVENTS_OF_PODS: Final = (
 prometheus_options = together(
     access_options,
     click.option("--username", default="", help="User name for basic authentication, with --password-file."),
-    click.option("--password-file", type=EXISTING_FILE, help="File that holds the password."),
-    click.option("--org-id", default="", help="Tenant, sent as X-Scope-OrgID (Mimir, Loki's kin)."),
+    click.option("--password-file", type=EXISTING_FILE, help="File with the password."),
+    click.option("--org-id", default="", help="Tenant, sent as X-Scope-OrgID (Mimir)."),
     click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Another header; may be repeated."),
     click.option(
         "--timeout", default=120.0, show_default=True, type=click.FloatRange(1, 3600), help="Seconds for one answer."
@@ -84,7 +83,7 @@ prometheus_options = together(
 LIMIT_FLAGS = {
     "max_num_seqs": ("--max-num-seqs", click.IntRange(1), "Sequences that run at once, per rank."),
     "max_num_batched_tokens": ("--max-num-batched-tokens", click.IntRange(1), "Tokens of one step."),
-    "gpu_memory_utilization": ("--gpu-memory-utilization", click.FloatRange(0.01, 1.0), "If the page does not say."),
+    "gpu_memory_utilization": ("--gpu-memory-utilization", click.FloatRange(0.01, 1.0), "Share of GPU memory."),
     "max_input_tokens": ("--max-input-tokens", click.IntRange(1), "Longest prompt that the gateway lets through."),
     "max_output_tokens": ("--max-output-tokens", click.IntRange(1), "Largest max_tokens that the gateway allows."),
 }
@@ -113,6 +112,9 @@ def split_engine_url(text: str) -> tuple[str, str]:
 
     Every command reads addresses with this function.
     """
+    if (name := _LIKE_A_REFERENCE.fullmatch(text)) and name[1] != "metrics":
+        kinds = "KIND is pod, deploy, sts, rs, ds, svc, lws or isvc"
+        raise ValueError(f"is neither KIND/NAME nor an address: {kinds}, an address has a port, got {text!r}")
     return split_url(text if "://" in text else f"http://localhost{text}" if text[:1] == ":" else f"http://{text}")
 
 
@@ -178,14 +180,6 @@ class Access:
         return TlsSettings(
             ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file, insecure_skip_verify=skip
         )
-
-    def client(self, clock: Clock) -> HttpClient:
-        """Return a client for reading pages without the exporter's sources."""
-        from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - as above
-        from kvpressure.net.http import HttpClient  # noqa: PLC0415
-
-        authorization = Authorization(self.bearer_token_file, None, setting="--bearer-token-file")
-        return HttpClient(clock, tls=self.tls(), authorization=authorization)
 
 
 def access_of(options: Mapping[str, Any]) -> Access:

@@ -30,10 +30,11 @@ from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.record import SourceError
 from kvpressure.printable import clean
-from kvpressure.tools.audit import Knowledge, Manifests, Problem, as_json, as_sarif, audit, read
+from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read
 from kvpressure.tools.audit.checks import CHECKS
+from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import MAX_CHARS
-from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place, Report, Reviewed
+from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place
 
 _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
 _MAX_FILES: Final = 10_000
@@ -130,7 +131,10 @@ def _print(result: Report, options: dict[str, Any]) -> None:
     for problem in result.problems:
         say(problem, err=True)
     if not result.engines:
-        say("no engine found in what could be read", err=True)
+        where = "the cluster" if options["cluster"] else "these files"
+        say(
+            f"no engine found: nothing in {where} that could be read starts one; docs/audit.md lists what can", err=True
+        )
 
 
 def _from_path(path: str, bar: Bar) -> Manifests:
@@ -247,7 +251,7 @@ class _Lines:
             yield Segment.line()
 
 
-def _table(engine: Reviewed, width: int) -> Iterator[Line]:
+def _table(engine: Engine, width: int) -> Iterator[Line]:
     numbers = [_line_number(finding, engine) for finding in engine.findings]
     status = max(len(word) for word in ("status", *map(_shown, engine.findings)))
     check = max(len(word) for word in ("check", *(finding.check for finding in engine.findings)))
@@ -264,7 +268,7 @@ def _table(engine: Reviewed, width: int) -> Iterator[Line]:
             yield (" " * begin, ""), *more
 
 
-def _line_number(finding: Finding, engine: Reviewed) -> str:
+def _line_number(finding: Finding, engine: Engine) -> str:
     """Return the line number, with a star where it is of another file than the engine's."""
     if finding.place.line is None:
         return ""
@@ -272,7 +276,7 @@ def _line_number(finding: Finding, engine: Reviewed) -> str:
     return f"{finding.place.line}{elsewhere}"
 
 
-def _fixes(engine: Reviewed, width: int) -> Iterator[Line]:
+def _fixes(engine: Engine, width: int) -> Iterator[Line]:
     fixed = [finding for finding in engine.findings if finding.status == "fail" and finding.fix]
     fixed.sort(key=lambda finding: finding.level == "note")
     title = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,45 +15,21 @@ from kvpressure.tools.audit.model import Place
 
 NAME: Final = "cluster"
 
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A kind to list: path of its API, plural and kind; an API that is not installed is left out."""
-
-    api: str
-    plural: str
-    kind: str
-    namespaced: bool = True
-
-    @property
-    def resource(self) -> str:
-        """Its name in RBAC and kubectl, as `podmonitors.monitoring.coreos.com`."""
-        _, _, group_version = self.api.partition("/apis/")
-        return ".".join(filter(None, (self.plural, group_version.partition("/")[0])))
-
-
 LISTED: Final = (
-    Listed("/api/v1", "pods", "Pod"),
-    Listed("/api/v1", "configmaps", "ConfigMap"),
-    Listed("/api/v1", "services", "Service"),
-    Listed("/apis/apps/v1", "deployments", "Deployment"),
-    Listed("/apis/apps/v1", "statefulsets", "StatefulSet"),
-    Listed("/apis/apps/v1", "daemonsets", "DaemonSet"),
-    Listed("/apis/apps/v1", "replicasets", "ReplicaSet"),
-    Listed("/apis/batch/v1", "jobs", "Job"),
-    Listed("/apis/batch/v1", "cronjobs", "CronJob"),
-    Listed("/apis/autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
-    Listed("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject"),
-    Listed("/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet"),
-    Listed("/apis/ray.io/v1", "rayservices", "RayService"),
-    Listed("/apis/serving.kserve.io/v1beta1", "inferenceservices", "InferenceService"),
-    Listed("/apis/serving.kserve.io/v1alpha1", "llminferenceservices", "LLMInferenceService"),
-    Listed("/apis/serving.kserve.io/v1alpha1", "servingruntimes", "ServingRuntime"),
-    Listed("/apis/monitoring.coreos.com/v1", "podmonitors", "PodMonitor"),
-    Listed("/apis/monitoring.coreos.com/v1", "servicemonitors", "ServiceMonitor"),
-    Listed("/apis/monitoring.coreos.com/v1", "prometheusrules", "PrometheusRule"),
-    Listed("/apis/serving.kserve.io/v1alpha1", "clusterservingruntimes", "ClusterServingRuntime", namespaced=False),
+    ("/api/v1", "Pod", "ConfigMap", "Service"),
+    ("/apis/apps/v1", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"),
+    ("/apis/batch/v1", "Job", "CronJob"),
+    ("/apis/autoscaling/v2", "HorizontalPodAutoscaler"),
+    ("/apis/keda.sh/v1alpha1", "ScaledObject"),
+    ("/apis/leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    ("/apis/ray.io/v1", "RayService"),
+    ("/apis/serving.kserve.io/v1beta1", "InferenceService"),
+    ("/apis/serving.kserve.io/v1alpha1", "LLMInferenceService", "ServingRuntime"),
+    ("/apis/monitoring.coreos.com/v1", "PodMonitor", "ServiceMonitor", "PrometheusRule"),
+    ("/apis/serving.kserve.io/v1alpha1", "ClusterServingRuntime"),
 )
+"""The path of an API, and the kinds of it to list; an API that is not installed is left out."""
+_CLUSTER_WIDE: Final = "ClusterServingRuntime"
 
 EVERYWHERE: Final = "*"
 _CHUNK: Final = 500
@@ -83,24 +58,30 @@ async def _read(config: Config, namespaces: Sequence[str]) -> Manifests:
     found: list[dict[str, Any]] = []
     problems: list[Problem] = []
     async with KubeClient(config) as client:
-        for kind in LISTED:
-            for namespace in namespaces if kind.namespaced else (EVERYWHERE,):
+        for api, kind in ((api, kind) for api, *kinds in LISTED for kind in kinds):
+            for namespace in (EVERYWHERE,) if kind == _CLUSTER_WIDE else namespaces:
                 try:
-                    found += await _list(client, kind, namespace)
+                    found += await _list(client, api, kind, namespace)
                 except KubeError as error:
                     if not error.status:
                         raise
                     if error.status != _NOT_INSTALLED:
-                        problems.append(_refused(error, kind.resource, namespace))
+                        problems.append(_refused(error, _resource(api, kind), namespace))
     return from_objects(found, NAME, problems)
 
 
-async def _list(client: KubeClient, kind: Listed, namespace: str) -> list[dict[str, Any]]:
+async def _list(client: KubeClient, api: str, kind: str, namespace: str) -> list[dict[str, Any]]:
     """Return the items of a list, which come without their kind, with it."""
     within = "" if namespace == EVERYWHERE else f"/namespaces/{namespace}"
-    action = Action("list", kind.resource, "" if namespace == EVERYWHERE else namespace)
-    items = await client.items(f"{kind.api}{within}/{kind.plural}", action, limit=_CHUNK)
-    return [{**item, "kind": kind.kind} for item in items]
+    action = Action("list", _resource(api, kind), "" if namespace == EVERYWHERE else namespace)
+    items = await client.items(f"{api}{within}/{kind.lower()}s", action, limit=_CHUNK)
+    return [{**item, "kind": kind} for item in items]
+
+
+def _resource(api: str, kind: str) -> str:
+    """Return a kind's name in RBAC and kubectl, as `podmonitors.monitoring.coreos.com`."""
+    group = api.partition("/apis/")[2].partition("/")[0]
+    return f"{kind.lower()}s{'.' if group else ''}{group}"
 
 
 def _refused(error: KubeError, name: str, namespace: str) -> Problem:

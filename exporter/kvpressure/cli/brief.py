@@ -38,7 +38,7 @@ def brief_report(findings: Sequence[Finding], now: float) -> Group:
 
 
 def facts_of(finding: Finding) -> Iterator[str]:
-    """Yield the evidence, strongest first: the verdict's grounds, measured values, symptoms that hold."""
+    """Yield the evidence, strongest first: the verdict's grounds, measured values, other symptoms that hold."""
     view, diagnosis = finding.view, finding.diagnosis
     if view is None or diagnosis is None:
         return
@@ -50,7 +50,7 @@ def facts_of(finding: Finding) -> Iterator[str]:
     if lost is not None and lost >= 1 and diagnosis.cause not in (Cause.HEALTHY, Cause.IDLE):
         yield f"Tokens lost while this was watched: {lost:,.0f}."
     for evidence in diagnosis.symptoms.values():
-        if evidence.state:
+        if evidence.state and evidence.text.casefold() not in diagnosis.grounds.casefold():
             yield clean(f"{evidence.symptom}: {evidence.text}")
 
 

@@ -19,7 +19,6 @@ from kvpressure.cli.say import CliError
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
-from kvpressure.simulation.config_changes import GPU, ConfigChange
 from kvpressure.simulation.consequences import Span
 from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffic, alternatives
 from kvpressure.simulation.models import modelled
@@ -64,7 +63,7 @@ def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) 
     return OnCard(card, known, parallel, found, pool)
 
 
-def onto(now: OnCard, other: OnCard) -> ConfigChange:
+def onto(now: OnCard, other: OnCard) -> to.ConfigChange:
     """Return the change to another card: its step times, and the pool scaled by its memory."""
 
     def applied(state: to.State) -> to.State:
@@ -76,7 +75,7 @@ def onto(now: OnCard, other: OnCard) -> ConfigChange:
             pool *= other.pool_tokens / now.pool_tokens
         return replace(server, steps=steps, pool_tokens=pool), demand
 
-    return ConfigChange(GPU, 0.0, applied, name=other.gpu)
+    return to.ConfigChange(to.GPU, 0.0, applied, name=other.gpu)
 
 
 @dataclass(frozen=True, slots=True)

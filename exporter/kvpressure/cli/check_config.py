@@ -44,7 +44,6 @@ def command(file: str | None, **flags: str | None) -> None:
         refuse(ConfigError(problems))
     source = settings.config_file or "no file"
     fixed, listed = len(settings.engines.targets), len(settings.engines.file_sd)
-    engines = (
-        "an engine on localhost:8000" if settings.single_machine else f"{fixed} fixed targets, {listed} file_sd entries"
-    )
+    targets = f"targets: {fixed} in the settings, {listed} file_sd entries"
+    engines = "an engine on localhost:8000" if settings.single_machine else targets
     say(f"settings are good ({source}): {engines}; thresholds {loaded.thresholds.hash}")

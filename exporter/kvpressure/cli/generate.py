@@ -25,31 +25,33 @@ from kvpressure.tools.bundle.options import (
 from kvpressure.tools.bundle.rules import seconds
 
 _PATH = click.Path(path_type=Path)
-_MATCHERS = "Label matchers that find the exporters' series, or with vllm-only the engines'."
+_MATCHERS = "Label matchers that select the exporters' series, or with vllm-only the engines'."
 _RUNBOOKS = (
-    "Address that the runbooks lie under, such as your wiki's; without it alerts carry no such link. "
+    "Base URL of the runbooks, such as your wiki's; without it alerts have no such link. "
     f"Where people reach exporters by address: '{EXPORTER_RUNBOOKS}'."
 )
 
 
 @click.command()
-@click.option("--out", required=True, type=_PATH, help="Folder to write; replaced when it holds only a bundle.")
-@click.option("--thresholds", "overrides", type=_PATH, help="The exporter's thresholds_file: name: value.")
+@click.option("--out", required=True, type=_PATH, help="Folder to write; replaced when it contains only a bundle.")
+@click.option(
+    "--thresholds", "overrides", type=_PATH, help="Overrides of thresholds, as in the exporter's thresholds_file."
+)
 @click.option(
     "--flavour",
     type=click.Choice(list(FLAVOURS)),
     default=EXPORTER.name,
     show_default=True,
-    help="Whose series are read: this exporter's, or vLLM's own alone, with no exporter anywhere; docs/vllm-only.md.",
+    help="Whose series the rules query: the exporter's, or only vLLM's own, without an exporter; docs/vllm-only.md.",
 )
 @click.option("--selector", show_default=f"{SELECTOR}, with vllm-only none", help=_MATCHERS)
 @click.option("--runbook-url", default="", help=_RUNBOOKS)
-@click.option("--dashboard-url", default="", help="Grafana's address; without it alerts carry no such link.")
+@click.option("--dashboard-url", default="", help="Grafana's URL; without it alerts have no such link.")
 @click.option(
     "--scrape-interval",
     default=f"{SCRAPE_SECONDS}s",
     show_default=True,
-    help="Time between Prometheus' scrapes, 1s to 1m; every window holds four.",
+    help="Prometheus' scrape interval, 1s to 1m; every window covers four.",
 )
 @click.option("--all-alerts", is_flag=True, help="Also the alerts that neither page nor need a ticket; docs/alerts.md.")
 @click.option(
@@ -57,7 +59,7 @@ _RUNBOOKS = (
     type=click.Choice([profile.value for profile in Profile]),
     default=Profile.FULL.value,
     show_default=True,
-    help="The exporters' exposition.profile: rules that read series which they do not export are left out.",
+    help="The exporters' exposition.profile: rules on series that it does not export are left out.",
 )
 @click.option("--page-url", default=PAGE_URL, show_default=True, help="Webhook of Alertmanager for critical alerts.")
 @click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
@@ -75,8 +77,10 @@ def command(
 ) -> None:
     """Write Prometheus rules, PrometheusRule objects, Grafana dashboards, an Alertmanager example and runbooks.
 
-    Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is refused.
+    Prints every problem and ends with exit code 2, with nothing written, when an option or a threshold is invalid.
     """
+    if wrong := next((label for label in labels if "=" not in label), None):
+        raise click.BadParameter(f"{wrong!r} is not KEY=VALUE", param_hint="--label")
     pairs = dict(label.partition("=")[::2] for label in labels)
     whose, matchers = selector_of(given.pop("flavour"), given.pop("selector"))
     try:

@@ -6,8 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -30,6 +31,8 @@ from kvpressure.tools.incidents.paging import Span
 from kvpressure.tools.incidents.question import Question, moment_of, seconds_of
 from kvpressure.tools.incidents.words import lines, summary
 
+T = TypeVar("T")
+
 FOUND = 1
 _OUT = click.Path(dir_okay=False, path_type=Path)
 _THRESHOLDS = "YAML of thresholds to judge by, as the exporter's thresholds_file."
@@ -41,23 +44,23 @@ MAX_WORKERS = 4
 @click.option("--since", default="30d", show_default=True, help="How far back, such as 12h, or a date (UTC).")
 @click.option("--until", default="now", show_default=True, help="Up to when: 2h is two hours ago; or a date (UTC).")
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="The label cluster; may be repeated.")
-@click.option("--selector", default="", metavar="MATCHERS", help='Which engines, such as namespace="prod".')
+@click.option("--selector", default="", metavar="MATCHERS", help='Label matchers of engines, such as namespace="prod".')
 @click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
 @click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to report.")
 @click.option("--thresholds", type=EXISTING_FILE, help=_THRESHOLDS)
-@click.option("--backtest", type=EXISTING_FILE, help="YAML of other thresholds: say how the incidents would differ.")
-@click.option("--gpus-per-engine", type=click.IntRange(1), help="For GPU-seconds: no series of an engine says it.")
-@click.option("--price-per-hour", type=click.FloatRange(0), help="Of one GPU: what computing prompts again has cost.")
-@click.option("--currency", default="USD", show_default=True, help="What the price is in.")
+@click.option("--backtest", type=EXISTING_FILE, help="YAML of other thresholds: report how the incidents would differ.")
+@click.option("--gpus-per-engine", type=click.IntRange(1), help="GPUs of one engine, for costs in GPU-seconds.")
+@click.option("--price-per-hour", type=click.FloatRange(0), help="Price of one GPU, to give costs in money.")
+@click.option("--currency", default="USD", show_default=True, help="Currency of the price.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
 @click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
-@click.option("--resume", type=_OUT, help="File that remembers what is done: run the same again to go on.")
+@click.option("--resume", type=_OUT, help="File of finished work; the same command continues where it stopped.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes that read; one for each CPU, at most 4.")
 @click.option(
     "--schema",
     type=click.Choice(sorted(SCHEMAS)),
-    help="Print the JSON Schema of --json, or of the exporter's API, and end.",
+    help="Print the JSON Schema of --json, or of the exporter's API, and exit.",
 )
 @prometheus_options
 def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
@@ -114,15 +117,19 @@ def _question(
 ) -> Question:
     """Return the question; a resumed one has the time range of the first run."""
     now = time.time()
-    try:
-        # Prometheus has no data of the future, nor of before the epoch.
-        since, until = (min(now, max(0.0, moment_of(options[name], now))) for name in ("since", "until"))
-        span = Span(since, until)
-        step = None if options["step"] is None else seconds_of(options["step"])
-        shortest = seconds_of(options["at_least"])
-        selection = Selection.of(options["selector"]).within(options["clusters"])
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+
+    def read(name: str, reader: Callable[[str], T]) -> T:
+        try:
+            return reader(options[name])
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint=f"--{name.replace('_', '-')}") from None
+
+    # Prometheus has no data of the future, nor of before the epoch.
+    since, until = (min(now, max(0.0, read(name, partial(moment_of, now=now)))) for name in ("since", "until"))
+    span = Span(since, until)
+    step = None if options["step"] is None else read("step", seconds_of)
+    shortest = read("at_least", seconds_of)
+    selection = read("selector", lambda text: Selection.of(text).within(options["clusters"]))
     if resumed is not None:
         span = Span(float(resumed["since"]), float(resumed["until"]))
     if span.end <= span.start:

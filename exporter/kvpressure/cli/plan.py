@@ -55,11 +55,11 @@ _TOKENS = click.FloatRange(1, 10_000_000)
 _COUNT = click.IntRange(1, 10_000_000)
 _RANKS: dict[str, Any] = {"default": 1, "show_default": True, "type": click.IntRange(1, 1024)}
 _DURATION = "With --url: take lengths from the requests that finish in so many seconds."
-_GPU_MEMORY = "Memory of each GPU, as 80GiB; once, or once per GPU."
-_GPU = f"Instead of --gpu-memory, what its driver leaves: {', '.join(GPUS)}."
+_GPU_MEMORY = "Memory of each GPU, such as 80GiB; once, or once per GPU."
+_GPU = f"A GPU by name, instead of --gpu-memory: {', '.join(GPUS)}."
 _MEMORY_SHARE = "Share of the memory it takes. [default: 0.9]"
 _RESERVE = "Activations and the rest per GPU, instead of an estimate."
-_KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or as 20GiB."
+_KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or such as 20GiB."
 
 
 @click.command(
@@ -99,7 +99,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log; bytes, or a
 @click.option("--max-num-batched-tokens", type=_COUNT, help="Keep this value instead of a computed one.")
 @click.option("--prompt-p95", type=_TOKENS, help="Prompt length in tokens.")
 @click.option("--prompt-p50", type=_TOKENS)
-@click.option("--output-p95", type=_TOKENS, help="Output length in tokens, or the max_tokens that clients ask for.")
+@click.option("--output-p95", type=_TOKENS, help="Output length in tokens, or the max_tokens that clients request.")
 @click.option("--output-p50", type=_TOKENS)
 @click.option("--concurrency", type=click.FloatRange(1), help="Peak number of requests in flight.")
 @click.option("--burstiness", type=click.FloatRange(1), help="Peak arrivals over mean arrivals.")

@@ -8,21 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yarl import URL
-
 from kvpressure.capacity.capacity_plan import Running
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.metrics_at import metrics_at
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.net.http import Answer
-from kvpressure.net.schedule import SystemClock
 from kvpressure.runtimes.registry import named
 from kvpressure.signals.traffic import token_quantile
-
-DEADLINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +63,12 @@ def read_engine(address: str, options: Mapping[str, Any], seconds: float = 0.0) 
 
 
 async def _fetch(address: str, options: Mapping[str, Any], seconds: float) -> tuple[str, list[Answer]]:
-    clock = SystemClock()
-    async with metrics_at(address, options) as (url, access):
-        client = access.client(clock)
-        try:
-            answers = [await client.get(URL(url), DEADLINE_SECONDS)]
-            if seconds:
-                await clock.sleep_until(clock.monotonic() + seconds)
-                answers.append(await client.get(URL(url), DEADLINE_SECONDS))
-            return address if is_reference(address) else url, answers
-        finally:
-            await client.aclose()
+    async with page_at(address, options) as (url, read):
+        answers = [await read()]
+        if seconds:
+            await asyncio.sleep(seconds)
+            answers.append(await read())
+        return address if is_reference(address) else url, answers
 
 
 def engine_on(page: EnginePage, where: str, earlier: EnginePage | None = None) -> LiveEngine:

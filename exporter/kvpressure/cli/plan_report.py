@@ -13,7 +13,7 @@ import click
 from kvpressure.capacity.arithmetic import Step, number, size
 from kvpressure.capacity.capacity_plan import MemoryTarget, Plan
 from kvpressure.capacity.parallel import Parallel
-from kvpressure.capacity.session_plan import TURNS, OnPool, SessionPlan, SessionsAsked, plan_sessions
+from kvpressure.capacity.session_plan import TURNS, OnPool, SessionLoad, SessionPlan, plan_sessions
 from kvpressure.cli.options import together
 from kvpressure.cli.say import say, say_json
 from kvpressure.runtimes.runtime import Planning, Runtime
@@ -136,7 +136,7 @@ session_options: Final = together(
 )
 
 
-def sessions_of(options: Mapping[str, Any]) -> SessionsAsked | None:
+def sessions_of(options: Mapping[str, Any]) -> SessionLoad | None:
     """Return the sessions described, None without any. Raises click.UsageError where a part is missing."""
     given = {name: options[name] for name in ("sessions", "context", "think")}
     if all(value is None for value in given.values()):
@@ -145,10 +145,10 @@ def sessions_of(options: Mapping[str, Any]) -> SessionsAsked | None:
     if lacking:
         raise click.UsageError(f"sessions are described by --sessions, --context and --think; missing: {lacking[0]}")
     answer = options["output_p95"] or ANSWER_TOKENS
-    return SessionsAsked(given["sessions"], given["context"], given["think"], answer, options["turns"])
+    return SessionLoad(given["sessions"], given["context"], given["think"], answer, options["turns"])
 
 
-def with_lengths(options: Mapping[str, Any], sessions: SessionsAsked) -> dict[str, Any]:
+def with_lengths(options: Mapping[str, Any], sessions: SessionLoad) -> dict[str, Any]:
     """Return the options with the longest context and the answer as lengths, where none are given or measured."""
     if options["url"] is not None:
         return dict(options)
@@ -156,7 +156,7 @@ def with_lengths(options: Mapping[str, Any], sessions: SessionsAsked) -> dict[st
     return {**options, **{name: options[name] or value for name, value in lengths.items()}}
 
 
-def planned(sessions: SessionsAsked, plan: Plan | None) -> SessionPlan:
+def planned(sessions: SessionLoad, plan: Plan | None) -> SessionPlan:
     """Return the plan for the sessions on the pool of a plan, or on none."""
     if plan is None:
         return plan_sessions(sessions, None, None)
@@ -169,7 +169,7 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
 
     With tensor-parallel size `gpus` the pool is large enough.
     """
-    sessions, found = plan.asked, plan.on_pool
+    sessions, found = plan.load, plan.on_pool
     bytes_ = "" if plan.working_set_bytes is None else f", {size(plan.working_set_bytes)} on each GPU"
     best = f"{plan.best_hit_ratio:.0%} of their prompts' tokens"
     grown = _rounded(sessions.longest_tokens)
@@ -195,7 +195,7 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
     yield "  shortest; `kvpressure whatif` starts from a running engine instead."
 
 
-def sessions_alone(sessions: SessionsAsked, *, as_json: bool) -> NoReturn:
+def sessions_alone(sessions: SessionLoad, *, as_json: bool) -> NoReturn:
     """Print what serves sessions on any engine, and exit."""
     plan = planned(sessions, None)
     if as_json:

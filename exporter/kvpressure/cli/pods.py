@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -24,7 +23,7 @@ from kvpressure.kubernetes.client import KubeClient
 from kvpressure.kubernetes.forwarded_pod import ForwardedPod, find_pods
 from kvpressure.kubernetes.kubeconfig import load_config
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
-from kvpressure.kubernetes.objects.references import Found, Reference, is_reference, parse_reference
+from kvpressure.kubernetes.objects.references import Found, is_reference, parse_reference
 from kvpressure.model.environment import Environment
 from kvpressure.model.view import EngineView
 
@@ -32,41 +31,23 @@ MAX_PODS = 16
 """Pods that are diagnosed at once, each through a port-forward of the API server."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodSelection:
-    """The pods named on the command line, and how to reach their cluster."""
-
-    references: tuple[Reference, ...]
-    selector: str = ""
-    namespace: str = ""
-    kubeconfig: Path | None = None
-    context: str = ""
-    container: str = ""
-    port: int | None = None
-
-
-def pod_selection(words: Sequence[str], options: Mapping[str, Any]) -> PodSelection:
-    """Return the pods to find in a cluster. Raises click.UsageError and KubeError."""
+@contextlib.asynccontextmanager
+async def opened(
+    words: Sequence[str], options: Mapping[str, Any]
+) -> AsyncIterator[tuple[KubeClient, list[ForwardedPod]]]:
+    """Find the pods that `words` and options name, and forward their engines' ports. Raises KubeError, UsageError."""
     if rest := ", ".join(word for word in words if not is_reference(word)):
         raise click.UsageError(
             f"{rest}: not a pod; pods are named KIND/NAME, and URLs are triaged in a run of their own"
         )
     if options.get("gpus"):
         raise click.UsageError("--gpus reads this machine's GPUs; those of pods are on other machines")
-    named = ("selector", "namespace", "context", "container")
-    given: dict[str, Any] = {name: options.get(name) or "" for name in named}
     references = tuple(map(parse_reference, words))
-    return PodSelection(references, kubeconfig=options["kubeconfig"], port=options["port"], **given)
-
-
-@contextlib.asynccontextmanager
-async def opened(selection: PodSelection) -> AsyncIterator[tuple[KubeClient, list[ForwardedPod]]]:
-    """Find the pods and forward their engines' ports. Raises KubeError."""
-    config = load_config(selection.kubeconfig, selection.context)
+    config = load_config(options["kubeconfig"], options.get("context") or "")
     async with KubeClient(config) as client, contextlib.AsyncExitStack() as stack:
-        namespace = selection.namespace or config.namespace
-        found = await find_pods(client, namespace, selection.references, selection.selector)
-        pods = engines_in(found, selection)
+        namespace = options.get("namespace") or config.namespace
+        found = await find_pods(client, namespace, references, options.get("selector") or "")
+        pods = engines_in(found, options.get("container") or "", options["port"])
         await asyncio.gather(*(pod.open(client, stack) for pod in pods))
         yield client, pods
 
@@ -74,7 +55,7 @@ async def opened(selection: PodSelection) -> AsyncIterator[tuple[KubeClient, lis
 @contextlib.asynccontextmanager
 async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Access]]:
     """Yield the URL of the metrics of the one pod that is named, and how to reach it. Raises KubeError, UsageError."""
-    async with opened(pod_selection([named], options)) as (_, pods):
+    async with opened([named], options) as (_, pods):
         if len(pods) > 1:
             names = ", ".join(f"pod/{pod.engine.state.id.pod}" for pod in pods)
             raise click.UsageError(f"{named} has {len(pods)} pods; name one of them: {names}")
@@ -85,13 +66,13 @@ async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tup
         yield f"{target.url}{target.path}", replace(access_of(options), insecure=insecure)
 
 
-def engines_in(found: Sequence[Found], selection: PodSelection) -> list[ForwardedPod]:
+def engines_in(found: Sequence[Found], container: str = "", port: int | None = None) -> list[ForwardedPod]:
     """Return the pods whose engine is known; print those left out. Raises KubeError when none is known."""
     pods: list[ForwardedPod] = []
     problems: list[KubeError] = []
     for pod in found[:MAX_PODS]:
         try:
-            engine = engine_pod(pod, time.time(), selection.container, selection.port)
+            engine = engine_pod(pod, time.time(), container, port)
             pods.append(ForwardedPod(pod, engine))
         except KubeError as error:
             problems.append(error)
@@ -155,7 +136,7 @@ async def views_of_pods(
 
     Raises KubeError, also where no pod has an engine that could be read, and click.UsageError.
     """
-    async with opened(pod_selection([options["url"]], options)) as (client, pods):
+    async with opened([options["url"]], options) as (client, pods):
         sampler = Sampler(targets_of_pods(pods, access_of(options)), thresholds, settings=settings)
         if not sampler.targets:
             raise KubeError(next(pod.problem for pod in pods))

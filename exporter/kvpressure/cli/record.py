@@ -12,55 +12,41 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from yarl import URL
 
 from kvpressure import logs
-from kvpressure.cli.access import Access, access_options, namespace_option, pod_options
-from kvpressure.cli.metrics_at import metrics_at
+from kvpressure.cli.access import access_options, namespace_option, pod_options
+from kvpressure.cli.page_at import Read, page_at
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
 from kvpressure.engines.recordings import SUFFIXES, TraceWriter
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.net.schedule import SystemClock
+from kvpressure.sources.gpu.backend import GpuSettings
 from kvpressure.sources.gpu.process import SOURCE as GPUS
-from kvpressure.sources.gpu.process import GpuSettings
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
 
-DEADLINE_SECONDS = 10.0
-"""How long a page may take, at any interval: engines in trouble answer slowly."""
 
-_Newest = dict[str, GpuSample]
-"""The newest sample of every GPU by uuid."""
-
-
-class Recorder:
-    """Polls one full page per interval, and writes it."""
-
-    def __init__(self, url: str, interval_seconds: float, clock: Clock, access: Access | None = None) -> None:
-        self._url = URL(url)
-        self._interval_seconds = interval_seconds
-        self._clock = clock
-        self._client = (access or Access()).client(clock)
-
-    async def run(self, writer: TraceWriter, seconds: float, label: str | None, gpus: _Newest | None) -> None:
-        """Record for `seconds`. Errors are printed on standard error."""
-        due = self._clock.monotonic()
-        end = due + seconds
+async def record_pages(
+    read: Read, writer: TraceWriter, options: Mapping[str, Any], gpus: dict[str, GpuSample] | None = None
+) -> None:
+    """Write one full page per interval, with `gpus` by uuid as they are then. A repeated error is printed once."""
+    clock, interval = SystemClock(), options["interval"]
+    due, printed = clock.monotonic(), ""
+    end = due + options["duration"]
+    while due < end:
         try:
-            while due < end:
-                try:
-                    answer = await self._client.get(self._url, DEADLINE_SECONDS)
-                    writer.write(answer.t, answer.body, label, None if gpus is None else tuple(gpus.values()))
-                except SourceError as error:
-                    say(error, err=True)
-                # Ticks that pass during a slow response are skipped.
-                passed = (self._clock.monotonic() - due) // self._interval_seconds
-                due += self._interval_seconds * (1 + max(0.0, passed))
-                await self._clock.sleep_until(due)
-        finally:
-            await self._client.aclose()
+            answer = await read()
+            writer.write(answer.t, answer.body, options["label"], None if gpus is None else tuple(gpus.values()))
+            printed = ""
+        except SourceError as error:
+            if printed != error.sentence:
+                say(error, err=True)
+            printed = error.sentence
+        # Ticks that pass during a slow response are skipped.
+        due += interval * (1 + max(0.0, (clock.monotonic() - due) // interval))
+        await clock.sleep_until(due)
 
 
 @click.command()
@@ -76,34 +62,25 @@ class Recorder:
 @namespace_option
 @pod_options
 @access_options
-def command(
-    url: str | None,
-    output: Path,
-    duration: float,
-    interval: float,
-    label: str | None,
-    gpus: bool,
-    force: bool,
-    **options: Any,
-) -> None:
+def command(url: str | None, output: Path, **options: Any) -> None:
     """Record the metrics of the engine at ADDRESS (host:port, :port, or http://host:port) or in a pod, for `replay`.
 
     The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without ADDRESS, `--gpus` writes one JSON file
     of what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
     """
-    if not force and output.exists() and output.stat().st_size > 0:  # it may be of an incident
+    if not options["force"] and output.exists() and output.stat().st_size > 0:  # it may be of an incident
         raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")
     if url is None:
-        if not gpus:
+        if not options["gpus"]:
             raise click.UsageError("give the address of an engine, or --gpus")
-        _dump_gpus(output, duration, interval)
+        _dump_gpus(output, options["duration"], options["interval"])
     elif not output.name.endswith(SUFFIXES):
         raise click.UsageError(f"{output}: the name must end in {', '.join(SUFFIXES)}")
     else:
         logs.configure("error", "logfmt")
         writer = TraceWriter(output)
         try:
-            asyncio.run(_record(url, options, interval, writer, duration, label, gpus))
+            asyncio.run(_record(url, writer, options))
         except ValueError as error:
             raise click.UsageError(f"ADDRESS {error}") from None
         except SourceError as error:
@@ -121,29 +98,20 @@ def _end_unwritten(output: Path, error: OSError) -> NoReturn:
     fail(f"record: {output} cannot be written: {error.strerror or error}")
 
 
-async def _record(
-    address: str,
-    options: Mapping[str, Any],
-    interval: float,
-    writer: TraceWriter,
-    duration: float,
-    label: str | None,
-    gpus: bool,
-) -> None:
+async def _record(address: str, writer: TraceWriter, options: Mapping[str, Any]) -> None:
     if (task := asyncio.current_task()) is not None:  # an xz file without an end cannot be read
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    newest = _Newest()
+    newest: dict[str, GpuSample] = {}
 
     def take(_: str, report: GpuReport) -> None:
         newest.update((sample.uuid, sample) for sample in report.gpus)
 
-    readers = NodeSources(Settings(), SystemClock(), take, (GPUS,) if gpus else ())
+    readers = NodeSources(Settings(), SystemClock(), take, (GPUS,) if options["gpus"] else ())
     readers.start()
     try:
-        async with metrics_at(address, options) as (url, access):
-            recorder = Recorder(url, interval, SystemClock(), access)
+        async with page_at(address, options) as (_, read):
             with writer:
-                await recorder.run(writer, duration, label, newest if gpus else None)
+                await record_pages(read, writer, options, newest if options["gpus"] else None)
     finally:
         await readers.stop()
 

@@ -130,7 +130,7 @@ def problem(finding: Finding) -> list[RenderableType]:
     """Return why there is no verdict, or why the last poll failed, where either is so."""
     if not finding.problem:
         return []
-    what = "cannot tell: " if finding.view is None else "newest poll failed: "
+    what = "no verdict: " if finding.view is None else "newest poll failed: "
     return [Text(f"{what}{clean(finding.problem)}", style="yellow")]
 
 
@@ -197,7 +197,7 @@ def _evidence(diagnosis: Diagnosis, *, whole: bool) -> list[RenderableType]:
         for missed in diagnosis.missing:
             series = f" ({', '.join(missed.series)})" if missed.series else ""
             rows.add_row(Text("-", style="dim"), Text(clean(f"{missed.what}{series}: {missed.how}."), style="dim"))
-        parts += [Text("Not there, and would tell more:", style="dim"), rows, Text("")]
+        parts += [Text("Missing evidence, which would make the verdict more certain:", style="dim"), rows, Text("")]
     return parts
 
 

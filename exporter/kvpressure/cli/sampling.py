@@ -285,7 +285,7 @@ def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool 
     try:
         targets = targets_of(urls, access_of(options), gpus=gpus, kv_events_port=options["kv_events_port"])
     except ValueError as error:
-        raise click.BadParameter(f"{error}", param_hint="URL") from error
+        raise click.BadParameter(f"{error}", param_hint="ADDRESS") from error
     logs.configure("error", "logfmt")
     return targets
 

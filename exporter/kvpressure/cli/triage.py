@@ -28,13 +28,13 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 """Options with which a refused connection does not end the command, or pods are triaged."""
 
 
-@click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 cannot tell.")
+@click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 no verdict.")
 @click.argument("engines", nargs=-1, metavar="[ADDRESS... | KIND/NAME...]")
 @click.option("--full", is_flag=True, help="Print all evidence and every step, not one.")
 @click.option("--advice", is_flag=True, help="Print only what to do, every step, with computed values.")
 @click.option("--trace", type=EXISTING_FILE, help="Diagnose the end of a recording.")
 @click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
-@click.option("--gpus", is_flag=True, help="Also read this machine's GPUs; of one engine they count as its own.")
+@click.option("--gpus", is_flag=True, help="Also read this machine's GPUs; with one engine they are its own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
@@ -50,8 +50,8 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
     reached through a port-forward with your kubeconfig, and their limits, restarts and logs count as evidence; nothing
     has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
-    as the engines'. Options under "In force now" say what neither shows. Commands are for the workload named with
-    --namespace, --deployment, --pod, --container or --unit, and have placeholders where none was named.
+    as the engines'. Options marked "In force now" give limits that neither page nor pod shows. Commands are for the
+    workload named with --namespace, --deployment, --pod, --container or --unit, with placeholders where none is named.
 
     The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
     bound (--json says which, and its detail). It is 2 without a verdict: unreachable, too few samples. With several
@@ -72,7 +72,7 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         if options["as_json"]:
             _print_refused(found, began, advice=advice)
         else:
-            say(*(line for name, why in found.items() for line in (name, f"cannot tell: {why}", "")))
+            say(*(line for name, why in found.items() for line in (name, f"no verdict: {why}", "")))
         sys.exit(CANNOT_TELL)
     from kvpressure.cli import triage_run  # noqa: PLC0415 - a second of CPU, not for --help
     from kvpressure.cli.sampling import Shows  # noqa: PLC0415

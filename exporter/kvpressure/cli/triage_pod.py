@@ -18,7 +18,7 @@ from kvpressure import logs
 from kvpressure.cli.access import access_of, gateways_of
 from kvpressure.cli.console import show
 from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, engines_of, exit_code, worst_first
-from kvpressure.cli.pods import facts_of, opened, pod_selection, refresh, targets_of_pods
+from kvpressure.cli.pods import facts_of, opened, refresh, targets_of_pods
 from kvpressure.cli.sampling import Sampler, Shows, Triage, sample
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.config.thresholds import load_thresholds
@@ -68,7 +68,7 @@ def run(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIE
 
 async def triage_pods(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIEF) -> int:
     """Find the pods, sample their engines, print; return the exit code. Raises KubeError and click.UsageError."""
-    async with opened(pod_selection(words, options)) as (client, pods):
+    async with opened(words, options) as (client, pods):
         thresholds, targets = load_thresholds(), targets_of_pods(pods, access_of(options))
         seconds = options["duration"] if targets else 0.0
         sampler = Sampler(targets, thresholds, gateways=gateways_of(options))

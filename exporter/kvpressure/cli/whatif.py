@@ -36,8 +36,10 @@ _traffic_options = together(
     click.option("--answer-mean", "--output-mean", "answer_mean", type=_TOKENS, help="Tokens of an answer on average."),
     click.option("--answer-p95", "--output-p95", "answer_p95", type=_TOKENS, help="5 % of the answers are longer."),
     click.option("--rate", type=click.FloatRange(0.001, 10_000), help="Requests a second that come whatever happens."),
-    click.option("--concurrency", type=click.IntRange(1, 10_000), help="Or clients that wait for their answers."),
-    click.option("--kv-cache-tokens", type=click.IntRange(16, 1_000_000_000), help="Tokens that the KV pool holds."),
+    click.option(
+        "--concurrency", type=click.IntRange(1, 10_000), help="Clients that wait for answers, instead of --rate."
+    ),
+    click.option("--kv-cache-tokens", type=click.IntRange(16, 1_000_000_000), help="Size of the KV pool."),
     click.option("--gpu", metavar="NAME", help=f"The card: {', '.join(CARDS.values())}."),
     click.option("--model", metavar="NAME", help="By its name on the hub. [default: what the engine serves]"),
     click.option("--tensor-parallel-size", "tensor_parallel", type=click.IntRange(1, 64), help="Cards of one engine."),
@@ -57,9 +59,14 @@ _traffic_options = together(
         "slo_p95_seconds",
         "trace",
         "duration",
+        "prompt_mean",
         "prompt_p95",
+        "answer_mean",
         "answer_p95",
+        "rate",
         "concurrency",
+        "gpu",
+        "model",
         "namespace",
         "as_json",
     ),
@@ -68,13 +75,13 @@ _traffic_options = together(
 @click.argument("url", required=False, metavar="[ADDRESS|KIND/NAME]")
 @click.option("--trace", type=EXISTING_FILE, help="Start from a recording.")
 @click.option("--at", type=click.FloatRange(0), metavar="SECOND", help="Of the recording; without it, its last one.")
-@click.option("--engine", help="The data-parallel rank, where there are several. [default: the one with most to do]")
+@click.option("--engine", help="The data-parallel rank, where there are several. [default: the one with most requests]")
 @click.option("--duration", default=30.0, show_default=True, type=click.FloatRange(10, 3600), help="Seconds to sample.")
 @click.option(
     "--set", "given", multiple=True, metavar="NAME=VALUE", help=f"Repeat for several: {', '.join(names(ASSUMED))}."
 )
-@click.option("--search", "searching", is_flag=True, help="Search the best limits, upon what --set changes.")
-@click.option("--slo-p95-seconds", type=click.FloatRange(0.01, 86_400), help="What an answer may take, p95.")
+@click.option("--search", "searching", is_flag=True, help="Search for the best limits, on top of what --set changes.")
+@click.option("--slo-p95-seconds", type=click.FloatRange(0.01, 86_400), help="Objective: the longest p95 of an answer.")
 @click.option(
     "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw tokens/s and p95 over load: .svg or .png."
 )
@@ -93,7 +100,7 @@ def command(**options: Any) -> None:
     """Simulate the engine at ADDRESS, of a pod, or of a recording, as it is and with other flags, and compare.
 
     KIND/NAME is pod/NAME, deploy/NAME and the others of triage: reached through a port-forward with your kubeconfig,
-    with the limits that the pod declares. Of several pods it is the engine with most to do.
+    with the limits that the pod declares. Of several pods it is the engine with most requests.
 
     NAME is a flag that the server takes, max-input-tokens or max-output-tokens at the gateway, replicas, or the pool's
     kv-cache-tokens.

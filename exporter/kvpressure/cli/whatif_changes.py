@@ -13,17 +13,6 @@ from kvpressure.commandline.options import TAKES, whole
 from kvpressure.model.limits import Limits
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
-from kvpressure.simulation.config_changes import (
-    GPU,
-    KV_DTYPE,
-    MAX_REPLICAS,
-    MEMORY,
-    OFFLOAD,
-    SESSIONS,
-    STEP,
-    STICKY,
-    ConfigChange,
-)
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.step_table import CardSteps
 
@@ -32,12 +21,12 @@ _OWN: Final = {
     "max-output-tokens": "cap_output",
     "replicas": "add_replica",
     "kv-cache-tokens": "kv_cache_tokens",
-    "sessions": SESSIONS,
-    "sticky-replicas": STICKY,
-    "gpu": GPU,
+    "sessions": to.SESSIONS,
+    "sticky-replicas": to.STICKY,
+    "gpu": to.GPU,
 }
 """Names that are not flags of a server, with their kind of change."""
-_FLAGS: Final = ("max_num_seqs", STEP, "max_model_len", MEMORY, KV_DTYPE, "kept_free", OFFLOAD)
+_FLAGS: Final = ("max_num_seqs", to.STEP, "max_model_len", to.MEMORY, to.KV_DTYPE, "kept_free", to.OFFLOAD)
 _READ_AS: Final = {"kept_free": "kv_watermark_ratio"}
 
 
@@ -52,13 +41,13 @@ def changes(
     runtime: Runtime,
     limits: Limits,
     model: Model,
-    onto: Callable[[str], ConfigChange] | None = None,
-) -> list[ConfigChange]:
+    onto: Callable[[str], to.ConfigChange] | None = None,
+) -> list[to.ConfigChange]:
     """Return the changes in the order given. Raises click.UsageError for one that cannot be simulated or served.
 
     `onto` makes the change to another card, where the present card is known.
     """
-    known, made = names(runtime), dict[str, ConfigChange]()
+    known, made = names(runtime), dict[str, to.ConfigChange]()
     for text in given:
         name, equals, value = text.partition("=")
         plain = name.strip().lstrip("-").replace("_", "-")
@@ -72,7 +61,7 @@ def changes(
         if kind in made:
             raise click.UsageError(f"--set {text}: {plain} is set twice")
         setting = _Given(text, value.strip(), kind, runtime, limits, model)
-        if kind == GPU:
+        if kind == to.GPU:
             made[kind] = onto(setting.value) if onto else setting.refuse("say with --gpu which card it runs on now")
         else:
             made[kind] = _MAKE[kind](setting)
@@ -80,10 +69,10 @@ def changes(
     return list(made.values())
 
 
-def written(change: ConfigChange, runtime: Runtime) -> str:
+def written(change: to.ConfigChange, runtime: Runtime) -> str:
     """Return a change as NAME=VALUE."""
     name = next(name for name, kind in names(runtime).items() if kind == change.key)
-    value = runtime.advice.small_kv if change.key == KV_DTYPE else change.name or f"{change.value:.12g}"
+    value = runtime.advice.small_kv if change.key == to.KV_DTYPE else change.name or f"{change.value:.12g}"
     return f"{name}={value}"
 
 
@@ -110,16 +99,16 @@ class _Given:
         raise click.UsageError(f"--set {self.text}: {why}")
 
 
-def _memory(given: _Given) -> ConfigChange:
+def _memory(given: _Given) -> to.ConfigChange:
     now = given.limits.gpu_memory_utilization
     if now is None:
-        name = given.runtime.advice.flags[MEMORY]
+        name = given.runtime.advice.flags[to.MEMORY]
         also = "" if name == "--gpu-memory-utilization" else f" ({name})"
         given.refuse(f"what is in force is not on the page; say it with --gpu-memory-utilization{also}")
     return to.memory_share(now.value, given.limit())
 
 
-def _kv_dtype(given: _Given) -> ConfigChange:
+def _kv_dtype(given: _Given) -> to.ConfigChange:
     if not given.value.startswith(("fp8", "int8")):
         given.refuse(f"of cache types only one of 8 bits can be simulated, such as {given.runtime.advice.small_kv}")
     known = given.model.known
@@ -130,17 +119,16 @@ def _kv_dtype(given: _Given) -> ConfigChange:
     return to.kv_in_8_bits()
 
 
-def _pool(given: _Given) -> ConfigChange:
+def _pool(given: _Given) -> to.ConfigChange:
     tokens, now = given.count(), given.model.known.server.pool_tokens
     declared = given.limits.kv_capacity_tokens
     return to.pool("kv_cache_tokens", tokens / (declared.value if declared else now), tokens)
 
 
-def _tier(given: _Given) -> ConfigChange:
+def _tier(given: _Given) -> to.ConfigChange:
     each = given.model.known.bytes_per_token
     if each is None:
         given.refuse("how many bytes a token takes is not known, so neither is how many of them such a tier keeps")
-        raise AssertionError
     return to.context_tier(_of_sessions(given), each)
 
 
@@ -151,29 +139,29 @@ def _of_sessions(given: _Given) -> int:
     return given.count()
 
 
-def _replicas(given: _Given) -> ConfigChange:
+def _replicas(given: _Given) -> to.ConfigChange:
     total = given.count()
-    return to.replicas(total) if total <= 100 * MAX_REPLICAS else given.refuse("give at most 800")
+    return to.replicas(total) if total <= 100 * to.MAX_REPLICAS else given.refuse("give at most 800")
 
 
-_MAKE: Final[Mapping[str, Callable[[_Given], ConfigChange]]] = {
+_MAKE: Final[Mapping[str, Callable[[_Given], to.ConfigChange]]] = {
     "max_num_seqs": lambda given: to.sequences(int(given.limit())),
-    STEP: lambda given: to.step_tokens(int(given.limit())),
+    to.STEP: lambda given: to.step_tokens(int(given.limit())),
     "max_model_len": lambda given: to.cap_total(int(given.limit())),
-    MEMORY: _memory,
-    KV_DTYPE: _kv_dtype,
+    to.MEMORY: _memory,
+    to.KV_DTYPE: _kv_dtype,
     "kept_free": lambda given: to.keep_free(given.limit()),
     "cap_prompt": lambda given: to.cap_prompt(given.count()),
     "cap_output": lambda given: to.cap_output(given.count()),
     "add_replica": _replicas,
     "kv_cache_tokens": _pool,
-    OFFLOAD: _tier,
-    SESSIONS: lambda given: to.sessions(_of_sessions(given)),
-    STICKY: lambda given: to.sticky(_of_sessions(given)),
+    to.OFFLOAD: _tier,
+    to.SESSIONS: lambda given: to.sessions(_of_sessions(given)),
+    to.STICKY: lambda given: to.sticky(_of_sessions(given)),
 }
 
 
-def _check_start(made: Sequence[ConfigChange], runtime: Runtime, model: Model) -> None:
+def _check_start(made: Sequence[to.ConfigChange], runtime: Runtime, model: Model) -> None:
     """Raise click.UsageError for values with which the server would not start."""
     keys = {change.key for change in made}
     server, _ = to.applied(model.state, made)
@@ -183,7 +171,7 @@ def _check_start(made: Sequence[ConfigChange], runtime: Runtime, model: Model) -
             f"({runtime.advice.flags['max_model_len']}) does not fit the pool of {server.pool_tokens:,.0f}"
         )
     known = math.isfinite(server.max_num_seqs) and runtime.audit.needs_step
-    if known and keys & {"max_num_seqs", STEP} and server.max_num_seqs > server.step_tokens:
-        step = f"{runtime.advice.flags[STEP]} ({server.step_tokens:g})"
+    if known and keys & {"max_num_seqs", to.STEP} and server.max_num_seqs > server.step_tokens:
+        step = f"{runtime.advice.flags[to.STEP]} ({server.step_tokens:g})"
         most = f"{runtime.advice.flags['max_num_seqs']} ({server.max_num_seqs:g})"
         raise click.UsageError(f"{runtime.title} would not start: {step} must be at or above {most}")

@@ -59,7 +59,8 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     if options["url"] is None and options["trace"] is None:
         if traffic is None:
             raise click.UsageError(
-                "give an engine (ADDRESS or KIND/NAME), --trace FILE, or traffic: --prompt-p95 and others"
+                "give an engine (ADDRESS or KIND/NAME), --trace FILE, or traffic: "
+                "--prompt-mean, --prompt-p95, --answer-mean, --answer-p95, and --rate or --concurrency"
             )
         return _described(options, traffic, facts, thresholds)
     if options["trace"] is not None:
@@ -206,8 +207,31 @@ def traffic_of(options: Mapping[str, Any]) -> Traffic | None:
 
 
 def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts, thresholds: Thresholds) -> Source:
+    """Return an engine that is described, by card and model or by pool and step times. Raises as `source_of`."""
+    title, runtime, pool = "described traffic", named(options["runtime"]), options["kv_cache_tokens"]
+    card: OnCard | None = None
     if options["gpu"] is not None:
-        return _on_a_card(options, traffic, facts, thresholds)
+        if options["model"] is None:
+            raise click.UsageError("--gpu needs --model where there is no engine that says what it serves")
+        card = on_card(options["gpu"], options["model"], options, runtime)
+        title, pool = f"{title}, {card.model} on {card.tensor_parallel} x {card.gpu}", pool or card.pool_tokens
+        if pool is None:
+            what = f"what {options['model']} leaves of the memory is not known"
+            raise click.UsageError(f"missing --kv-cache-tokens: {what}")
+    steps = card.steps if card else _steps(options)
+    limits = Limits().with_declared(facts.limits | {"kv_capacity_tokens": float(pool)})
+    step_tokens = limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS
+    server = Server(pool_tokens=float(pool), steps=steps, step_tokens=step_tokens)
+    if limits.max_num_seqs is not None:
+        server = replace(server, max_num_seqs=limits.max_num_seqs.value)
+    first, *others = alternatives(within_caps(server, limits), traffic)
+    within = options["slo_p95_seconds"]
+    model, late = modelled(first, others, thresholds, within), _late_since(within, None, traffic, thresholds)
+    return Source(title, runtime, limits, model, late, card)
+
+
+def _steps(options: Mapping[str, Any]) -> StepTimes:
+    """Return the step times as given. Raises click.UsageError where one of them, or the pool, is missing."""
     needed = ("kv_cache_tokens", "step_seconds", "prefill_tokens_per_second")
     lacking = ["--" + name.replace("_", "-") for name in needed if options[name] is None]
     if lacking:
@@ -215,39 +239,4 @@ def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts,
             f"missing {', '.join(lacking)}: without an engine to measure (URL or --trace) they have to be given, or "
             "its card and model: --gpu, --model"
         )
-    steps = StepSeconds(options["step_seconds"], 0.0, 1 / options["prefill_tokens_per_second"])
-    return _simulated(
-        "described traffic", float(options["kv_cache_tokens"]), steps, options, traffic, facts, thresholds
-    )
-
-
-def _on_a_card(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts, thresholds: Thresholds) -> Source:
-    if options["model"] is None:
-        raise click.UsageError("--gpu needs --model where there is no engine that says what it serves")
-    card = on_card(options["gpu"], options["model"], options, named(options["runtime"]))
-    pool = options["kv_cache_tokens"] or card.pool_tokens
-    if pool is None:
-        raise click.UsageError(f"missing --kv-cache-tokens: what {options['model']} leaves of the memory is not known")
-    title = f"described traffic, {card.model} on {card.tensor_parallel} x {card.gpu}"
-    found = _simulated(title, float(pool), card.steps, options, traffic, facts, thresholds)
-    return replace(found, card=card)
-
-
-def _simulated(
-    title: str,
-    pool: float,
-    steps: StepTimes,
-    options: Mapping[str, Any],
-    traffic: Traffic,
-    facts: EngineFacts,
-    thresholds: Thresholds,
-) -> Source:
-    limits = Limits().with_declared(facts.limits | {"kv_capacity_tokens": pool})
-    step_tokens = limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS
-    server = Server(pool_tokens=pool, steps=steps, step_tokens=step_tokens)
-    if limits.max_num_seqs is not None:
-        server = replace(server, max_num_seqs=limits.max_num_seqs.value)
-    first, *others = alternatives(within_caps(server, limits), traffic)
-    within = options["slo_p95_seconds"]
-    model, late = modelled(first, others, thresholds, within), _late_since(within, None, traffic, thresholds)
-    return Source(title, named(options["runtime"]), limits, model, late)
+    return StepSeconds(options["step_seconds"], 0.0, 1 / options["prefill_tokens_per_second"])

@@ -112,6 +112,7 @@ class Thresholds:
     stuck_min_seconds: float
     stuck_frozen_min_seconds: float
     long_prompt_min_seconds: float
+    long_prompt_min_ratio: float
     stuck_unanswered_min_seconds: float
     deferred_min_ratio: float
     deferred_min_expected_ratio: float
@@ -251,7 +252,7 @@ class _Reading:
             return
         for name, given in data.items():
             self._entry(name, given)
-        for name in _UNIT_OF.keys() - data.keys() if document is self.base else ():
+        for name in [name for name in _UNIT_OF if name not in data] if document is self.base else ():
             self._problem((name,), "is missing")
         for low, high in ASCENDING:
             if low in self.values and high in self.values and not self.values[low] < self.values[high]:

@@ -39,6 +39,8 @@ PRECEDENCE: Final = (
     "gateway.kv_usage",
     "kv.watermark",
     "kv.preemption",
+    # While a long prompt has all tokens of a step, whether those behind it would fit is not tried.
+    "compute.long_prompt",
     "kv.reserved",
     "kv.admission",
     "kv.full",
@@ -61,7 +63,6 @@ PRECEDENCE: Final = (
     "concurrency.another_cap",
     "concurrency.sequence_cap",
     "concurrency.small_steps",
-    "compute.long_prompt",
     # With a queue or without.
     "compute.prefill",
     "compute.decode_bandwidth",

@@ -137,7 +137,7 @@ def _kv_saturated(inputs: Inputs) -> Evidence:
     if usage is None or waiting is None:
         return Evidence("kv_saturated", None, "not known: KV cache use", None, threshold, "ratio")
     queued = waiting >= inputs.thresholds.waiting_min_ratio
-    text = f"KV cache used: {_shown(usage, 'ratio')}" + ("" if queued else ", nobody waits")
+    text = f"KV cache used: {_shown(usage, 'ratio')}" + ("" if queued else ", no request waits")
     return Evidence("kv_saturated", queued and usage >= threshold, text, usage, threshold, "ratio")
 
 
@@ -184,7 +184,7 @@ def _throughput_plateau(inputs: Inputs) -> Evidence:
     """Judge whether more demand buys no more tokens, by the derived series of the same name."""
     value, rate = inputs.value("throughput_plateau"), inputs.value("tokens_per_second", "generation")
     if value is None:
-        return Evidence("throughput_plateau", None, "not known: less than a window of traffic seen")
+        return Evidence("throughput_plateau", None, "not known: less than a window of traffic so far")
     text = "" if rate is None else f"{rate:.0f} tokens/s generated, "
     grows = "demand grows or queues and tokens do not" if value else "tokens follow demand"
     return Evidence("throughput_plateau", value > 0, text + grows, value, 1.0)
@@ -221,7 +221,7 @@ def _restarting(inputs: Inputs) -> Evidence:
     if (pod := inputs.external_evidence.get("restarting")) is not None:
         return Evidence("restarting", pod.state, pod.text, None, threshold, "count")
     starts = None if inputs.starts is None else float(inputs.starts)
-    return at_least("restarting", starts, threshold, "count", "server starts seen in ten minutes")
+    return at_least("restarting", starts, threshold, "count", "server starts in ten minutes")
 
 
 def _from_elsewhere(symptom: str, text: str, missing: str) -> Callable[[Inputs], Evidence]:

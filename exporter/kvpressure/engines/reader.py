@@ -15,7 +15,7 @@ from kvpressure.model.samples import EnginePage
 from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line, require_end
 from kvpressure.promtext.scanner import Memory, PageScanner
 from kvpressure.runtimes.gateways import OTHER_NAMES, WORKER_NAMES, known_gateway
-from kvpressure.runtimes.registry import TABLES
+from kvpressure.runtimes.registry import TABLES, named
 from kvpressure.runtimes.table import LabelSignals, Table
 
 MAX_SERIES: Final = 256
@@ -150,8 +150,8 @@ class PageReader:
         if plan is None:
             if _OURS in page:
                 raise PageError("not_metrics", "these are kvpressure's own metrics: its /targets has the engines' URLs")
-            names = " or ".join(table.runtime for table in self._tables)
-            text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics and no gateway's?"
+            names = " or ".join(named(table.runtime).title for table in self._tables)
+            text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics, and not a gateway's?"
             raise PageError("not_metrics", text)
         read = plan.read(values, t)
         gauges = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))

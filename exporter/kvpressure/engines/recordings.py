@@ -247,7 +247,7 @@ _BINARY: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
 
 def not_a_recording(path: Path, why: str) -> str:
     """Return the error for a file that is not a recording: what it seems to be, else `why`."""
-    return f"{path} is no recording, as `kvpressure record` writes it: {_seems(path) or why}"
+    return f"{path} is not a recording of `kvpressure record`: {_seems(path) or why}"
 
 
 def _seems(path: Path) -> str:
@@ -275,12 +275,14 @@ def _text(head: bytes) -> str:
     if not text:
         return "it is empty"
     if _BINARY.intersection(head):
-        return "it is no text"
+        return "it is not text"
     if text.startswith(b"[") and b'"vendor"' in text:
         return (
-            "it is what `record --gpus` alone writes of this machine's GPU libraries, for a bug report, and holds no "
-            "page of an engine; record the engine with its URL, and --gpus beside it"
+            "it is what `record --gpus` alone writes of this machine's GPU libraries, for a bug report, without pages "
+            "of an engine; give `record` the engine's address too"
         )
+    if text.startswith(b"<"):
+        return "it is HTML or XML"
     if text.startswith((b"# HELP", b"# TYPE")):
         return (
             "it is one metrics page; a recording has many, with their times: `kvpressure record URL -o FILE.jsonl.xz`"

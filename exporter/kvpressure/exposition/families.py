@@ -38,28 +38,26 @@ from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 
 VERDICTS: Final = (
-    engine_family(
-        "symptom", "1 where the symptom holds, 0 where it does not; absent where it cannot be judged.", "symptom"
-    ),
+    engine_family("symptom", "1 if the symptom is present, 0 if not; absent if it cannot be judged.", "symptom"),
     engine_family("score", "KV cache pressure, 0 to 1."),
     engine_family("bottleneck", "State set: exactly one cause is 1.", "cause"),
     engine_family(
         "bottleneck_info",
-        "1 for the cause that holds and which kind of it; the detail is empty where nothing tells.",
+        "1 for the present cause and its detail; the detail is empty if it is unknown.",
         "cause",
         "detail",
     ),
-    engine_family("bottleneck_confidence", "Share of the evidence that agrees with the cause."),
+    engine_family("bottleneck_confidence", "Share of the evidence that supports the cause."),
     engine_family(
         "recommended_action",
-        "1 for the first step that stands for the engine's incident, as its page has it; absent where none does.",
+        "1 for the first recommended step of the engine's incident, as on its page; absent if there is none.",
         "action",
     ),
-    engine_family("engine_up", "1 where the engine answers, 0 where it did and is still to be polled."),
+    engine_family("engine_up", "1 if the engine answers; 0 if it no longer answers and is still a target."),
     engine_family("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
     engine_family(
         "engine_last_bottleneck",
-        "1 for the cause that held when the engine last answered; absent while it answers.",
+        "1 for the cause when the engine last answered; absent while it answers.",
         "cause",
     ),
     engine_family(
@@ -70,18 +68,18 @@ VERDICTS: Final = (
 
 SOURCES: Final = (
     Family("source_up", "gauge", Scope.SOURCE, "1 when the source's last read succeeded."),
-    Family("source_duration_seconds", "gauge", Scope.SOURCE, "How long the source's last read took."),
+    Family("source_duration_seconds", "gauge", Scope.SOURCE, "Duration of the source's last read."),
     Family(
         "source_last_success_timestamp_seconds",
         "gauge",
         Scope.SOURCE,
-        "When the source was last read successfully, in unix time.",
+        "Unix time of the source's last successful read.",
     ),
     Family(
         "poll_duration_seconds",
         "summary",
         Scope.SOURCE,
-        "How long the source's latest reads took (at most 60, the one under way included): median, and the longest.",
+        "Duration of the source's latest reads (at most 60, including the one in progress): median and maximum.",
         ("quantile",),
     ),
     Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
@@ -92,7 +90,7 @@ CONTAINERS: Final = (
     container_family(
         "container_last_termination_info",
         "gauge",
-        "1; how the container last terminated: OOMKilled (137) is host memory, Error is the engine exiting by itself.",
+        "1; last termination of the container: OOMKilled (137) is host memory, Error is an exit of the engine itself.",
         "reason",
         "exit_code",
     ),
@@ -107,23 +105,21 @@ EXPORTER: Final = (
     ),
     exporter_family("node_memory_pressure", "gauge", "1 while the node reports MemoryPressure, else 0."),
     exporter_family("samples_rejected_total", "counter", "Readings dropped as impossible.", "source", "reason"),
-    exporter_family(
-        "caps_reached_total", "counter", "Times something was left out because a configured cap was reached.", "cap"
-    ),
+    exporter_family("caps_reached_total", "counter", "Items left out because a configured cap was reached.", "cap"),
     exporter_family(
         "polls_skipped_total", "counter", "Engine polls skipped because the previous one was still running."
     ),
     exporter_family(
         "log_lines_dropped_total",
         "counter",
-        "Lines of the exporter's own log that could not be written: standard error is full, closed or not read.",
+        "Lines of the exporter's own log that could not be written because standard error is full, closed or not read.",
     ),
     exporter_family("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
     exporter_family("web_connections", "gauge", "Connections open to the exporter's own server."),
     exporter_family(
         "web_refused_total",
         "counter",
-        "Connections ended and requests turned away so that nobody keeps the exporter's own server busy.",
+        "Connections closed and requests refused to protect the exporter's own server.",
         "reason",
     ),
     exporter_family(
@@ -137,7 +133,7 @@ EXPORTER: Final = (
     exporter_family(
         "target_info",
         "gauge",
-        "1; the address of a target whose name is not its address; absent for the others, and for pods.",
+        "1; address of a target whose name differs from its address; absent for others, and for pods.",
         "target",
         "address",
     ),

@@ -44,8 +44,8 @@ def standing_text(first: Action | None) -> str:
     """Return since when the first step has stood, and why it replaced another; "" before it is settled."""
     if first is None or first.since is None:
         return ""
-    revised = f"; another one stood before, and {first.revised}" if first.revised else ""
-    return f"The first step stands since {clock(first.since)}{revised}."
+    revised = f"; another was advised before, and {first.revised}" if first.revised else ""
+    return f"The first step has been the same since {clock(first.since)}{revised}."
 
 
 def meaning(diagnosis: Diagnosis) -> str:
@@ -200,7 +200,7 @@ def incident_json(incident: Incident | None) -> Mapping[str, object] | None:
 def _lost(incident: Incident) -> str:
     tokens, time = incident.lost_tokens, incident.lost_seconds
     if tokens is None or time is None:
-        return ", lost tokens not known (nothing tells yet what it would do without)"
+        return ", lost tokens not known (its healthy rate is not known yet)"
     if tokens < 1:
         return ", no tokens lost"
     paid = _paid(incident, incident.money)

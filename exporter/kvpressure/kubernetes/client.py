@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import ssl
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
 
-import httpx2
+import aiohttp
+from yarl import URL
 
 from kvpressure.kubernetes import Action, GoneError, KubeError
 from kvpressure.kubernetes.credentials import Credentials
 from kvpressure.kubernetes.kubeconfig import Config
-from kvpressure.kubernetes.names import Names
 from kvpressure.kubernetes.objects import Object, at
-from kvpressure.net.outgoing import environment_proxy, is_supported, reason_and_sentence
+from kvpressure.kubernetes.websocket import MAX_MESSAGE_BYTES, WebSocket, refuse_redirected_upgrade
+from kvpressure.net.addresses import refusal
+from kvpressure.net.http import open_session, shown
+from kvpressure.net.outgoing import (
+    FAILURES,
+    environment_proxy,
+    is_supported,
+    reason_and_sentence,
+)
+from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 from kvpressure.printable import brief
-
-if TYPE_CHECKING:
-    from kvpressure.kubernetes.websocket import WebSocket
 
 DEADLINE_SECONDS: Final = 15.0
 MAX_JSON_BYTES: Final = 64 << 20
@@ -32,18 +36,8 @@ MAX_PAGES: Final = 200
 
 Query = Mapping[str, str]
 
-FAILURES: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
-"""What a request may raise, beside `KubeError`."""
-
-_HEADERS: Final = (("User-Agent", "kvpressure"), ("Accept-Encoding", "identity"))
-_NO_TIMEOUTS: Final = httpx2.Timeout(None)
-_NO_LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
-_KEEPALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
+_HEADERS: Final = {"User-Agent": "kvpressure", "Accept-Encoding": "identity"}
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """A watch may be silent for minutes; with these a lost peer is noticed within one."""
 
 
@@ -56,18 +50,17 @@ class KubeClient:
 
     def __init__(self, config: Config, *, daemon: bool = False) -> None:
         try:
-            self._url = httpx2.URL(config.server)
-        except httpx2.InvalidURL as error:
+            url = URL(config.server)
+        except ValueError as error:
             raise KubeError(f"{config.origin} names a server that is no address: {brief(error)}") from error
         self.config = config
         self._credentials = Credentials(config)
-        self._proxy = _proxy(config, self._url, daemon=daemon)
-        self._stack = AsyncExitStack()
-        self._http: httpx2.AsyncClient | None = None
-        self._made_with: ssl.SSLContext | None = None
+        self._proxy = _proxy(config, url, daemon=daemon)
+        self._host = url.host or ""
+        self._session: aiohttp.ClientSession | None = None
         self._who = f"context {config.context}" if config.context else config.origin
-        self.where = brief(self._url.netloc.decode(), 80)
-        self._shown = brief(self._url.copy_with(userinfo=b"", raw_path=self._url.raw_path.partition(b"?")[0]), 200)
+        self.where = brief(url.host_port_subcomponent, 80)
+        self._shown = shown(url.with_port(None) if url.is_default_port() else url)
 
     async def __aenter__(self) -> KubeClient:
         return self
@@ -77,9 +70,9 @@ class KubeClient:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        self._http = None
-        with suppress(*FAILURES):
-            await self._stack.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def json(self, path: str, action: Action, query: Query | None = None) -> Object:
         """Return one object or list. Raises KubeError, with the status that the API server answered."""
@@ -108,43 +101,45 @@ class KubeClient:
         """Return at most `cap_bytes` of a text, such as a log. Raises KubeError."""
         return await self._body(path, action, query, cap_bytes, cut=True)
 
-    @asynccontextmanager
-    async def answer(self, path: str, action: Action, query: Query) -> AsyncGenerator[httpx2.Response, None]:
-        """Yield the API server's response while its body is read, without a deadline.
+    async def open(self, path: str, action: Action, query: Query) -> aiohttp.ClientResponse:
+        """Return the API server's response before its body is read, without a deadline.
 
         Raises KubeError for any status but 200, after a second request where new credentials may help, and `FAILURES`.
         """
-        for renewed in (False, True):
-            http = await self._opened()
-            async with http.stream("GET", **await self._request(path, query)) as response:
-                if response.status_code == 200:
-                    yield response
-                    return
+        renewed = False
+        while True:
+            response = await self._opened().get(allow_redirects=False, **await self._request(path, query))
+            if response.status == 200:
+                return response
+            async with response:
                 body = await capped(response, MAX_STATUS_BYTES)
-                message = body[:300].decode(errors="replace").strip()
-                with suppress(ValueError, RecursionError):  # of a `Status` object its message
-                    status = json.loads(body)
-                    message = str(status.get("message", "")) if isinstance(status, dict) else ""
-                if response.status_code != 401 or renewed or not self._credentials.renewable:
-                    raise self._refusal(response.status_code, message, action)
+            message = body[:300].decode(errors="replace").strip()
+            with suppress(ValueError, RecursionError):  # of a `Status` object its message
+                status = json.loads(body)
+                message = str(status.get("message", "")) if isinstance(status, dict) else ""
+            if response.status != 401 or renewed or not self._credentials.renewable:
+                raise self._refusal(response.status, message, action)
             self._credentials.renew()
+            renewed = True
 
     async def websocket(self, path: str, action: Action, query: Query, protocol: str) -> WebSocket:
         """Return an open websocket that speaks `protocol`. Raises KubeError."""
-        from kvpressure.kubernetes.websocket import NotUpgradedError, WebSocket  # noqa: PLC0415 - only for port-forwards
-
         try:
-            http, request = await self._opened(), await self._request(path, query)
+            request = await self._request(path, query)
             async with asyncio.timeout(DEADLINE_SECONDS):
-                return await WebSocket.open(http, protocol, request)
-        except NotUpgradedError as error:
+                made = await self._opened().ws_connect(protocols=(protocol,), max_msg_size=MAX_MESSAGE_BYTES, **request)
+            if made.protocol == protocol:
+                return WebSocket(made)
+            await WebSocket(made).close()
+            status = 101
+        except aiohttp.WSServerHandshakeError as error:
             status = error.status
         except TimeoutError as error:
             raise self._too_slow() from error
         except FAILURES as error:
             raise self.unreachable(error) from error
         if status == 101:
-            sentence = f"{self.config.server} does not forward ports over websockets ({protocol}); is a proxy cut in?"
+            sentence = f"{self.config.server} does not forward ports over websockets ({protocol}); is a proxy between?"
             raise KubeError(sentence, reason="garbage")
         if status == 401 and self._credentials.renewable:
             self._credentials.renew()
@@ -154,8 +149,8 @@ class KubeClient:
 
     async def _body(self, path: str, action: Action, query: Query, cap_bytes: int, *, cut: bool = False) -> bytes:
         try:
-            await self._opened()  # outside of the deadline: a plugin may wait for a person
-            async with asyncio.timeout(DEADLINE_SECONDS), self.answer(path, action, query) as response:
+            await self._credentials.tls()  # outside of the deadline: a plugin may wait for a person
+            async with asyncio.timeout(DEADLINE_SECONDS), await self.open(path, action, query) as response:
                 body = await capped(response, cap_bytes)
         except TimeoutError as error:
             raise self._too_slow() from error
@@ -167,39 +162,29 @@ class KubeClient:
         return body[:cap_bytes]
 
     async def _request(self, path: str, query: Query) -> dict[str, Any]:
-        name = self.config.server_name
+        if reason := refusal(self._host, link_local=True):
+            raise RefusedAddressError(f"{self._host} is {reason}, which is never connected to")
+        context = await self._credentials.tls()
         return {
             "url": self.config.server + path,
             "params": dict(query),
-            "headers": [*_HEADERS, *await self._credentials.headers()],
-            "follow_redirects": False,
-            "extensions": {"sni_hostname": name} if name else {},
+            "headers": await self._credentials.headers(),
+            "ssl": context or True,
+            "server_hostname": (self.config.server_name or None) if context else None,
+            "proxy": self._proxy or None,
         }
 
-    async def _opened(self) -> httpx2.AsyncClient:
-        """Return the client for the current credentials; one with older ones stays open for its requests."""
-        context = await self._credentials.tls()
-        if self._http is None or context is not self._made_with:
-            transport = Names(
-                httpx2.AsyncHTTPTransport(
-                    verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # without TLS it is not used
-                    trust_env=False,
-                    proxy=self._proxy or None,
-                    limits=_NO_LIMITS,
-                    socket_options=_KEEPALIVE,
-                ),
-                proxied=bool(self._proxy),
-            )
-            no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-            made = httpx2.AsyncClient(transport=transport, timeout=_NO_TIMEOUTS, cookies=no_cookies, trust_env=False)
-            self._http, self._made_with = await self._stack.enter_async_context(made), context
-        return self._http
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, resolver=ThreadPerLookup(), socket_factory=_kept_alive)
+            self._session = open_session(connector, _HEADERS, refuse_redirected_upgrade)
+        return self._session
 
     def _refusal(self, status: int, message: str, action: Action) -> KubeError:
         detail = f" (it says: {brief(message, 300)})" if message else ""
         server, reason = self._shown, {401: "unauthorized", 403: "forbidden"}.get(status, "http_status")
         if 300 <= status < 400:
-            sentence = f"{server} answered with a redirect, which is not followed; is a proxy cut in?"
+            sentence = f"{server} answered with a redirect, which is not followed; is a proxy between?"
         elif status == 401:
             sentence = f"{server} does not know the credentials of {self._who}{detail}; log in again"
         elif status == 403:
@@ -220,21 +205,26 @@ class KubeClient:
         return KubeError(f"the API server of {self._who} cannot be reached: {cause}", reason=reason, cause=cause)
 
 
-async def capped(response: httpx2.Response, cap_bytes: int) -> bytes:
+async def capped(response: aiohttp.ClientResponse, cap_bytes: int) -> bytes:
     """Return the body, up to one chunk more than `cap_bytes` of it."""
     chunks, size = [], 0
-    async with aclosing(response.aiter_raw()) as raw:
-        async for chunk in raw:
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > cap_bytes:
-                break
+    while size <= cap_bytes and (chunk := await response.content.readany()):
+        chunks.append(chunk)
+        size += len(chunk)
     return b"".join(chunks)
 
 
-def _proxy(config: Config, url: httpx2.URL, *, daemon: bool) -> str:
+def _kept_alive(info: tuple[Any, ...]) -> socket.socket:
+    """Return a socket for an address as `getaddrinfo` gives it."""
+    made = socket.socket(*info[:3])
+    for option, value in _KEEPALIVE:
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def _proxy(config: Config, url: URL, *, daemon: bool) -> str:
     """Return the kubeconfig's proxy, else the environment's, as kubectl does. Raises KubeError unless it is HTTP."""
-    proxy = config.proxy or ("" if daemon else environment_proxy(url.scheme, url.host))
+    proxy = config.proxy or ("" if daemon else environment_proxy(url.scheme, url.host or ""))
     if not is_supported(proxy):
         scheme = proxy.partition(":")[0]
         raise KubeError(

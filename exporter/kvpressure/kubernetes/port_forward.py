@@ -63,7 +63,7 @@ class Frames:
         if missing > 0:
             received = self._ports[channel] = received + data[:missing]
             if not self._port.startswith(received):
-                raise KubeError("the port-forward is not to the requested port; is a proxy cut in?")
+                raise KubeError("the port-forward is not to the requested port; is a proxy between?")
         return data[max(missing, 0) :]
 
 
@@ -202,9 +202,12 @@ class Tunnel:
         up = asyncio.create_task(self._up(reader))
         down = asyncio.create_task(self._down(writer, answered))
         try:
-            done, _ = await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+            if up.done() and up.exception():
+                await asyncio.wait({down}, timeout=SETTLE_SECONDS)  # what came before the end says why
+            for task in (down, up):
+                if task.done():
+                    task.result()
         finally:
             for task in (up, down):
                 task.cancel()

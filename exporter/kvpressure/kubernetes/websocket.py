@@ -1,14 +1,14 @@
-"""A websocket that any task may use: httpx2 binds one to the task that opened it, so it has a task of its own."""
+"""Websockets to the API server."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-import httpx2
-from httpx2.websockets import AsyncWebSocketSession, HTTPXWSException, WebSocketUpgradeError
-from wsproto.utilities import LocalProtocolError
+import aiohttp
+
+from kvpressure.net.waiting import cancel
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 """Kubelets send 32 KiB at once."""
@@ -18,37 +18,25 @@ _CLOSE_SECONDS: Final = 1.0
 """How long the close handshake may take."""
 
 
-class NotUpgradedError(Exception):
-    """The server answered with this status; 101 means that it upgraded to another protocol."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}")
-        self.status = status
+async def refuse_redirected_upgrade(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Return the response to a request, which aiohttp would follow where it redirects an upgrade."""
+    response = await send(request)
+    if 300 <= response.status < 400 and "Upgrade" in request.headers:
+        response.close()
+        raise aiohttp.WSServerHandshakeError(response.request_info, response.history, status=response.status)
+    return response
 
 
 class WebSocket:
-    """An open websocket; `open` makes one."""
+    """An open websocket, which any task may use; one of its own reads, so that pings are always answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
+        self._socket = socket
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING)
-        self._opened: asyncio.Future[AsyncWebSocketSession] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[None] | None = None
+        self._reading = asyncio.create_task(self._read())
         self.closed = False
-
-    @classmethod
-    async def open(cls, http: httpx2.AsyncClient, protocol: str, request: dict[str, Any]) -> WebSocket:
-        """Upgrade a GET `request`. Raises NotUpgradedError, and what httpx2 does."""
-        found = cls()
-        found._task = asyncio.create_task(found._live(http, protocol, request))
-        try:
-            session = await found._opened
-        except asyncio.CancelledError:
-            await found.close()
-            raise
-        if session.subprotocol != protocol:
-            await found.close()
-            raise NotUpgradedError(101)
-        return found
 
     async def receive(self) -> bytes | None:
         """Return the next binary message; None when there are no more."""
@@ -59,40 +47,25 @@ class WebSocket:
     async def send(self, data: bytes) -> None:
         """Send a binary message. Raises OSError when the connection is gone."""
         try:
-            await self._opened.result().send_bytes(data)
-        except (HTTPXWSException, LocalProtocolError) as error:
+            await self._socket.send_bytes(data)
+        except OSError as error:
             raise ConnectionResetError("the connection is closed") from error
 
     async def close(self) -> None:
         """Close the connection, with a close frame where it is open."""
-        while self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._socket.close()
+        await cancel([self._reading])
 
-    async def _live(self, http: httpx2.AsyncClient, protocol: str, request: dict[str, Any]) -> None:
+    async def _read(self) -> None:
         try:
-            async with http.websocket(
-                subprotocols=[protocol],
-                max_message_size_bytes=MAX_MESSAGE_BYTES,
-                keepalive_ping_interval_seconds=None,
-                **request,
-            ) as session:
-                self._settle(session)
-                while True:
-                    await self._messages.put(await session.receive_bytes())
-        except WebSocketUpgradeError as error:
-            self._settle(NotUpgradedError(error.response.status_code))
-        except Exception as error:  # noqa: BLE001 - the library raises groups of any exceptions
-            self._settle(error)
+            async for message in self._socket:
+                if message.type is not aiohttp.WSMsgType.BINARY:
+                    break
+                await self._messages.put(message.data)
+            await self._socket.close()
         finally:
             self.closed = True
             with suppress(asyncio.QueueFull):
                 self._messages.put_nowait(None)
-
-    def _settle(self, outcome: AsyncWebSocketSession | Exception) -> None:
-        if self._opened.done():
-            return
-        if isinstance(outcome, Exception):
-            self._opened.set_exception(outcome)
-        else:
-            self._opened.set_result(outcome)

@@ -47,15 +47,15 @@ class Server:
 class Start:
     """What a container's command comes to, as far as it could be read; `command` and `args` are as written.
 
-    `servers` are those that it starts (`seen`), else the one that the image's entrypoint or the first program may be,
-    read as one of the image's runtime or of the assumed one; `only`: it is not one program among several. `cut` says
-    why not everything could be read, as a sentence without a full stop: what was read may be contradicted there.
+    `servers` are those that it starts (`is_known`), else the one that the image's entrypoint or the first program may
+    be, read as one of the image's runtime or of the assumed one; `only`: it is not one program among several. `cut`
+    says why not everything could be read, as a sentence without a full stop: what was read may be contradicted there.
     """
 
     command: Words = ()
     args: Words = ()
     servers: tuple[Server, ...] = ()
-    seen: bool = False
+    is_known: bool = False
     only: bool = False
     cut: str = ""
 
@@ -115,7 +115,7 @@ def runtime_of(image: str, start: Start) -> Runtime | None:
 
     Workers of a multi-node engine are none: they serve no page. Never raises.
     """
-    if start.seen:
+    if start.is_known:
         serving = (s for s in start.servers if s.runtime.starting.serves(s.module, s.options, image))
         return next((server.runtime for server in serving), None)
     options = [server.options for server in start.servers]
@@ -164,10 +164,10 @@ def read_limits(start: Start) -> Reading:
     """Return the limits that the container's command declares; none where the reading was cut. Never raises."""
     if start.cut:
         return Reading(hidden=(start.cut,), runtime=start.servers[0].runtime if start.servers else ASSUMED)
-    serving = [one for one in start.servers if start.seen and not one.is_worker]
+    serving = [one for one in start.servers if start.is_known and not one.is_worker]
     readings = [_read(one) for one in serving or (start.servers if start.only else [Server()])]
     reading = readings[0] if len(readings) == 1 else _agreed(readings)
-    if start.seen or not start.command:
+    if start.is_known or not start.command:
         return reading
     # The first word is a program and no model, and what it passes to the server is not known.
     started = " ".join((*start.command, *start.args))[:_SHOWN]
@@ -184,13 +184,13 @@ def annotated(reading: Reading, annotations: Mapping[str, str]) -> Reading:
     return replace(reading, limits=limits, unclear=unclear)
 
 
-def declared(reading: Reading, *, seen: bool) -> tuple[DeclaredLimit, ...] | None:
+def declared(reading: Reading, *, command_is_known: bool) -> tuple[DeclaredLimit, ...] | None:
     """Return the limits in the order of `LIMIT_NAMES`; None where there are none but some may be hidden.
 
-    `seen` means that the server's command line is known.
+    `command_is_known` means that the server's command line is known.
     """
     found = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
-    return found if found or (seen and not reading.hidden and not reading.unclear) else None
+    return found if found or (command_is_known and not reading.hidden and not reading.unclear) else None
 
 
 def _read(server: Server) -> Reading:

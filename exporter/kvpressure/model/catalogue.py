@@ -82,7 +82,7 @@ _ROWS: Final = (
         rank=9,
         calm=True,
         spare=True,
-        details={"streams": "open sessions wait for their next piece of input"},
+        details={"streams": "open sessions wait for their next input"},
     ),
     CauseRow(
         Cause.HEALTHY,
@@ -122,11 +122,11 @@ _ROWS: Final = (
             ),
             "preemption": "running requests are preempted, and their KV is recomputed later",
             "watermark": "waiting requests would fit if the watermark did not keep part of the cache free",
-            "reserved": "waiting requests would fit if clients asked for no longer answers (max_tokens) than they get",
+            "reserved": "waiting requests would fit if clients requested no longer answers (max_tokens) than they get",
             "admission": "waiting requests do not fit into the free KV cache",
             "full": "the KV cache is full while requests wait",
-            "held_at_gateway": "a gateway holds requests back because the KV cache is used up to what it allows",
-            "eviction": "contexts are evicted before they are asked for again, and computed once more",
+            "held_at_gateway": "a gateway queues requests because KV cache usage is at its limit",
+            "eviction": "contexts are evicted before they are requested again, and computed once more",
         },
     ),
     CauseRow(
@@ -161,13 +161,13 @@ _ROWS: Final = (
         predictable=True,
         details={
             "max_num_seqs": "the batch is at max_num_seqs, and more requests wait",
-            "sequence_cap": "the batch is held at a fixed size, by a cap on sequences or by the tokens of a step",
+            "sequence_cap": "the batch stays at a fixed size, by a cap on sequences or by the token budget of a step",
             "prefill_budget": "every step uses up max_num_batched_tokens before the queue is empty",
             "head_of_line": (
                 "the step has room, but the first request in the queue is not admitted and blocks the rest"
             ),
             "queue_limit": "the queue limit rejects requests (503) before the batch is full",
-            "held_at_gateway": "a gateway holds requests back although the engine has room for them",
+            "held_at_gateway": "a gateway queues requests although the engine has room for them",
         },
     ),
     CauseRow(
@@ -234,8 +234,8 @@ _ROWS: Final = (
         losing=True,
         stands_still=True,
         details={
-            "frozen": "requests are running, and no metric moves",
-            "looping": "requests are running, and no token comes out",
+            "frozen": "requests are running, but no metric changes",
+            "looping": "requests are running, but no token is generated",
             "nothing_runs": "requests wait, and none is running",
             "unanswered": "the metrics look idle, and a one-token request got no answer",
         },
@@ -252,15 +252,15 @@ _ROWS: Final = (
         known=False,
         details={
             "too_few_polls": "too few polls so far",
-            "statistics_late": "the metrics do not move, but a one-token request was answered",
-            "last_step": "the metrics stay what the last step left: it is idle, or hangs",
+            "statistics_late": "the metrics do not change, but a one-token request was answered",
+            "last_step": "the metrics are those of the last step: the engine is idle, or hangs",
             "no_gauges": "the metrics lack the number of running or waiting requests",
             "layers_differ": "a hybrid model: token counts do not say how much cache a request needs",
-            "no_capacity": "the metrics do not say how much the KV cache holds",
+            "no_capacity": "the metrics do not report the size of the KV cache",
             "reservations": "the metrics do not say how much of the KV cache is reserved for answers",
             "cold_start": "no request has finished yet, so prompt lengths are not known",
             "no_reasons": "the metrics do not say why requests wait",
-            "held_at_gateway": "a gateway holds requests back; its metrics do not say why",
+            "held_at_gateway": "a gateway queues requests; its metrics do not say why",
         },
     ),
 )

@@ -190,14 +190,7 @@ class HttpClient:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._connector = _Connector(limit=1, resolver=self._resolver)
-            self._session = aiohttp.ClientSession(
-                connector=self._connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=_HEADERS,
-                timeout=_NO_TIMEOUTS,
-                auto_decompress=False,
-                trust_env=False,
-            )
+            self._session = open_session(self._connector, _HEADERS)
         return self._session
 
     async def _body(self, response: aiohttp.ClientResponse, where: str) -> bytes:
@@ -211,6 +204,21 @@ class HttpClient:
                 raise _too_large(where, self._cap_bytes)
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def open_session(
+    connector: aiohttp.BaseConnector, headers: Mapping[str, str], *middlewares: aiohttp.ClientMiddlewareType
+) -> aiohttp.ClientSession:
+    """Return a session that keeps no cookies, unpacks nothing, and has no proxy or timeout of its own."""
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        timeout=_NO_TIMEOUTS,
+        auto_decompress=False,
+        trust_env=False,
+        middlewares=middlewares,
+    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import ssl
 import urllib.request
+from typing import Final
 
-import httpx2
+import aiohttp
 
 from kvpressure.printable import brief
+
+FAILURES: Final = (aiohttp.ClientError, OSError, ValueError)
+"""What a request may raise."""
+
+_UNCONNECTED: Final = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError)
+_REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
 
 
 def environment_proxy(scheme: str, host: str) -> str:
@@ -24,18 +32,20 @@ def is_supported(proxy: str) -> bool:
 
 
 def reason_and_sentence(error: BaseException, where: str, tls_hint: str, refused_hint: str = "") -> tuple[str, str]:
-    """Return both for an error of httpx2, ssl or the system in a request to `where`; hints say what to check."""
+    """Return both for an error of aiohttp, ssl or the system in a request to `where`; hints say what to check."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
         causes.append(cause)
-    if found := next((one for one in causes if isinstance(one, ssl.SSLError)), None):
-        return "tls", f"TLS with {where} failed: {brief(found, 120)}; check {tls_hint} and the server's name"
-    if any(isinstance(one, ConnectionRefusedError) for one in causes):
+    if found := next((one for one in reversed(causes) if isinstance(one, ssl.SSLError)), None):
+        todo = f"check the scheme, {tls_hint} and the server's name"
+        return "tls", f"TLS with {where} failed: {brief(found, 120)}; {todo}"
+    # With several addresses the text names the error of each.
+    if any(isinstance(one, ConnectionRefusedError) or _REFUSED in str(one) for one in causes):
         return "unreachable", f"connection refused by {where}; is it up and the port right?{refused_hint}"
     text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
     plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError | OSError):
+    if isinstance(error, _UNCONNECTED) or not isinstance(error, aiohttp.ClientError | ValueError):
         return "unreachable", f"no connection to {where}: {plain}"
-    if isinstance(error, httpx2.InvalidURL | ValueError):
+    if isinstance(error, ValueError):
         return "config", f"{where} cannot be used: {plain}"
     return "connection", f"the connection to {where} broke: {plain}"

@@ -102,6 +102,11 @@ class Remedy:
     flag: str = ""
 
 
+def without_dashes(flags: Mapping[str, str]) -> dict[str, str]:
+    """Return flags as they are named in sentences."""
+    return {limit: flag.removeprefix("--") for limit, flag in flags.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """Names and sentences, by the name of the limit where there is one for each.

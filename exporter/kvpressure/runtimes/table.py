@@ -223,3 +223,11 @@ class OptionalSignal:
     signals: tuple[str, ...]
     how: str
     series: tuple[str, ...] = ()
+
+
+WHY_WAITING: Final = "why requests wait: for room, or deferred"
+
+
+def never_exported(what: str, signal: str, runtime: str) -> OptionalSignal:
+    """Return evidence that no version of a runtime has on its page."""
+    return OptionalSignal(what, (signal,), f"no version of {runtime} exports it")

@@ -33,7 +33,7 @@ _TOKENS: Final = ("prompt_tokens", "generation_tokens")
 FAMILIES: Final = (
     engine_family(
         "canary_requests_total",
-        "Requests of one token sent to learn whether the engine answers, by how they ended; absent unless switched on.",
+        "One-token requests sent to check that the engine answers, by result; absent unless enabled.",
         "result",
         kind="counter",
     ),

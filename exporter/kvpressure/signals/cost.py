@@ -31,8 +31,8 @@ _FOR_ROOM: Final = those(lambda row: row.for_room)
 FAMILIES: Final = (
     engine_family(
         "lost_tokens_total",
-        "Generated tokens that are missing, while something held the engine back, against what it would do for "
-        "the same demand: an estimate. Absent until its steps, or a healthy time, tell what that is.",
+        "Estimated generated tokens lost while a bottleneck limited the engine, compared with its unconstrained "
+        "throughput for the same demand. Absent until that is known from its step times or from a healthy period.",
         kind="counter",
     ),
 )

@@ -30,10 +30,10 @@ from kvpressure.signals.windows import EngineWindow
 FAMILIES: Final = (
     engine_family(
         "recomputed_prompt_tokens_per_second",
-        "Prompt tokens per second that were computed before and evicted since, by the hits at longer turnovers of the "
-        "cache; absent where none were seen.",
+        "Estimated prompt tokens per second that are computed again after eviction, from the hit ratio at longer "
+        "cache turnovers; absent if no longer turnover was observed.",
     ),
-    engine_family("recomputed_time_ratio", "Share of the engine's time that computing these takes."),
+    engine_family("recomputed_time_ratio", "Share of the engine's time spent on recomputed prompt tokens."),
     engine_family(
         "prefix_cache_hit_ratio_by_turnover",
         "Prefix hit ratio of this engine while its cache turned over in turnover_seconds or more, up to the next; mean "

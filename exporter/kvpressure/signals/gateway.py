@@ -34,12 +34,13 @@ _QUEUE: Final = "gateway_engine_queue_ratio"
 FAMILIES: Final = (
     engine_family(
         "gateway_queue_requests",
-        "Requests that gateways hold back in front of the engine, its share of its pool's, mean over the window. They "
-        "count as requests_waiting too while the engine runs any. Absent without a gateway that holds requests back.",
+        "Requests queued by gateways in front of the engine: its share of its pool's queue, mean over the window. "
+        "They count as requests_waiting too while the engine runs requests. Absent without a gateway that queues "
+        "requests.",
     ),
     engine_family(
         "gateway_queue_seconds",
-        "Mean time at the gateway of the requests that left its queue in the last minute; absent while none did.",
+        "Mean queue time at the gateway of the requests that left its queue in the last minute; absent if none did.",
     ),
 )
 

@@ -23,7 +23,7 @@ GPU_FAMILIES: Final = (
     gpu_family(
         "gpu_utilization_ratio", "Share of time with a kernel running: mean of the driver's samples over the window."
     ),
-    gpu_family("gpu_utilization_valid", "1 where the driver gives a utilization, 0 where it does not (MIG)."),
+    gpu_family("gpu_utilization_valid", "1 if the driver reports a utilization, 0 if not (MIG)."),
     gpu_family("gpu_sm_active_ratio", "Share of time the streaming multiprocessors were active, mean over the window."),
     gpu_family("gpu_tensor_active_ratio", "Share of time the tensor pipes were active, mean over the window."),
     gpu_family("gpu_dram_active_ratio", "Share of the memory bandwidth in use, mean over the window."),
@@ -48,8 +48,8 @@ def derive_gpu(window: GpuWindow) -> Derived:
 
 
 FAMILIES: Final = (
-    engine_family("engine_gpu_info", "1 for each GPU that serves this engine and no other.", "gpu_uuid"),
-    engine_family("engine_gpu_memory_used_ratio", "Highest share of device memory used over the engine's GPUs."),
+    engine_family("engine_gpu_info", "1 for each GPU used by this engine only.", "gpu_uuid"),
+    engine_family("engine_gpu_memory_used_ratio", "Share of device memory used, maximum over the engine's GPUs."),
     engine_family("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
     engine_family("memory_high_compute_low_score", "0 to 1: device memory high and compute low while there is demand."),
 )

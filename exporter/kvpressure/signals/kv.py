@@ -15,15 +15,15 @@ from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
     engine_family(
-        "kv_cache_usage_ratio", "Share of the KV cache held by requests, mean over the polls of the verdict."
+        "kv_cache_usage_ratio", "Share of the KV cache used by requests, mean over the polls of the verdict."
     ),
-    engine_family("kv_cache_usage_ratio_max", "Share of the KV cache held by requests, highest reading in the window."),
-    engine_family("kv_capacity_tokens", "Tokens that the KV cache can hold."),
+    engine_family("kv_cache_usage_ratio_max", "Share of the KV cache used by requests, highest reading in the window."),
+    engine_family("kv_capacity_tokens", "Size of the KV cache in tokens."),
     engine_family(
-        "kv_free_tokens", "Free KV cache tokens, less what a declared watermark keeps free, at the newest poll."
+        "kv_free_tokens", "Free KV cache tokens at the newest poll, minus those that a declared watermark keeps free."
     ),
-    engine_family("kv_tokens_per_request", "KV cache tokens held per running request, over the window."),
-    engine_family("kv_bytes_per_request", "KV cache memory held per running request, over the window."),
+    engine_family("kv_tokens_per_request", "KV cache tokens per running request, over the window."),
+    engine_family("kv_bytes_per_request", "KV cache bytes per running request, over the window."),
     engine_family("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
     engine_family(
         "kv_exhaustion_seconds",
@@ -40,8 +40,8 @@ FAMILIES: Final = (
     ),
     engine_family(
         "kv_preempted_tokens_per_second",
-        "KV cache tokens lost to preemption per second over the window: an estimate, preemptions times the mean held "
-        "per running request. What the prefix cache still holds of them is not recomputed.",
+        "Estimated KV cache tokens lost to preemption per second over the window: preemptions times the mean tokens "
+        "per running request. Tokens that stay in the prefix cache are not recomputed.",
     ),
     engine_family(
         "preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."

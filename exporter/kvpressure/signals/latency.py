@@ -29,7 +29,7 @@ FAMILIES: Final = (
     ),
     engine_family(
         "latency_inflation_factor",
-        "p95 latency over the window divided by the engine's own healthy p95, beyond what longer answers explain; "
+        "p95 latency over the window divided by the engine's own healthy p95, corrected for longer answers; "
         "kind is e2e, ttft or inter_token.",
         "kind",
     ),

@@ -103,7 +103,7 @@ def _finished(window: EngineWindow, name: str) -> HistogramSample | None:
 
 
 def answer_mean_tokens(window: EngineWindow) -> float:
-    """Mean answer, in tokens, over the long window; 0 before any request has finished, which errs towards less room."""
+    """Mean answer, in tokens, over the long window; 0 before any request has finished, so no room is reserved then."""
     answers = _finished(window, "request_output_tokens")
     return 0.0 if answers is None else answers.sum / answers.count
 

@@ -16,24 +16,29 @@ from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
     engine_family(
-        "prefix_cache_hit_ratio", "Share of the prefix tokens looked up that the cache held, over the window."
+        "prefix_cache_hit_ratio", "Share of the queried prefix tokens that were in the cache, over the window."
     ),
-    engine_family("computed_prompt_tokens_per_second", "Prompt tokens per second that no cache held, over the window."),
+    engine_family(
+        "computed_prompt_tokens_per_second",
+        "Prompt tokens computed per second, without those found in a cache, over the window.",
+    ),
     engine_family(
         "computed_prompt_token_ratio",
-        "Share of prompt tokens among the tokens that steps computed, over the window.",
+        "Share of prompt tokens in all computed tokens, over the window.",
     ),
     engine_family(
         "cache_turnover_seconds",
-        "Time in which as many tokens are written as the cache has free, by the means of the window.",
+        "Time until as many tokens are written as are free in the cache, from means over the window.",
     ),
     engine_family(
         "cache_eviction_age_min_seconds",
-        "Least time from a block's last use to its eviction, if every hit moved other blocks to the end of the queue.",
+        "Lower bound of the time from a block's last use to its eviction: every hit moved other blocks to the end of "
+        "the queue.",
     ),
     engine_family(
         "cache_eviction_age_max_seconds",
-        "Most time from a block's last use to its eviction, if no hit took a block from before it in the queue.",
+        "Upper bound of the time from a block's last use to its eviction: no hit removed a block before it from the "
+        "queue.",
     ),
 )
 

@@ -17,6 +17,7 @@ from kvpressure.signals.points import Point
 from kvpressure.signals.windows import EngineWindow
 
 _OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
+_PROMPTS: Final = ("prompt_tokens", "started", "finished_prompts", "preemptions")
 _COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
 _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
 _GAUGES_BEHIND: Final = ("running", "kv_usage")
@@ -30,7 +31,8 @@ class Progress:
     for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
     and nothing comes out: no token, no prompt, no finished request. `standing` names the signals of the page that have
     not moved for `standing_seconds`, the longest of the three. `filling_seconds`: requests run, the use of the cache
-    only rises, and nothing comes out: a long prompt is computed. `paused_by` is how it was stopped on purpose, a
+    only rises, and no prompt is done; `filled_ratio` is the share of prompts under
+    way in what came into it. `paused_by` is how it was stopped on purpose, a
     detail of that cause, "" where it was not. `last_step_seconds`: nothing has moved on a page that keeps
     what its last step said while there is nothing to do; then none of the others is known.
     """
@@ -44,6 +46,7 @@ class Progress:
     standing: tuple[str, ...] = ()
     last_step_seconds: float = 0.0
     filling_seconds: float = 0.0
+    filled_ratio: float = 0.0
 
     @property
     def paused(self) -> bool:
@@ -66,7 +69,8 @@ def progress_of(window: EngineWindow) -> Progress:
     seconds = newest.t - unmoved if counted else 0.0
     frozen = seconds if running else 0.0
     still = newest.t - _still_since(points) if running == 0 and waiting - deferred >= 1 else 0.0
-    looping, filling = (_looping(points), _filling(points)) if running and counted else (0.0, 0.0)
+    looping = _looping(points) if running and counted else 0.0
+    filling, filled = _filling(points, window.cache.capacity_tokens) if running and counted else (0.0, 0.0)
     return Progress(
         frozen_seconds=frozen,
         still_seconds=still,
@@ -75,6 +79,7 @@ def progress_of(window: EngineWindow) -> Progress:
         moved=not counted or seconds == 0.0 or newest.t - unmoved < newest.t - points[0].t,
         standing=_standing(newest, everything=frozen >= max(still, looping)) if max(frozen, still, looping) else (),
         filling_seconds=filling,
+        filled_ratio=filled,
     )
 
 
@@ -131,11 +136,20 @@ def _looping(points: Sequence[Point]) -> float:
     return points[-1].t - since if _runs_since(points) <= since and falls >= 2 else 0.0
 
 
-def _filling(points: Sequence[Point]) -> float:
-    """For how long nothing has come out of a batch whose use of the cache only rises; 0 unless it rose twice."""
-    since = max(_unmoved_since(points, _OUTPUT), _runs_since(points))
+def _filling(points: Sequence[Point], capacity_tokens: float | None) -> tuple[float, float]:
+    """For how long the cache has only filled and no prompt was done, 0 unless it rose twice; and the share of prompts.
+
+    The page counts a prompt when its first token comes; answers are counted as they grow.
+    """
+    since = max(_unmoved_since(points, _PROMPTS), _runs_since(points))
     falls, rises = _falls_and_rises(points, since)
-    return points[-1].t - since if rises >= 2 and not falls else 0.0
+    if falls or rises < 2:
+        return 0.0, 0.0
+    first, newest = next(point for point in points if point.t >= since), points[-1]
+    generated = newest.counters.get("generation_tokens", 0.0) - first.counters.get("generation_tokens", 0.0)
+    came = (newest.gauges["kv_usage"] - first.gauges.get("kv_usage", 0.0)) * (capacity_tokens or 0.0)
+    ratio = 1.0 if generated <= 0 else max(0.0, 1.0 - generated / came) if came else 0.0
+    return newest.t - since, ratio
 
 
 def _runs_since(points: Sequence[Point]) -> float:

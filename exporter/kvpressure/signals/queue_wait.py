@@ -19,13 +19,13 @@ from kvpressure.signals.windows import EngineWindow
 FAMILIES: Final = (
     engine_family(
         "queue_drain_seconds",
-        "Waiting requests over the requests admitted per second of late, 0 while nobody waits; while nobody is "
-        "admitted, for how long nobody has been.",
+        "Waiting requests divided by the recent admission rate, 0 while none wait; while none are admitted, the time "
+        "since the last admission.",
     ),
     engine_family(
         "queue_unserved_seconds",
-        "For how long the queue has taken too long to drain, or first tokens came late or latency was inflated while "
-        "requests waited; 0 where none of it is so, and while the queue shrinks.",
+        "Time for which the queue has taken too long to drain, or first tokens were late or latency was inflated "
+        "while requests waited; 0 otherwise, and while the queue shrinks.",
     ),
 )
 

@@ -13,7 +13,7 @@ from kvpressure.signals.windows import EngineWindow
 FAMILIES: Final = (
     engine_family(
         "cache_eviction_age_seconds",
-        "Mean time from a block's last use to its eviction, of the blocks that the engine timed in the window.",
+        "Mean time from a block's last use to its eviction, over the blocks that the engine sampled in the window.",
     ),
 )
 

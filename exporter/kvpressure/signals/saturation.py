@@ -46,13 +46,13 @@ class _Most:
 FAMILIES: Final = (
     engine_family(
         "saturation_ratio",
-        "Share in use of what binds the engine: the highest known one of KV cache tokens, places in the batch (where "
-        "the cap is known) and the time that prompts take (prefill). Absent where none is known.",
+        "Utilization of the engine's most used resource: the maximum over KV cache tokens, places in the batch (if "
+        "the cap is known) and prefill time. Absent if none is known.",
     ),
     engine_family(
         "demand_replicas",
-        "What everyone who runs or waits asks for, in engines like this one: 1.5 takes one and a half of it. "
-        "constraint is kv_tokens, sequences or prefill; one that is not known is absent.",
+        "Demand of running and waiting requests, in engines like this one: 1.5 requires one and a half engines. "
+        "constraint is kv_tokens, sequences or prefill; unknown ones are absent.",
         "constraint",
     ),
 )

@@ -26,10 +26,12 @@ FAMILIES: Final = (
     ),
     engine_family(
         "estimated_flops_per_second",
-        "FLOP/s of each of its GPUs by the engine's own estimate, over the window; absent unless switched on.",
+        "FLOP/s per GPU, estimated by the engine, over the window; absent unless enabled in the engine.",
     ),
     engine_family(
-        "estimated_memory_bytes_per_second", "Bytes per second each of its GPUs reads and writes in memory, likewise."
+        "estimated_memory_bytes_per_second",
+        "Bytes read and written in GPU memory per second and GPU, estimated by the engine, over the window; absent "
+        "unless enabled in the engine.",
     ),
 )
 

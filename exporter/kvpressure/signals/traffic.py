@@ -35,22 +35,22 @@ _SHAPES = {
 
 FAMILIES: Final = (
     engine_family("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
-    engine_family(
-        "max_tokens", "Quantile of the max_tokens that requests asked for, over the traffic shape window.", "quantile"
-    ),
+    engine_family("max_tokens", "Quantile of the requested max_tokens, over the traffic shape window.", "quantile"),
     engine_family("output_tokens", "Quantile of output length over the traffic shape window.", "quantile"),
     engine_family(
         "request_prompt_tokens", "Prompt length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     engine_family(
         "request_max_tokens",
-        "max_tokens that finished requests had asked for, interpolated to powers of two.",
+        "max_tokens of finished requests, interpolated to powers of two.",
         kind="histogram",
     ),
     engine_family(
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
-    engine_family("arrival_burstiness_factor", "Highest over mean arrivals in five-second bins of the window."),
+    engine_family(
+        "arrival_burstiness_factor", "Maximum divided by mean of arrivals in five-second bins of the window."
+    ),
 )
 
 
@@ -128,12 +128,12 @@ def _arrivals(before: Point, after: Point) -> tuple[float, float | None]:
 REFUSALS: Final = (
     engine_family(
         "requests_refused_total",
-        "Requests refused at a queue limit, as the engine counts them; absent unless it has refused any.",
+        "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
         kind="counter",
     ),
     engine_family(
         "requests_refused_per_second",
-        "Requests refused at a queue limit, per second over the window; absent unless the engine has refused any.",
+        "Requests refused at a queue limit, per second over the window; absent until the engine refuses one.",
     ),
     engine_family(
         "refused_request_ratio",

@@ -25,14 +25,14 @@ from kvpressure.signals.windows import EngineWindow
 FAMILIES: Final = (
     engine_family(
         "role",
-        "1 for what an engine does where prefill and decode are apart: prefill or decode. By its pod's label, its "
-        "flags, its page, a gateway or its requests; absent where it does both, or that is not known.",
+        "1 for the engine's role with disaggregated prefill: prefill or decode. From its pod's label, its flags, its "
+        "metrics, a gateway or its requests; absent if it does both, or if the role is unknown.",
         "role",
     ),
     engine_family(
         "held_for_transfer_tokens",
-        "KV cache tokens of a prefill engine that belong to no request running there: finished prompts that the decode "
-        "side has not read yet, mean over the polls of the verdict.",
+        "KV cache tokens of a prefill engine that belong to no running request: finished prompts that decode engines "
+        "have not read yet, mean over the polls of the verdict.",
     ),
 )
 

@@ -26,9 +26,9 @@ KNEE_EVERY_SECONDS: Final = 60.0
 FAMILIES: Final = (
     engine_family(
         "running_requests_knee",
-        "Running requests from which on a tenth more give less than 5 % more tokens per second, by the engine's own "
-        "step times of the last minute: beyond it more at once mostly makes everybody slower. Absent where the steps "
-        "do not tell, or hundreds of times as many still gain.",
+        "Running requests beyond which 10 % more give less than 5 % more tokens per second, from the engine's step "
+        "times of the last minute: a larger batch then mostly adds latency. Absent if step times do not show it, or "
+        "if hundreds of times as many would still gain.",
     ),
 )
 

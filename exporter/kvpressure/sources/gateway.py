@@ -44,38 +44,37 @@ MAX_POOLS: Final = 64
 class GatewayTargetSettings(ClientSettings):
     """One gateway's metrics endpoint, and which engines are behind it."""
 
-    url: BaseUrl = Field(
-        description="Address of its metrics, such as `http://llama-epp:9090`: an endpoint picker or Dynamo's frontend."
-    )
-    path: HttpPath = Field(default="/metrics", description="Path of the metrics.")
+    url: BaseUrl
+    """Address of its metrics, such as `http://llama-epp:9090`: an endpoint picker or Dynamo's frontend."""
+    path: HttpPath = "/metrics"
+    """Path of the metrics."""
     name: TargetName = Field(
         default_factory=lambda data: default_name(data.get("url", "")),
-        description="What the gateway is called.",
         json_schema_extra={DERIVED: "the URL's host:port"},
     )
-    pool: Label = Field(
-        default="", description="Name of its InferencePool; needed where its metrics are of several pools."
-    )
-    engines: tuple[Label, ...] = Field(
-        default=(),
-        description="The engines of the pool: names of targets or of pods, `*` and `?` stand for any characters. "
-        "Unset: the pods that the gateway lists, and all engines without a pod where there is one pool only.",
-    )
-    namespace: Label = Field(default="", description="Only engines of that Kubernetes namespace.")
-    kv_cache_util_threshold: Number = Field(
-        default=KV_CACHE_UTIL_THRESHOLD, gt=0, le=1, description="Its saturation detector's `kvCacheUtilThreshold`."
-    )
-    queue_depth_threshold: Number = Field(
-        default=QUEUE_DEPTH_THRESHOLD, gt=0, le=1e6, description="Its saturation detector's `queueDepthThreshold`."
-    )
+    """Name of the gateway."""
+    pool: Label = ""
+    """Name of its InferencePool; required if its metrics cover several pools."""
+    engines: tuple[Label, ...] = ()
+    """The engines of the pool: names of targets or of pods, `*` and `?` stand for any characters. Unset: the pods that
+    the gateway lists, and all engines without a pod if there is only one pool."""
+    namespace: Label = ""
+    """Only engines of that Kubernetes namespace."""
+    kv_cache_util_threshold: Number = Field(default=KV_CACHE_UTIL_THRESHOLD, gt=0, le=1)
+    """Its saturation detector's `kvCacheUtilThreshold`."""
+    queue_depth_threshold: Number = Field(default=QUEUE_DEPTH_THRESHOLD, gt=0, le=1e6)
+    """Its saturation detector's `queueDepthThreshold`."""
 
 
 class GatewaySettings(Section):
     """Gateways in front of engines, whose queue counts as the engines' demand."""
 
-    targets: tuple[GatewayTargetSettings, ...] = Field(default=(), description="Gateways at fixed addresses.")
-    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
-    timeout_seconds: Number = Field(default=5.0, gt=0, le=60, description="Deadline of one request.")
+    targets: tuple[GatewayTargetSettings, ...] = ()
+    """Gateways at fixed addresses."""
+    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60)
+    """Time between two readings."""
+    timeout_seconds: Number = Field(default=5.0, gt=0, le=60)
+    """Deadline of one request."""
 
 
 class GatewaySource(Source):

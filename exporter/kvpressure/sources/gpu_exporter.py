@@ -31,14 +31,13 @@ DEADLINE_MARGIN_SECONDS: Final = 0.2
 
 
 class GpuExporterSettings(ClientSettings):
-    """Another exporter of GPUs on this node, read where the vendor's library is not."""
+    """Another GPU exporter on this node, read if the vendor's library is not."""
 
-    url: Endpoint | None = Field(
-        default=None,
-        description="Its metrics endpoint: `http://127.0.0.1:9400/metrics` (dcgm-exporter), `:5000/metrics` (AMD's "
-        "device-metrics-exporter). One node's; unset: none is read.",
-    )
-    interval_seconds: Number = Field(default=5.0, ge=1, le=15, description="Time between two readings.")
+    url: Endpoint | None = None
+    """Its metrics endpoint: `http://127.0.0.1:9400/metrics` (dcgm-exporter), `:5000/metrics` (AMD's
+    device-metrics-exporter). Of one node; unset: none is read."""
+    interval_seconds: Number = Field(default=5.0, ge=1, le=15)
+    """Time between two readings."""
 
 
 class GpuExporterSource(Source):

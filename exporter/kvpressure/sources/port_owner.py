@@ -145,7 +145,7 @@ def _owner(
     # A command line may have megabytes: it is read in this thread, and once for each look.
     start = read_start(argv[:1], argv[1:], {}, Budget())
     runtime = runtime_of("", start)
-    limits = None if runtime is None else declared(read_limits(start), seen=start.seen)
+    limits = None if runtime is None else declared(read_limits(start), command_is_known=start.is_known)
     family = [_process(pid, proc) for pid in family_of(root, parents)]
     try:
         return PortOwner(root, _gpus(family, gpu_count(start, runtime or ASSUMED), names), limits)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -118,7 +119,10 @@ class WebServer:
         try:
             port = await acceptor.listen(address)
         except OSError as error:
-            sentence = f"cannot be listened on: {error.strerror or error}; choose another with --web.listen-address"
+            # Without the address again, which asyncio and socket append to the system's text.
+            code = error.errno or 0
+            why = os.strerror(code) if code > 0 else error.strerror or error
+            sentence = f"cannot listen on this address: {why}; choose another with --web.listen-address"
             raise ConfigError([Problem(str(address), None, "", sentence)]) from error
         host = address.host or "localhost"
         return f"{'https' if self._guard.context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -54,9 +54,9 @@ def check(data: bytes) -> tuple[object, ...]:
     served = tuple(None if (one := runtime_of(image, start)) is None else one.name for image in images)
     if command[:2] == ["vllm", "serve"] and not env:
         _against_argparse([*command[2:], *args])
-    given = declared(reading, seen=start.seen)
+    given = declared(reading, command_is_known=start.is_known)
     limits = None if given is None else len(given)
-    return (bool(start.cut), start.seen, len(start.servers), served, port is None, limits)
+    return (bool(start.cut), start.is_known, len(start.servers), served, port is None, limits)
 
 
 def _start(command: Sequence[str], args: Sequence[str], env: dict[str, str], files: dict[str, str]) -> Start:

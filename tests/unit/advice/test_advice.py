@@ -76,7 +76,7 @@ def test_a_declared_limit_that_holds_nothing_back_is_not_what_is_cut():
     wide = limits(max_num_seqs=Limit(256), kv_capacity_tokens=Limit(40_000, "page"))
     action = tight(limits=wide)["max_num_seqs"]
     assert action.new == "22"
-    assert "a limit above that (256 now) holds nothing back" in action.why
+    assert "a limit above that (256 now) limits nothing" in action.why
 
 
 def test_one_request_at_a_time_cannot_be_cut():

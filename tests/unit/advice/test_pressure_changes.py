@@ -56,7 +56,7 @@ def test_priorities_are_a_flag_and_a_number_that_clients_send():
 def test_prefix_caching_is_a_switch_without_a_value():
     action = caching(case(), model(), step(prefix_caching()))
     assert flag_words(action.flags) == ["--enable-prefix-caching"]
-    assert "does not tell" in action.why
+    assert "does not say" in action.why
 
 
 def test_a_tier_says_how_much_host_memory_and_promises_no_more_than_the_best():

@@ -105,7 +105,7 @@ def test_a_step_that_was_done_is_revised_where_the_cause_holds_on():
     incident.look(100, SMALL_KV, REPLICA, replicas=2)
     first = incident.look(100 + SETTLE, SMALL_KV, REPLICA, replicas=2)[0]
     assert first.key == "kv_cache_dtype"
-    assert first.revised == "there are 2 replicas instead of 1, and the cause holds on"
+    assert first.revised == "there are 2 replicas instead of 1, and the cause persists"
     changed = replace(LIMITS, max_num_seqs=Limit(24))
     incident.look(200, CAP, limits=changed, replicas=2)
     assert incident.look(200 + SETTLE, CAP, limits=changed, replicas=2)[0].revised.startswith("the limits were changed")
@@ -118,7 +118,7 @@ def test_each_restart_in_which_the_cause_holds_on_revises_the_step():
         begin = 100.0 * restarts
         incident.look(begin, step, restarts=restarts)
         first = incident.look(begin + SETTLE, step, restarts=restarts)[0]
-        assert (first.key, first.revised) == (step.key, "the server was restarted, and the cause holds on")
+        assert (first.key, first.revised) == (step.key, "the server was restarted, and the cause persists")
 
 
 def test_another_detail_revises_the_step_and_one_that_is_chosen_again_stands_since_it_was_settled():

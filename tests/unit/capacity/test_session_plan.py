@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.capacity.session_plan import OnPool, SessionPlan, SessionsAsked, plan_sessions
+from kvpressure.capacity.session_plan import OnPool, SessionLoad, SessionPlan, plan_sessions
 
-AGENTS = SessionsAsked(count=40, context_tokens=19_000, think_seconds=19.0, answer_tokens=150)
+AGENTS = SessionLoad(count=40, context_tokens=19_000, think_seconds=19.0, answer_tokens=150)
 """Those of the lab's table, whose contexts grow from 8,000 to 30,000 tokens."""
 
 
-def planned(pool: int, asked: SessionsAsked = AGENTS, each: float | None = 100_000.0) -> SessionPlan:
-    return plan_sessions(asked, pool, each)
+def planned(pool: int, load: SessionLoad = AGENTS, each: float | None = 100_000.0) -> SessionPlan:
+    return plan_sessions(load, pool, each)
 
 
-def beside(pool: int, asked: SessionsAsked = AGENTS, each: float | None = 100_000.0) -> OnPool:
-    found = planned(pool, asked, each).on_pool
+def beside(pool: int, load: SessionLoad = AGENTS, each: float | None = 100_000.0) -> OnPool:
+    found = planned(pool, load, each).on_pool
     assert found is not None
     return found
 

@@ -12,12 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import main
-from kvpressure.cli.access import Access, page_url, refusals
+from kvpressure.cli.access import page_url, refusals
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.plan_engine import read_engine
-from kvpressure.cli.record import Recorder
+from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.model.record import SourceError
-from kvpressure.net.schedule import SystemClock
+from kvpressure.net.http import Answer
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
 from tests.support.servers import FaultServer
@@ -50,6 +51,28 @@ def test_half_of_a_client_certificate_is_refused_before_anything_is_asked(comman
     assert (answer.exit_code, "give --cert-file and --key-file together" in answer.output) == (2, True), answer.output
 
 
+@pytest.mark.parametrize("command", READERS)
+def test_a_kind_that_is_none_is_taken_for_no_host(command: str, tmp_path: Path) -> None:
+    words = ["--url", "pdo/llama"] if command == "plan" else ["pdo/llama"]
+    words += ["-o", str(tmp_path / "x.jsonl")] if command == "record" else []
+    answer = CliRunner().invoke(main, [command, *words])
+    said = "is neither KIND/NAME nor an address: KIND is pod, deploy,"
+    assert (answer.exit_code, said in " ".join(answer.output.split())) == (2, True), answer.output
+    assert page_url("llama/metrics") == "http://llama/metrics"
+    assert page_url("http://pdo/llama") == "http://pdo/llama"
+
+
+async def test_an_error_of_recording_is_printed_once_until_it_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def read() -> Answer:
+        raise SourceError("unreachable", "connection refused by http://127.0.0.1:9")
+
+    options = {"duration": 0.9, "interval": 0.2, "label": None}
+    await record_pages(read, TraceWriter(tmp_path / "x.jsonl"), options)
+    assert capsys.readouterr().err.count("connection refused by") == 1
+
+
 def recorded() -> bytes:
     line = next(read_trace(FIXTURES / "traces" / "full-batch.jsonl.xz"))
     assert isinstance(line, TraceLine)
@@ -62,16 +85,15 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read_by_pla
     cert, key = ca.issue("client")
     token, out = tmp_path / "token", tmp_path / "x.jsonl"
     token.write_text("s3cret\n")
-    access = Access(token, ca.ca_file, cert, key)
     options = {"bearer_token_file": token, "ca_file": ca.ca_file, "cert_file": cert, "key_file": key, "insecure": False}
     async with FaultServer(
         servers.page(recorded()), server_context(*ca.issue("engine"), client_ca=ca.ca_file)
     ) as server:
         engine = await asyncio.to_thread(read_engine, server.url, options)
         assert engine.running.pool.capacity_tokens == 8192 - 32
-        with TraceWriter(out) as writer:
-            recorder = Recorder(f"{server.url}/metrics", 0.2, SystemClock(), access)
-            await recorder.run(writer, 0.1, None, None)
+        async with page_at(server.url, options) as (_, read):
+            with TraceWriter(out) as writer:
+                await record_pages(read, writer, {"duration": 0.1, "interval": 0.2, "label": None})
         assert (writer.written, out.exists()) == (1, True)
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
         with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
@@ -114,7 +136,7 @@ def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pyt
         monkeypatch.setitem(sys.modules, "kvpressure.cli.triage_run", None)  # which takes a second of CPU to load
         for more in ([], ["--gpus"], ["--gateway", closed]):
             answer = CliRunner().invoke(main, ["triage", closed, *more])
-            assert (answer.exit_code, answer.output) == (2, f"{closed}\ncannot tell: {said}\n\n")
+            assert (answer.exit_code, answer.output) == (2, f"{closed}\nno verdict: {said}\n\n")
         printed = json.loads(CliRunner().invoke(main, ["triage", closed, "--json", "--gpus"]).output)
         advice = json.loads(CliRunner().invoke(main, ["triage", closed, "--json", "--advice"]).output)
     (engine,) = printed["engines"]

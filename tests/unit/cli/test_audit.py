@@ -173,7 +173,7 @@ def test_a_broken_file_is_told_and_hides_no_findings() -> None:
         (["missing.yaml"], None, "missing.yaml: cannot be read: No such file or directory"),
         (["-"], "a: [\n", "stdin:2: is not YAML"),
         (["-"], b"a: 1\nb: \xff\n", "stdin:2: is not UTF-8"),
-        (["-"], "", "no engine found"),
+        (["-"], "", "no engine found: nothing in these files that could be read starts one; docs/audit.md"),
     ],
 )
 def test_nothing_to_judge_ends_with_two_and_says_why(
@@ -197,6 +197,13 @@ def test_nothing_to_judge_ends_with_two_and_says_why(
 )
 def test_usage_errors_end_with_two(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
+
+
+def test_a_gpu_that_is_not_known_is_answered_with_the_ones_that_are() -> None:
+    answer = run("deployment-good.yaml", "--gpu", "H1000")
+    assert answer.exit_code == 2
+    assert "did you mean H100 or H200" in answer.stderr
+    assert "--gpu-memory" not in answer.stderr, "which audit has not"
 
 
 def test_a_directory_is_searched_and_hidden_files_are_left_alone(tmp_path: Path) -> None:

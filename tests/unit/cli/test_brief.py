@@ -37,6 +37,16 @@ def test_an_engine_has_a_verdict_three_facts_and_the_first_step_with_its_command
     assert lines[-2] == f"--full: all evidence, {len(finding.actions) - 1} more steps"
 
 
+def test_what_the_grounds_say_is_said_once() -> None:
+    finding = found()
+    assert finding.diagnosis is not None
+    grounds = finding.diagnosis.grounds.rstrip(".").casefold()
+    assert any(one.state and one.text.casefold() == grounds for one in finding.diagnosis.symptoms.values())
+    facts = [fact.casefold() for fact in facts_of(finding)]
+    assert sum(grounds in fact for fact in facts) == 1
+    assert len(facts) > 3
+
+
 def test_commands_with_placeholders_are_left_to_the_whole_report() -> None:
     finding = found(Place())
     steps = tuple(action for action in finding.actions if action.placeholders)
@@ -47,7 +57,7 @@ def test_commands_with_placeholders_are_left_to_the_whole_report() -> None:
 
 def test_a_target_that_cannot_be_read_has_its_reason_alone() -> None:
     finding = Finding("llama:8000", problem="connection refused")
-    assert printed(brief_report([finding], NOW)).split() == ["llama:8000", "cannot", "tell:", "connection", "refused"]
+    assert printed(brief_report([finding], NOW)).split() == ["llama:8000", "no", "verdict:", "connection", "refused"]
     assert list(facts_of(finding)) == []
 
 

@@ -96,8 +96,7 @@ DAMAGES: dict[str, Callable[[Lines], Lines]] = {
 
 
 @pytest.mark.fault(
-    "a line of a --resume file was changed, cut, dropped or put elsewhere",
-    "one sentence and exit code 2: no report of it",
+    "a line of a --resume file was changed, cut, dropped or moved", "one error message and exit code 2, and no report"
 )
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_file_that_was_damaged_is_refused(damage: str, url: str, written: bytes, tmp_path: Path) -> None:
@@ -204,7 +203,7 @@ def test_what_is_read_back_is_cleaned(url: str, written: bytes, tmp_path: Path) 
     assert (answer.exit_code, "?[2J" in answer.stdout, "\x1b" in answer.stdout) == (1, True, False)
 
 
-@pytest.mark.fault("a --resume file without an end", "it is refused before it is read, at 64 MiB")
+@pytest.mark.fault("an endless --resume file", "it is refused before it is read, at 64 MiB")
 def test_a_file_that_is_too_large_is_refused_unread(url: str, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with path.open("wb") as file:
@@ -212,7 +211,7 @@ def test_a_file_that_is_too_large_is_refused_unread(url: str, tmp_path: Path) ->
     one_sentence(look(url, path))
 
 
-@pytest.mark.fault("a --resume file of nested lists, with digests that are right", "memory is bounded by its length")
+@pytest.mark.fault("a --resume file of nested lists, with valid digests", "memory is bounded by its length")
 def test_a_file_of_nested_lists_takes_little_memory(url: str, written: bytes, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     rows = rows_of(written)
@@ -236,7 +235,7 @@ sys.exit(done.returncode)
 """
 
 
-@pytest.mark.fault("an output file of `incidents` is a symbolic link", "it is not followed, and that is said")
+@pytest.mark.fault("an output file of `incidents` is a symbolic link", "it is not followed, with an error message")
 @pytest.mark.parametrize("option", ["--html", "--markdown", "--resume"])
 def test_no_file_is_written_through_a_link(option: str, url: str, tmp_path: Path) -> None:
     other, link = tmp_path / "other", tmp_path / "link"

@@ -278,7 +278,7 @@ def test_a_page_that_is_no_engines_is_named_and_ends_with_two() -> None:
     with served(b"<html>hello</html>\n") as url:
         answer = plan("--url", url)
     assert answer.exit_code == 2
-    assert f"{url}: no metric of vllm" in answer.stderr
+    assert f"{url}: no metric of vLLM" in answer.stderr
 
 
 def test_ranks_are_planned_one_by_one_from_the_traffic_of_all() -> None:
@@ -357,7 +357,7 @@ def test_sessions_are_planned_beside_the_limits():
         assert line in answer.stdout
     found = planned("--kv-cache-tokens", "480000", *SESSIONS)["sessions"]
     assert isinstance(found, dict)
-    assert found["asked"]["think_seconds"] == 20
+    assert found["load"]["think_seconds"] == 20
     assert found["working_set_tokens"] == pytest.approx(760_000, rel=0.05)
 
 

@@ -52,7 +52,7 @@ def triage(first: int, seconds: float) -> Sampled:
 
 
 @pytest.mark.fault(
-    "an engine hangs when `triage` is asked about it", "it samples on until it can tell, 45 s more at most"
+    "an engine hangs while `triage` samples it", "it continues to sample until it can decide, at most 45 s more"
 )
 @pytest.mark.parametrize("seconds", [10.0, 30.0])
 def test_an_engine_that_stands_still_is_sampled_until_it_can_be_called_stuck(seconds: float):

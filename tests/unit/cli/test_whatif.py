@@ -145,7 +145,7 @@ def test_a_recording_is_read_up_to_the_second_that_is_asked_for():
 def test_a_file_that_is_no_recording_is_one_error(tmp_path: Path):
     answer = whatif("--trace", ROOT / "README.md")
     assert (answer.exit_code, len(answer.stderr.splitlines())) == (2, 1)
-    assert "README.md is no recording, as `kvpressure record` writes it: none of its lines can be read" in answer.stderr
+    assert "README.md is not a recording of `kvpressure record`: none of its lines can be read" in answer.stderr
     with open_trace(RAMP, "rt") as file:
         lines = file.readlines()
     broken = tmp_path / "broken.jsonl"

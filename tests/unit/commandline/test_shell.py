@@ -244,8 +244,8 @@ def test_a_budget_that_is_spent_stays_spent() -> None:
 
 
 @pytest.mark.fault(
-    "a variable, a script or an argument is made to grow without end",
-    "no more is made of it than was paid for before, one step at a time",
+    "a variable, a script or an argument is crafted to grow without bound",
+    "each step of its expansion is charged to a budget first",
 )
 @given(st.text(alphabet=SIGNS), st.dictionaries(st.text("AB"), st.text(SIGNS)), st.integers(0, 9999))
 def test_no_more_is_made_of_a_script_than_was_paid_for(script: str, env: dict[str, str], work: int) -> None:

@@ -31,7 +31,7 @@ def verdicts_of(name: str) -> list[tuple[float, Diagnosis]]:
 
 @pytest.mark.fault(
     "the engine core of a real vLLM hangs (SIGSTOP) while its API process lives on",
-    "stuck within 45 s, with what stands still; healthy within 45 s of going on",
+    "stuck within 45 s, with the counters that do not change; healthy within 45 s after it continues",
 )
 def test_a_stopped_engine_core_is_stuck_within_45_s_and_healthy_within_45_s_of_going_on():
     verdicts = verdicts_of("stopped-core")

@@ -139,7 +139,7 @@ def test_without_a_word_the_grounds_say_between_what_it_is():
     made = inputs(deferral=Deferral(connector=True, images=True), deferred_ratio=1.0)
     assert grounds(made) == (
         "",
-        "For a grammar or KV from elsewhere or room for an image: the page does not tell which.",
+        "For a grammar or KV from elsewhere or room for an image: the page does not say which.",
     )
 
 

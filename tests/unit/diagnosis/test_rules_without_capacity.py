@@ -38,5 +38,5 @@ def test_nothing_runs_beside_a_cache_without_room_because_of_it(usage: float, ex
 def test_what_is_missing_is_said() -> None:
     assert grounds(made(QUEUED)) == (
         "no_capacity",
-        "10 requests wait; the page does not tell how much the cache holds.",
+        "10 requests wait; the page does not say how much the cache holds.",
     )

@@ -353,7 +353,7 @@ def test_a_recording_without_a_usable_line_ends_with_exit_code_two(tmp_path):
     path.write_text("{}\n")
     result = CliRunner().invoke(main, ["replay", str(path)])
     assert result.exit_code == 2
-    assert f"{path} is no recording" in result.stderr
+    assert f"{path} is not a recording" in result.stderr
 
 
 def test_two_recordings_in_one_file_are_both_shown(tmp_path):

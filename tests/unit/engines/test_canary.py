@@ -48,7 +48,7 @@ async def test_the_api_is_beside_the_page_wherever_its_runtime_has_that(prefix: 
 
 
 @pytest.mark.fault(
-    "a name that leads to a metadata service, in a target that is asked for one token", "no connection is made"
+    "a name that resolves to a metadata service, in a target of one-token requests", "no connection is made"
 )
 async def test_a_name_never_leads_to_a_metadata_service(monkeypatch: pytest.MonkeyPatch):
     there = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]

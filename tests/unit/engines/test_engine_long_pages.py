@@ -69,8 +69,8 @@ def test_a_long_page_is_learned_once() -> None:
 
 
 @pytest.mark.fault(
-    "forty pods, each with a page of 8 MiB of labels that nobody has seen",
-    "what is remembered of them stays within one budget, and ordinary pages are remembered as ever",
+    "forty pods, each with a page of 8 MiB of new labels",
+    "their cached layouts stay within one budget, and ordinary pages are cached as before",
 )
 def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvpressure.promtext.lines._pair", lambda name, value: (name.decode(), value.decode()))
@@ -159,8 +159,7 @@ def counting(name: str, steps: int, log: list[str], end: Callable[[], str]) -> S
 
 
 @pytest.mark.fault(
-    "pods whose long pages have to be learned anew at each poll",
-    "no other long page waits for more than one step of them",
+    "pods whose long pages have a new layout at each poll", "no other long page waits for more than one step of them"
 )
 async def test_a_known_page_waits_for_a_step_of_those_that_are_learned_and_those_for_each_other() -> None:
     log: list[str] = []

@@ -113,6 +113,6 @@ def test_a_page_cut_before_its_end_is_refused_and_the_next_one_read() -> None:
     ],
 )
 def test_what_holds_no_known_metric_is_not_a_page_of_metrics(page: bytes) -> None:
-    with pytest.raises(PageError, match="no metric of vllm") as caught:
+    with pytest.raises(PageError, match="no metric of vLLM") as caught:
         PageReader().read(page, 0.0)
     assert caught.value.reason == "not_metrics"

@@ -20,12 +20,13 @@ ELSE = {
     "empty.jsonl": (b"", "it is empty"),
     "blank.jsonl": (b"\n\n", "it is empty"),
     "gpus.json": (DUMP.encode(), "it is what `record --gpus` alone writes"),
+    "page.html": (b"\n<!DOCTYPE html><html>", "it is HTML or XML"),
     "page.txt": (PAGE.encode(), "it is one metrics page"),
     "plain.jsonl.gz": (b'{"t": 1}\n', "its name ends in .gz, and it is not gzip"),
     "plain.jsonl.xz": (b'{"t": 1}\n', "its name ends in .xz, and it is not xz"),
     "packed.jsonl": (gzip.compress(b"{}\n"), "it is gzip; let its name end in .jsonl.gz"),
     "packed2.jsonl": (lzma.compress(b"{}\n"), "it is xz; let its name end in .jsonl.xz"),
-    "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00", "it is no text"),
+    "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00", "it is not text"),
     "prose.md": (b"# A title\n\nwords\n" * 40, "none of its lines can be read"),
     "others.jsonl": ((json.dumps({"t": 1.0, "page": PAGE}) + "\n").encode() * 40, "none of its lines can be read"),
     "cut.jsonl.gz": (gzip.compress(b"{}\n" * 99)[:12], "cannot be read"),
@@ -42,6 +43,6 @@ def test_a_file_of_another_kind_is_one_error_that_says_what_it_is(command: str, 
     answer = CliRunner().invoke(main, [word.format(path) for word in COMMANDS[command]])
     assert (answer.exit_code, isinstance(answer.exception, SystemExit)) == (2, True)
     told = " ".join(answer.output.split())
-    assert f"{path.name} is no recording, as `kvpressure record` writes it: " in told
+    assert f"{path.name} is not a recording of `kvpressure record`: " in told
     assert said in told
     assert told.count(path.name) <= 3  # its name, the engine's, and the first line that could not be read

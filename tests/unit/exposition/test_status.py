@@ -179,7 +179,7 @@ def test_actions_are_listed_in_order_with_the_first_one_open():
     assert re.findall(rf'<details id="{key}-(\d)" data-default="(\w*)"', shown) == [("1", "open"), ("2", "")]
     told = text_of(shown)
     assert "Cut max_num_seqs 64 → 32 16 fit kubectl -n chat patch kubectl -n chat rollout status" in told
-    assert "Cost: a restart Then see: score < 0.2 within 2 minutes" in told
+    assert "Cost: a restart Verify: score < 0.2 within 2 minutes" in told
 
 
 def test_a_runbook_is_linked_only_where_one_is_known():

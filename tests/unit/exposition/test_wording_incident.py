@@ -28,7 +28,7 @@ def test_money_where_price_and_gpus_are_known():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "said"), [(None, "lost tokens not known (nothing tells yet"), (0.0, "no tokens lost")]
+    ("tokens", "said"), [(None, "lost tokens not known (its healthy rate"), (0.0, "no tokens lost")]
 )
 def test_what_is_not_known_is_said(tokens, said):
     assert said in incident_text(replace(OPEN, lost_tokens=tokens), 840.0)

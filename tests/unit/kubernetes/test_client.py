@@ -96,7 +96,7 @@ async def test_every_refusal_has_its_word_and_sentence(code: int, reason: str, s
         assert isinstance(refused.value, GoneError) == (code == 410)
 
 
-@pytest.mark.fault("an API server, or what answers in its place, whose answer has no end", "reading ends at a bound")
+@pytest.mark.fault("an API server, or a server in its place, sends an endless answer", "reading ends at a bound")
 @pytest.mark.parametrize("code", [200, 500])
 async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(client_module, "MAX_JSON_BYTES", 1 << 20)
@@ -119,7 +119,8 @@ async def test_an_answer_without_an_end_is_read_up_to_a_bound(monkeypatch: pytes
 
 
 @pytest.mark.fault(
-    "a kubeconfig names a cloud's metadata service as API server, or a name that leads to one", "it is never asked"
+    "a kubeconfig names a cloud's metadata service as API server, or a name that resolves to one",
+    "it never gets a request",
 )
 @pytest.mark.parametrize("host", ["169.254.169.254", "0xa9fea9fe", "[fd00:ec2::254]", "metadata.example"])
 async def test_metadata_services_are_never_asked(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
@@ -212,7 +213,9 @@ async def test_a_server_that_is_no_address_is_a_sentence(server: str) -> None:
             await client.json("/pods", LIST)
 
 
-@pytest.mark.fault("a token that no header can hold, such as one of two lines", "nothing is sent, and it is not told")
+@pytest.mark.fault(
+    "a token that is not valid in a header, such as one of two lines", "nothing is sent, and the token is not shown"
+)
 @pytest.mark.parametrize("token", ["hunter2\nX-Other: 1", "hunter2\x00", "hunter2é"])
 async def test_a_token_that_no_header_can_hold_is_not_told(tmp_path: Path, token: str) -> None:
     async def answer(_: web.Request) -> web.Response:

@@ -209,7 +209,7 @@ async def test_a_client_certificate_from_the_kubeconfig_is_shown(tmp_path: Path)
 
 
 @pytest.mark.fault(
-    "an API server, or whoever answers in its place, that redirects a port-forward", "it is refused with a sentence"
+    "an API server, or a server in its place, redirects a port-forward", "it is refused with an error message"
 )
 async def test_a_redirect_of_the_upgrade_is_not_followed():
     elsewhere_asked = 0

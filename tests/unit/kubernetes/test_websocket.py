@@ -97,7 +97,7 @@ async def cut(_: web.WebSocketResponse, request: web.Request) -> None:
 
 @pytest.mark.fault(
     "an API server that sends a port-forward anything else than small binary messages, or cuts it",
-    "that connection ends, and nothing else",
+    "only that connection ends",
 )
 @pytest.mark.parametrize("talk", [no_text, too_much, in_pieces_without_end, garbage, cut])
 async def test_whatever_is_no_small_binary_message_ends_it(talk: Any) -> None:
@@ -174,3 +174,18 @@ async def test_another_protocol_than_the_one_asked_for_is_refused() -> None:
     async with serving(app) as (host, port), KubeClient(Config(f"http://{host}:{port}", "test")) as client:
         with pytest.raises(KubeError, match="does not forward ports over websockets"):
             await client.websocket("/forward", FORWARD, {}, PROTOCOL)
+
+
+async def test_a_redirected_upgrade_is_not_followed() -> None:
+    asked: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        raise web.HTTPFound("/stolen")
+
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", elsewhere)])
+    async with serving(app) as (host, port), KubeClient(Config(f"http://{host}:{port}", "test", token="x")) as client:
+        with pytest.raises(KubeError, match="answered with a redirect, which is not followed"):
+            await client.websocket("/forward", FORWARD, {}, PROTOCOL)
+    assert set(asked) == {"/forward"}

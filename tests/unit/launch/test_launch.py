@@ -314,8 +314,8 @@ PARTS = st.sampled_from(
 
 
 @pytest.mark.fault(
-    "a start command is longer than can be read, and its last words contradict the first",
-    "nothing is declared: what was read may be contradicted there",
+    "a start command is longer than the limit, and its last words contradict the first",
+    "no limits are reported, because the rest may contradict them",
 )
 @given(
     st.lists(PARTS, max_size=12), st.lists(PARTS, max_size=3), st.dictionaries(st.sampled_from("AB"), PARTS), st.data()

@@ -64,7 +64,7 @@ def test_sessions_that_push_each_other_out_are_reported(sessions: int):
     # The last six minutes: hits have fallen for good less than a minute before.
     assert all(texts[-12:])
     assert "this engine's own past" in texts[-1]
-    assert "highest rate seen" in texts[-1]
+    assert "highest rate measured" in texts[-1]
 
 
 def test_sessions_that_have_room_are_not():

@@ -164,7 +164,7 @@ def kept_free(ratio: float | None, usage: float = 0.6, running: float = 4.0):
         (0.35, 0.6, 0.0, 0.0, None),
         (0.35, 0.97, 4.0, 1.0, 0.0),
     ],
-    ids=["not declared", "none", "room beside it", "by_watermark_ratio by it", "nothing runs", "full anyway"],
+    ids=["not declared", "none", "room beside it", "kept free", "nothing runs", "full anyway"],
 )
 def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, running, blocked, by_watermark):
     _, blocked_ratio, by_watermark_ratio = kept_free(ratio, usage, running)

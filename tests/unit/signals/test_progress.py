@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.signals.gateway import IN_ENGINE
 from kvpressure.signals.progress import progress_of
-from tests.support.engines import window
+from tests.support.engines import CACHE, window
 
 
 def works(t: int) -> dict[str, float]:
@@ -49,6 +49,29 @@ def test_a_cache_that_only_fills_while_nothing_comes_out_is_of_a_long_prompt():
         60, lambda t: running(t) | {"running": float(t >= 30), "kv_usage": 0.001 * max(0, t - 30)}, stops(20)
     )
     assert progress_of(begun).filling_seconds == 29.0
+
+
+@pytest.mark.parametrize(("answers", "share"), [(0.0, 1.0), (1.0, 0.99), (60.0, 0.4)])
+def test_what_comes_into_the_cache_is_of_prompts_but_for_the_answers_beside_them(answers, share):
+    def filling(t: int) -> dict[str, float]:
+        return running(t) | {"kv_usage": 0.1 + 100 * t / CACHE.capacity_tokens}
+
+    polls = window(60, filling, lambda t: stops(20)(t) | {"generation_tokens": answers * t})
+    assert progress_of(polls).filling_seconds == 39.0
+    assert progress_of(polls).filled_ratio == pytest.approx(share)
+
+
+def test_without_the_size_of_the_cache_an_answer_beside_leaves_it_open():
+    def found(answers: float) -> float:
+        polls = window(
+            60,
+            lambda t: running(t) | {"kv_usage": 0.001 * t},
+            lambda t: stops(20)(t) | {"generation_tokens": answers * t},
+            cache=None,
+        )
+        return progress_of(polls).filled_ratio
+
+    assert (found(0.0), found(1.0)) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_mean_per_event_looks_back_just_far_enough():
     assert window.per_event("total", "missing", least=1, seconds=10) is None
 
 
-@pytest.mark.fault("several replicas answer at one address by turns", "what another one counted before is no growth")
+@pytest.mark.fault("several replicas answer at one address in turn", "a difference between their counters is no growth")
 def test_what_another_replica_counted_before_it_answered_is_not_growth():
     window = EngineWindow(seconds=60, long_window_seconds=600)
     ours, other = 1_000_000.0, 999_000.0  # when each process began

@@ -172,7 +172,7 @@ def test_the_limits_of_an_engine_are_those_of_its_command_line(
 
 @pytest.mark.fault(
     "a process on an engine's port has a command line of megabytes",
-    "what it declares is not known, and it costs the event loop nothing",
+    "its limits are unknown, and the event loop is not delayed",
 )
 def test_a_command_line_of_megabytes_declares_nothing(machine: Machine):
     engine(machine, [*SERVE, "--max-num-seqs=8", *["x"] * 400_000])

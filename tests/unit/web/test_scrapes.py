@@ -115,7 +115,7 @@ async def test_who_comes_while_a_page_is_rendered_waits_for_it(rendering):
     assert number(await world.scrape()) == 2.0
 
 
-@pytest.mark.fault("a scraper hangs up while its page is rendered", "the others that wait for that page get it")
+@pytest.mark.fault("a scraper disconnects while its page is rendered", "the others that wait for that page get it")
 @pytest.mark.parametrize("encoding", ["", "gzip"])
 async def test_who_hangs_up_takes_the_page_from_nobody(rendering, encoding):
     world = World()
@@ -130,7 +130,7 @@ async def test_who_hangs_up_takes_the_page_from_nobody(rendering, encoding):
     assert len(rendering.made) == 1
 
 
-@pytest.mark.fault("a page cannot be rendered", "those who wait are told, and the next snapshot is rendered again")
+@pytest.mark.fault("a page cannot be rendered", "waiting clients get an error, and the next snapshot is rendered again")
 @pytest.mark.parametrize("encoding", ["", "gzip"])
 async def test_a_page_that_cannot_be_rendered_is_an_error_for_its_snapshot_alone(rendering, encoding):
     world = World()

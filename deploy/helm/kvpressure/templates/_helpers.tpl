@@ -109,7 +109,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- range $groups }}{{ int . }} {{ end -}}
 {{- end -}}
 
-{{/* "true" or "": a ServiceMonitor is wanted instead of a PodMonitor; both would scrape everything twice. */}}
+{{/* "true" or "": a ServiceMonitor is used instead of a PodMonitor; both would scrape everything twice. */}}
 {{- define "kvpressure.podMonitor" -}}
 {{- if .Values.serviceMonitor.enabled -}}
 {{- if eq (.Values.podMonitor.enabled | toString) "true" -}}

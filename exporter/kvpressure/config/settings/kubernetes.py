@@ -102,38 +102,30 @@ class KubernetesSettings(ClientSettings):
     sent to a pod that was found.
     """
 
-    enabled: Switch = Field(
-        default="auto", description="`auto` is on inside a cluster, and where kubeconfig_file is set."
-    )
-    node_name: Annotated[str, AfterValidator(_node_name)] = Field(
-        default="", description="This node; needed. In a pod: `spec.nodeName` through the downward API."
-    )
-    kubeconfig_file: Path | None = Field(
-        default=None, description="How to reach the API server from outside; in a pod, its service account is used."
-    )
-    namespaces: _Namespaces = Field(
-        default=(), description="Namespaces to look in, each with a watch of its own; empty is all of them."
-    )
-    label_selector: Annotated[str, AfterValidator(_selector)] = Field(
-        default="", description="Pods with these labels are engines; as `kubectl -l` takes it."
-    )
-    port_name: Annotated[str, AfterValidator(_port_name)] = Field(
-        default="metrics",
-        description="A container with a GPU and a port of this name is an engine; empty looks for no port.",
-    )
-    port: Integer = Field(default=8000, ge=1, le=65535, description="Port of an engine that declares none.")
-    path: HttpPath = Field(default="/metrics", description="Path of the metrics page, where no annotation says.")
-    kv_events: KvEventsSettings | None = Field(
-        default=None,
-        description="Read the KV events of every engine that is found, at its pod's own IP; the annotation "
-        "`kvpressure.io/kv-events-port` names other ports. Unset: of pods with that annotation.",
-    )
-    config_maps: Boolean = Field(
-        default=False,
-        description="Read limits in the file of `--config` where it is mounted from a ConfigMap; get configmaps.",
-    )
-    config_map_namespaces: _Namespaces = Field(
-        default=(), description="Namespaces where ConfigMaps may be read; empty is wherever engines are found."
-    )
-    events: Boolean = Field(default=True, description="Watch the Kubernetes events of engines and of the node.")
-    node_conditions: Boolean = Field(default=True, description="Watch the node's condition MemoryPressure.")
+    enabled: Switch = "auto"
+    """`auto` is on inside a cluster, and where kubeconfig_file is set."""
+    node_name: Annotated[str, AfterValidator(_node_name)] = ""
+    """This node; required. In a pod: `spec.nodeName` through the downward API."""
+    kubeconfig_file: Path | None = None
+    """Kubeconfig for access from outside the cluster; in a pod, its service account is used."""
+    namespaces: _Namespaces = ()
+    """Namespaces to watch, each with its own watch; empty means all."""
+    label_selector: Annotated[str, AfterValidator(_selector)] = ""
+    """Pods with these labels are engines; in the syntax of `kubectl -l`."""
+    port_name: Annotated[str, AfterValidator(_port_name)] = "metrics"
+    """A container with a GPU and a port of this name is an engine; empty disables this rule."""
+    port: Integer = Field(default=8000, ge=1, le=65535)
+    """Port of an engine that declares none."""
+    path: HttpPath = "/metrics"
+    """Path of the metrics, if no annotation sets it."""
+    kv_events: KvEventsSettings | None = None
+    """Read the KV events of every engine that is found, at its pod's own IP; the annotation
+    `kvpressure.io/kv-events-port` names other ports. Unset: of pods with that annotation."""
+    config_maps: Boolean = False
+    """Read limits from the file of `--config` if it is mounted from a ConfigMap; requires get on configmaps."""
+    config_map_namespaces: _Namespaces = ()
+    """Namespaces where ConfigMaps may be read; empty means all namespaces with engines."""
+    events: Boolean = True
+    """Watch the Kubernetes events of engines and of the node."""
+    node_conditions: Boolean = True
+    """Watch the node's condition MemoryPressure."""

@@ -41,30 +41,29 @@ DEFAULT_RESOURCE_NAMES: Final = (
 
 
 class PodResourcesSettings(Section):
-    """The kubelet's pod-resources API, which says which container holds which GPU."""
+    """The kubelet's pod-resources API, which reports the GPUs of each container."""
 
-    enabled: Switch = Field(default="auto", description="Query the kubelet; `auto`: once socket_dir is there.")
-    socket_dir: Path = Field(
-        default=Path("/var/lib/kubelet/pod-resources"),
-        description="Directory of `kubelet.sock`. Mount the directory: a restarted kubelet makes a new socket.",
-    )
-    interval_seconds: Number = Field(default=10.0, ge=1, le=300, description="Time between two queries.")
-    keep_seconds: Number = Field(
-        default=300.0, ge=0, le=3600, description="How long the last answer holds while the kubelet does not answer."
-    )
-    resource_names: ResourceNames = Field(
-        default=DEFAULT_RESOURCE_NAMES, description="Resources that are GPUs; `*` and `?` stand for any characters."
-    )
+    enabled: Switch = "auto"
+    """Query the kubelet; `auto`: if socket_dir exists."""
+    socket_dir: Path = Path("/var/lib/kubelet/pod-resources")
+    """Directory of `kubelet.sock`. Mount the directory: a restarted kubelet creates a new socket."""
+    interval_seconds: Number = Field(default=10.0, ge=1, le=300)
+    """Time between two queries."""
+    keep_seconds: Number = Field(default=300.0, ge=0, le=3600)
+    """How long the last answer is used while the kubelet does not answer."""
+    resource_names: ResourceNames = DEFAULT_RESOURCE_NAMES
+    """Resources that are GPUs; `*` and `?` stand for any characters."""
 
 
 class LogFileSettings(Section):
     """The log of one engine on a machine without Kubernetes: a file or a journal unit."""
 
-    target: TargetName = Field(description="Name of the target whose log it is.")
-    path: Directory | None = Field(default=None, description="The log file; it may be rotated.")
-    journal_unit: JournalUnit | None = Field(
-        default=None, description="The systemd unit whose journal is read, through `journalctl`."
-    )
+    target: TargetName
+    """Name of the target whose log it is."""
+    path: Directory | None = None
+    """The log file; it may be rotated."""
+    journal_unit: JournalUnit | None = None
+    """The systemd unit whose journal is read, through `journalctl`."""
 
     @model_validator(mode="after")
     def _one_place(self) -> LogFileSettings:
@@ -76,119 +75,101 @@ class LogFileSettings(Section):
 class LogsSettings(Section):
     """The engines' log lines, counted by kind."""
 
-    enabled: Switch = Field(
-        default="auto", description="Read logs: `auto` (when the directory exists or files are given), `true`, `false`."
-    )
-    directory: Directory = Field(default=Path("/var/log/pods"), description="Where the kubelet keeps containers' logs.")
-    link_directories: tuple[Directory, ...] = Field(
-        default=(),
-        description="Further directories that symbolic links in `directory` may lead into, "
-        "such as /var/lib/docker/containers; links to anywhere else are not followed.",
-    )
-    max_bytes_per_second: Integer = Field(
-        default=1024 * 1024,
-        ge=16 * 1024,
-        le=64 * 1024 * 1024,
-        description="Bytes read per second of each container's log; of a larger backlog the oldest part is skipped.",
-    )
-    files: tuple[LogFileSettings, ...] = Field(default=(), description="Logs on a machine without Kubernetes.")
+    enabled: Switch = "auto"
+    """Read logs: `auto` (when the directory exists or files are given), `true`, `false`."""
+    directory: Directory = Path("/var/log/pods")
+    """Where the kubelet keeps containers' logs."""
+    link_directories: tuple[Directory, ...] = ()
+    """Further directories that symbolic links in `directory` may lead into, such as /var/lib/docker/containers; links
+    to anywhere else are not followed."""
+    max_bytes_per_second: Integer = Field(default=1024 * 1024, ge=16 * 1024, le=64 * 1024 * 1024)
+    """Bytes read per second of each container's log; the oldest part of a larger backlog is skipped."""
+    files: tuple[LogFileSettings, ...] = ()
+    """Logs on a machine without Kubernetes."""
 
 
 class ExpositionSettings(Section):
     """Which series are exported."""
 
-    profile: Literal["full", "fleet"] = Field(
-        default="full",
-        description="`full`: all series. `fleet`: at most 15 of a healthy engine, none of GPUs; docs/scaling.md.",
-    )
+    profile: Literal["full", "fleet"] = "full"
+    """`full`: all series. `fleet`: at most 15 per healthy engine, none of GPUs; docs/scaling.md."""
 
 
 class OtlpSettings(Section):
     """Push the same series over OTLP/HTTP too, to an OpenTelemetry collector or a Prometheus that receives OTLP."""
 
-    endpoint: Endpoint | None = Field(
-        default=None,
-        description="Address to which `/v1/metrics` is added, such as `http://collector:4318`; unset: nothing is "
-        "pushed. Needs `pip install 'kv-pressure-exporter[otlp]'`.",
-    )
-    interval_seconds: Number = Field(default=15.0, ge=1, le=300, description="Time between two pushes.")
-    timeout_seconds: Number = Field(
-        default=10.0, ge=1, le=60, description="How long a push may take, retries included."
-    )
-    headers_file: Path | None = Field(
-        default=None, description="File of headers to send, `Name: value` a line, such as a token's."
-    )
-    ca_file: Path | None = Field(default=None, description="CA certificates (PEM) to verify the receiver with.")
+    endpoint: Endpoint | None = None
+    """Address to which `/v1/metrics` is added, such as `http://collector:4318`; unset: nothing is pushed. Needs `pip
+    install 'kv-pressure-exporter[otlp]'`."""
+    interval_seconds: Number = Field(default=15.0, ge=1, le=300)
+    """Time between two pushes."""
+    timeout_seconds: Number = Field(default=10.0, ge=1, le=60)
+    """How long a push may take, retries included."""
+    headers_file: Path | None = None
+    """File of headers to send, one `Name: value` per line, for example with a token."""
+    ca_file: Path | None = None
+    """CA certificates (PEM) to verify the receiver with."""
 
 
 class HostSettings(Section):
     """CPU pressure of this machine, and CPU throttling of the engines' containers."""
 
-    enabled: Boolean = Field(default=True, description="Read them.")
-    proc_dir: Directory = Field(default=Path("/proc"), description="The host's procfs; only pressure/cpu is read.")
-    cgroup_dir: Directory = Field(
-        default=Path("/sys/fs/cgroup"), description="The host's control groups; only cpu.stat of containers is read."
-    )
-    interval_seconds: Number = Field(default=5.0, ge=1, le=60, description="Time between two readings.")
+    enabled: Boolean = True
+    """Read them."""
+    proc_dir: Directory = Path("/proc")
+    """The host's procfs; only pressure/cpu is read."""
+    cgroup_dir: Directory = Path("/sys/fs/cgroup")
+    """The host's control groups; only cpu.stat of containers is read."""
+    interval_seconds: Number = Field(default=5.0, ge=1, le=60)
+    """Time between two readings."""
 
 
 class WebSettings(Section):
     """The exporter's own HTTP server."""
 
-    listen_address: ListenAddresses = Field(
-        default=(ListenAddress("", 10405),),
-        description="Addresses to listen on: `host:port`, `:port` or `[ipv6]:port`; one, or a list.",
-    )
-    telemetry_path: TelemetryPath = Field(
-        default="/metrics",
-        description="Path under which metrics are served; not `/`, nor below `/-`, `/api`, `/runbooks` or `/targets`.",
-    )
-    config_file: Path | None = Field(
-        default=None, description="Web configuration file with TLS and basic auth, in the exporter-toolkit's format."
-    )
+    listen_address: ListenAddresses = (ListenAddress("", 10405),)
+    """Addresses to listen on: `host:port`, `:port` or `[ipv6]:port`; one, or a list."""
+    telemetry_path: TelemetryPath = "/metrics"
+    """Path under which metrics are served; not `/`, nor below `/-`, `/api`, `/runbooks` or `/targets`."""
+    config_file: Path | None = None
+    """Web configuration file with TLS and basic auth, in the exporter-toolkit's format."""
 
 
 class LogSettings(Section):
     """What is logged, and how."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severe level that is logged."
-    )
-    format: Literal["logfmt", "json"] = Field(default="logfmt", description="Format of log lines.")
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is logged."""
+    format: Literal["logfmt", "json"] = "logfmt"
+    """Format of log lines."""
 
 
 class GpuSettings(Section):
     """The GPUs of this machine."""
 
-    vendors: Vendors = Field(
-        default=("auto",), description="`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs."
-    )
-    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two readings.")
-    gpm: Boolean = Field(
-        default=True, description="Read SM, tensor and DRAM activity where card and privileges allow it."
-    )
-    price_per_hour: Number | None = Field(
-        default=None, gt=0, le=1e6, description="What one GPU costs an hour; the page then says what trouble cost."
-    )
-    currency: Label = Field(default="USD", description="What `price_per_hour` is in, as the page is to name it.")
-    detach_seconds: Number = Field(
-        default=120.0,
-        ge=5,
-        le=3600,
-        description="How long the driver stays closed after SIGUSR1, so that it can be unloaded.",
-    )
+    vendors: Vendors = ("auto",)
+    """`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs."""
+    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60)
+    """Time between two readings."""
+    gpm: Boolean = True
+    """Read SM, tensor and DRAM activity if the card and privileges allow it."""
+    price_per_hour: Number | None = Field(default=None, gt=0, le=1e6)
+    """Price of one GPU per hour; the page then shows the cost of incidents."""
+    currency: Label = "USD"
+    """Currency of `price_per_hour`, as shown on the page."""
+    detach_seconds: Number = Field(default=120.0, ge=5, le=3600)
+    """How long the driver stays closed after SIGUSR1, so that it can be unloaded."""
 
 
 class LimitSettings(Section):
-    """Bounds on what is kept and exported; each that is reached is counted."""
+    """Bounds on what is kept and exported; each time one is reached is counted."""
 
-    max_targets: Integer = Field(default=256, ge=1, le=4096, description="Targets polled.")
-    max_engines: Integer = Field(
-        default=512, ge=1, le=16384, description="Engines (data-parallel ranks) over all targets."
-    )
-    max_label_length: Integer = Field(
-        default=128, ge=32, le=1024, description="Characters of a label value; the rest is cut."
-    )
+    max_targets: Integer = Field(default=256, ge=1, le=4096)
+    """Targets polled."""
+    max_engines: Integer = Field(default=512, ge=1, le=16384)
+    """Engines (data-parallel ranks) over all targets."""
+    max_label_length: Integer = Field(default=128, ge=32, le=1024)
+    """Characters of a label value; the rest is cut."""
 
 
 class Settings(Section):
@@ -210,26 +191,24 @@ class Settings(Section):
         default_factory=lambda data: max(60.0, 4 * _interval(data)),
         ge=20,
         le=600,
-        description="The window W that derived series look back over; at least four polls.",
         json_schema_extra={DERIVED: "60, or 4 times poll.interval_seconds when that is longer"},
     )
-    shape_window_seconds: Number = Field(
-        default=600.0, ge=20, le=3600, description="The longer window of the traffic shape; at least window_seconds."
-    )
+    """The window of derived series; at least four polls."""
+    shape_window_seconds: Number = Field(default=600.0, ge=20, le=3600)
+    """The longer window of the traffic shape; at least window_seconds."""
     staleness_seconds: Number = Field(
         default_factory=lambda data: max(10.0, 3 * _interval(data)),
         ge=0.5,
         le=300,
-        description="Age at which a reading is dropped and its series go away; at least two polls. An engine's page "
-        "may always be as old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone.",
         json_schema_extra={DERIVED: "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds"},
     )
-    thresholds_file: Path | None = Field(default=None, description="Overrides of single thresholds: `name: value`.")
-    baseline_file: Path | None = Field(
-        default=None,
-        description="File in which what is healthy for each engine outlives a restart of the exporter; its directory "
-        "has to be writable. Unset: it is learned again. A change takes effect at the next start.",
-    )
+    """Age at which a reading is dropped and its series disappear; at least two polls. An engine's page may always be as
+    old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone."""
+    thresholds_file: Path | None = None
+    """Overrides of single thresholds: `name: value`."""
+    baseline_file: Path | None = None
+    """File that keeps each engine's healthy baseline across restarts of the exporter; its directory must be writable.
+    Unset: baselines are learned again. A change takes effect at the next start."""
     _config_file: Path | None = PrivateAttr(None)
 
     @property

@@ -29,7 +29,9 @@ DERIVED: Final = "derived"
 class Section(BaseModel):
     """A frozen group of settings; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False, use_attribute_docstrings=True
+    )
 
 
 def at_least(value: float, least: float, name: str) -> float:
@@ -42,13 +44,16 @@ def at_least(value: float, least: float, name: str) -> float:
 class TlsSettings(Section):
     """TLS towards engines. The files are read again when they change."""
 
-    ca_file: Path | None = Field(default=None, description="CA certificates to trust instead of the system's.")
-    cert_file: Path | None = Field(default=None, description="Client certificate.")
-    key_file: Path | None = Field(default=None, description="Key of the client certificate.")
-    server_name: Label = Field(
-        default="", description="Name expected in the server's certificate, if not the URL's host."
-    )
-    insecure_skip_verify: Boolean = Field(default=False, description="Accept any server certificate.")
+    ca_file: Path | None = None
+    """CA certificates to trust instead of the system's."""
+    cert_file: Path | None = None
+    """Client certificate."""
+    key_file: Path | None = None
+    """Key of the client certificate."""
+    server_name: Label = ""
+    """Name expected in the server's certificate, if not the URL's host."""
+    insecure_skip_verify: Boolean = False
+    """Accept any server certificate."""
 
     @model_validator(mode="after")
     def _pair(self) -> TlsSettings:
@@ -60,20 +65,21 @@ class TlsSettings(Section):
 class BasicAuthSettings(Section):
     """Basic auth towards engines."""
 
-    username: Label = Field(description="User name.")
-    password_file: Path = Field(description="File that holds the password; read again when it changes.")
+    username: Label
+    """User name."""
+    password_file: Path
+    """File that holds the password; read again when it changes."""
 
 
 class ClientSettings(Section):
     """How to authenticate to engines."""
 
-    tls: TlsSettings | None = Field(default=None, description="TLS towards the engine.")
-    bearer_token_file: Path | None = Field(
-        default=None, description="File that holds a bearer token; read again on change."
-    )
-    basic_auth: BasicAuthSettings | None = Field(
-        default=None, description="Basic auth; not together with a bearer token."
-    )
+    tls: TlsSettings | None = None
+    """TLS towards the engine."""
+    bearer_token_file: Path | None = None
+    """File that holds a bearer token; read again on change."""
+    basic_auth: BasicAuthSettings | None = None
+    """Basic auth; not together with a bearer token."""
 
     @field_validator("basic_auth")
     @classmethod
@@ -84,30 +90,24 @@ class ClientSettings(Section):
 
 
 class PollSettings(ClientSettings):
-    """How engines are polled; its tls, bearer_token_file and basic_auth hold for every target without its own."""
+    """How engines are polled; its tls, bearer_token_file and basic_auth apply to every target without its own."""
 
-    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60, description="Time between two polls of an engine.")
-    timeout_seconds: Number = Field(
-        default=10.0,
-        gt=0,
-        le=120,
-        description="Deadline of one request. It may be longer than the interval: polls that would begin meanwhile are "
-        "skipped and counted.",
-    )
+    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60)
+    """Time between two polls of an engine."""
+    timeout_seconds: Number = Field(default=10.0, gt=0, le=120)
+    """Deadline of one request. It may be longer than the interval: polls that would begin meanwhile are skipped and
+    counted."""
     histogram_interval_seconds: Number = Field(
         default_factory=lambda data: max(6.0, data.get("interval_seconds", 1.0)),
         ge=0.2,
         le=60,
-        description="Time between two polls that request histograms too.",
         json_schema_extra={DERIVED: "6, or poll.interval_seconds when that is longer"},
     )
-    max_page_bytes: Integer = Field(
-        default=8 << 20, ge=64 << 10, le=64 << 20, description="Longest page that is read, after decompression."
-    )
-    filter: Literal["auto", "always", "never"] = Field(
-        default="auto",
-        description="Request only the needed series from engines (`name[]`): where they honour it, always, or never.",
-    )
+    """Time between two polls that request histograms too."""
+    max_page_bytes: Integer = Field(default=8 << 20, ge=64 << 10, le=64 << 20)
+    """Longest page that is read, after decompression."""
+    filter: Literal["auto", "always", "never"] = "auto"
+    """Request only the needed series from engines (`name[]`): where they honour it, always, or never."""
 
     @field_validator("histogram_interval_seconds")
     @classmethod
@@ -116,49 +116,34 @@ class PollSettings(ClientSettings):
 
 
 class CanarySettings(Section):
-    """Requests of one token, which show whether an engine that seems to hang, or stays idle, still answers."""
+    """One-token requests that check whether an engine that seems to hang, or stays idle, still answers."""
 
-    enabled: Boolean = Field(
-        default=False,
-        description="Send such requests: `POST /v1/completions` (`/v1/embeddings` where the model cannot generate), "
-        "never more than one at a time to an engine, none while it sleeps or is paused.",
-    )
-    idle_seconds: Number = Field(
-        default=30.0,
-        ge=10,
-        le=3600,
-        description="Send one to an engine that has had traffic once its page has been idle for so long: "
-        "one that has lost its queue looks idle.",
-    )
-    interval_seconds: Number = Field(
-        default=60.0, ge=30, le=3600, description="Time between two requests while nothing else happens."
-    )
-    api_key_file: Path | None = Field(
-        default=None,
-        description="File that holds the engines' API key, sent as bearer token instead of the target's own "
-        "credentials. Never sent to a pod that was found: name the key in kubernetes.bearer_token_file for those.",
-    )
+    enabled: Boolean = False
+    """Send such requests: `POST /v1/completions` (`/v1/embeddings` where the model cannot generate), never more than
+    one at a time to an engine, none while it sleeps or is paused."""
+    idle_seconds: Number = Field(default=30.0, ge=10, le=3600)
+    """Send one to an engine that has had traffic once its metrics have been idle for this long: an engine that has lost
+    its queue looks idle."""
+    interval_seconds: Number = Field(default=60.0, ge=30, le=3600)
+    """Time between two requests while nothing else happens."""
+    api_key_file: Path | None = None
+    """File that holds the engines' API key, sent as bearer token instead of the target's own credentials. Never sent to
+    discovered pods: set kubernetes.bearer_token_file for those."""
 
 
 class KvEventsSettings(Section):
     """KV events that the engine publishes on its own host (`--kv-events-config`); data-parallel rank n at port + n."""
 
-    port: Integer = Field(
-        default=5557,
-        ge=1,
-        le=65535,
-        description="Port of `endpoint` of the engine's `--kv-events-config`. Needs "
-        "`pip install 'kv-pressure-exporter[kv-events]'`.",
-    )
-    replay_port: Integer | None = Field(
-        default=None,
-        ge=1,
-        le=65535,
-        description="Port of its `replay_endpoint`, from which missed events are requested; without it, what was "
-        "evicted before them is forgotten.",
-    )
-    topic: Label = Field(default="", description="Only messages whose topic begins so; its `topic`.", max_length=200)
-    ranks: Integer = Field(default=1, ge=1, le=64, description="Data-parallel ranks that publish there.")
+    port: Integer = Field(default=5557, ge=1, le=65535)
+    """Port of `endpoint` of the engine's `--kv-events-config`. Needs `pip install
+    'kv-pressure-exporter[kv-events]'`."""
+    replay_port: Integer | None = Field(default=None, ge=1, le=65535)
+    """Port of its `replay_endpoint`, from which missed events are requested; without it, evictions before them are
+    discarded."""
+    topic: Label = Field(default="", max_length=200)
+    """Only messages whose topic begins with this; its `topic`."""
+    ranks: Integer = Field(default=1, ge=1, le=64)
+    """Data-parallel ranks that publish there."""
 
 
 def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEventsSettings | None:
@@ -167,44 +152,38 @@ def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEvent
 
 
 class TargetLabels(Section):
-    """Labels that say where an engine runs."""
+    """Labels for where an engine runs."""
 
-    namespace: Label = Field(default="", description="Kubernetes namespace.")
-    pod: Label = Field(default="", description="Kubernetes pod.")
+    namespace: Label = ""
+    """Kubernetes namespace."""
+    pod: Label = ""
+    """Kubernetes pod."""
 
 
 class TargetSettings(ClientSettings):
     """One engine server to poll."""
 
-    url: BaseUrl = Field(
-        description="`http://host:port` or `https://host:port`; may carry the path. Not a cloud's metadata service, "
-        "nor a name that leads to one or to a link-local address."
-    )
-    path: HttpPath = Field(default="/metrics", description="Path of the metrics page.")
+    url: BaseUrl
+    """`http://host:port` or `https://host:port`; may carry the path. Not a cloud's metadata service, nor a name that
+    resolves to one or to a link-local address."""
+    path: HttpPath = "/metrics"
+    """Path of the metrics page."""
     name: TargetName = Field(
         default_factory=lambda data: default_name(data.get("url", "")),
-        description="The `target` label; must be unique.",
         json_schema_extra={DERIVED: "the URL's host:port"},
     )
-    runtime: Runtime = Field(
-        default=BY_ITS_PAGE, description="What serves the model: `auto`, or the one whose page is expected."
-    )
-    labels: TargetLabels = Field(default=TargetLabels(), description="Where the engine runs.")
-    gpus: Gpus | None = Field(
-        default=None,
-        description="GPUs the engine uses: `all`, or a list of uuids or indices. Without it, none are joined to it.",
-    )
-    kv_bytes_per_token: Number | None = Field(
-        default=None,
-        gt=0,
-        le=1e9,
-        description="KV cache bytes of one token over all layers of one rank, if the page does not say.",
-    )
-    kv_events: KvEventsSettings | None = Field(
-        default=None,
-        description="Read the engine's KV events, which show exactly what was evicted and computed again; `{}` for the "
-        "defaults. Unset: they are not read.",
-    )
+    """The `target` label; must be unique."""
+    runtime: Runtime = BY_ITS_PAGE
+    """The runtime that serves the model: `auto`, or the one whose metrics are expected."""
+    labels: TargetLabels = TargetLabels()
+    """Where the engine runs."""
+    gpus: Gpus | None = None
+    """GPUs the engine uses: `all`, or a list of uuids or indices. Without it, none are joined to it."""
+    kv_bytes_per_token: Number | None = Field(default=None, gt=0, le=1e9)
+    """KV cache bytes of one token over all layers of one rank, if the metrics do not report it."""
+    kv_events: KvEventsSettings | None = None
+    """Read the engine's KV events, which show exactly what was evicted and computed again; `{}` for the defaults.
+    Unset: they are not read."""
 
     @model_validator(mode="before")
     @classmethod
@@ -221,18 +200,20 @@ class TargetSettings(ClientSettings):
 class FileSdSettings(ClientSettings):
     """Targets listed in files, in Prometheus's file_sd format."""
 
-    files: SdPatterns = Field(description="Files or globs ending in .json, .yml or .yaml.")
-    refresh_seconds: Number = Field(default=5.0, ge=1, le=3600, description="Time between two looks at the files.")
-    kv_events: KvEventsSettings | None = Field(
-        default=None,
-        description="Read the KV events of every engine in these files, at the engine's own host; the label "
-        "`kvpressure_kv_events_port` names another port. Unset: of those with that label.",
-    )
+    files: SdPatterns
+    """Files or globs ending in .json, .yml or .yaml."""
+    refresh_seconds: Number = Field(default=5.0, ge=1, le=3600)
+    """Time between two checks of the files."""
+    kv_events: KvEventsSettings | None = None
+    """Read the KV events of every engine in these files, at the engine's own host; the label
+    `kvpressure_kv_events_port` names another port. Unset: of those with that label."""
 
 
 class EngineSettings(Section):
-    """The engines to watch."""
+    """The engines to poll."""
 
-    targets: tuple[TargetSettings, ...] = Field(default=(), description="Engines at fixed addresses.")
-    file_sd: tuple[FileSdSettings, ...] = Field(default=(), description="Engines listed in files that may change.")
+    targets: tuple[TargetSettings, ...] = ()
+    """Engines at fixed addresses."""
+    file_sd: tuple[FileSdSettings, ...] = ()
+    """Engines listed in files that may change."""
     canary: CanarySettings = CanarySettings()

@@ -43,8 +43,10 @@ def looping_long(facts: Facts) -> bool:
 
 @fact()
 def computes_long_prompt(facts: Facts) -> bool:
-    """Return whether requests run, the use of the cache only rises, and nothing has come out for so long."""
-    return facts.window.progress.filling_seconds >= facts.thresholds.long_prompt_min_seconds
+    """Return whether the cache has only filled for so long, with a prompt that is not done and hardly anything else."""
+    progress, thresholds = facts.window.progress, facts.thresholds
+    long = progress.filling_seconds >= thresholds.long_prompt_min_seconds
+    return long and progress.filled_ratio >= thresholds.long_prompt_min_ratio
 
 
 @fact("canary")

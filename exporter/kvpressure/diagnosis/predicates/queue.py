@@ -82,7 +82,7 @@ def shrinks(facts: Facts) -> bool:
 
 @fact()
 def pool_fills(facts: Facts) -> bool:
-    """Return whether the KV cache fills at a rate that exhausts it: a queue is no remainder of before then."""
+    """Return whether the KV cache fills at a rate that exhausts it: then a queue is no remainder of an earlier one."""
     return facts.inputs.value("kv_exhaustion_seconds") is not None
 
 

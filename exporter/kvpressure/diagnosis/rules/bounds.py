@@ -57,7 +57,7 @@ def _max_num_seqs(facts: Facts) -> str:
 
 def _another_cap(facts: Facts) -> str:
     allowed = number(facts.most_sequences or 0.0)
-    return f"{_stays(facts)}, and {allowed} are allowed: another of the scheduler's limits holds it."
+    return f"{_stays(facts)}, and {allowed} are allowed: another of the scheduler's limits applies."
 
 
 def _step(facts: Facts) -> str:
@@ -76,7 +76,7 @@ def _head_of_line(facts: Facts) -> str:
 
 
 def _queue_limit(facts: Facts) -> str:
-    return f"{capital(facts.symptoms['load_shed'].text.removesuffix('.'))}; hardly anybody waits."
+    return f"{capital(facts.symptoms['load_shed'].text.removesuffix('.'))}; hardly any request waits."
 
 
 def _prefill_share(facts: Facts) -> str:
@@ -90,9 +90,7 @@ def _prompts(facts: Facts) -> str:
 
 def _long_prompt(facts: Facts) -> str:
     seconds = number(facts.window.progress.filling_seconds)
-    return (
-        f"For {seconds} s the KV cache has only filled, and nothing came out: a long prompt is computed, others wait."
-    )
+    return f"For {seconds} s the KV cache has only filled, and no prompt was done: a long one is computed, others wait."
 
 
 def _held_up(facts: Facts) -> str:
@@ -138,7 +136,7 @@ RULES: Final = (
         ("small_steps", "prefill_budget", _takes_turns, _small_steps),
         ("prefill_budget", "prefill_budget", _fits & batch.step_at_budget, _step),
         ("head_of_line", "head_of_line", _fits & ~batch.step_at_budget, _head_of_line),
-        ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not tell.")),
+        ("another_limit", "", _fits, same("Which of the scheduler's limits it is, the page does not say.")),
         # No request waits, because those that would have to are refused.
         ("queue_limit", "queue_limit", symptoms.is_shedding_load & ~queue.queued, _queue_limit),
     ),

@@ -12,7 +12,7 @@ from kvpressure.model.verdict import Cause
 
 
 def _streams(facts: Facts) -> str:
-    return f"{capital(waiting(facts))}, all put off; nothing runs or changes."
+    return f"{capital(waiting(facts))}, all deferred; nothing runs or changes."
 
 
 def _waited(facts: Facts) -> str:

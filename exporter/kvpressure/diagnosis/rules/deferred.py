@@ -55,7 +55,7 @@ def _transferred(facts: Facts) -> str:
 
 def _slots(facts: Facts) -> str:
     slots = number(facts.window.deferral.slots or 0.0)
-    return f"All {slots} slots for adapters are taken, and more adapters are asked for."
+    return f"All {slots} slots for adapters are taken, and more adapters are requested."
 
 
 def _several(facts: Facts) -> str:
@@ -65,7 +65,7 @@ def _several(facts: Facts) -> str:
         "room for an image": queue.image_possible,
     }
     left = [kind for kind, may_be in possible.items() if may_be.state(facts)]
-    return f"For a grammar or {' or '.join(left)}: the page does not tell which."
+    return f"For a grammar or {' or '.join(left)}: the page does not say which."
 
 
 def _steps(facts: Facts) -> str:

@@ -68,7 +68,7 @@ def _with_evictions(grounds: Grounds) -> Grounds:
 
 def _stranded(facts: Facts) -> str:
     usage = facts.window.kv_usage_ratio
-    cache = "" if usage is None else f", {usage:.0%} of the cache is held"
+    cache = "" if usage is None else f", {usage:.0%} of the cache is in use"
     return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache}."
 
 
@@ -108,7 +108,7 @@ def _evicted(facts: Facts) -> str:
     hits, before = found.hit_ratio or 0.0, found.hit_ratio_before or 0.0
     if found.by_events:
         return _evicted_by_events(found)
-    at_rate = " at the highest rate seen" if found.time_by_rate else ""
+    at_rate = " at the highest rate measured" if found.time_by_rate else ""
     return (
         f"The cache turns over every {number(found.turnover_seconds or 0.0)} s; prefix hits are {hits:.0%}, and were "
         f"{before:.0%} at a slower turnover: {found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed were "

@@ -21,7 +21,7 @@ _STANDING: Final[Mapping[str, str]] = {
     "preemptions": "preemptions",
     "running": "requests running",
     "waiting": "requests waiting",
-    "waiting_deferred": "requests put off",
+    "waiting_deferred": "requests deferred",
     "kv_usage": "the use of the KV cache",
 }
 

@@ -19,9 +19,9 @@ def _polls(facts: Facts) -> str:
 _no_gauges = same("The page has no number of requests running, or none of those that wait.")
 _layers_differ = same("A request may take so much more of the cache than its tokens that it does not fit.")
 _reservations = same(
-    "Requests wait, and the runtime reserves room for answers in advance: the page does not tell how much of the cache."
+    "Requests wait, and the runtime reserves room for answers in advance: the page does not say how much of the cache."
 )
-_cold_start = same("Requests wait, and none has ended yet to tell how long prompts are.")
+_cold_start = same("Requests wait, and none has finished yet: how long prompts are is not known.")
 
 
 def _last_step(facts: Facts) -> str:
@@ -32,11 +32,11 @@ def _last_step(facts: Facts) -> str:
 
 
 def _no_capacity(facts: Facts) -> str:
-    return f"{capital(waiting(facts))}; the page does not tell how much the cache holds."
+    return f"{capital(waiting(facts))}; the page does not say how much the cache holds."
 
 
 def _no_reasons(facts: Facts) -> str:
-    return f"{capital(waiting(facts))}; the page does not tell what for."
+    return f"{capital(waiting(facts))}; the page does not say what for."
 
 
 _fit_unknown = queue.queued & ~room.fit_known

@@ -118,7 +118,7 @@ def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:
         for word, after in zip(server.words, server.words[1:], strict=False)
         if word == _FLAG
     }
-    if not start.seen:
+    if not start.is_known:
         paths |= {word for word in (*start.command, *start.args)[:_MAX_LEADING] if word.startswith("/")}
     found = dict.fromkeys(
         dns_name(source, "name")

@@ -191,5 +191,5 @@ def role_of(pod: Object) -> str:
 
 def limits_of(container: Container, annotations: Mapping[str, str]) -> tuple[DeclaredLimit, ...] | None:
     """Return the declared limits, None where there are none and a start script or a mounted file may have some."""
-    is_known = container.start.seen or (container.runtime is not None and not container.start.command)
-    return declared(annotated(container.reading, annotations), seen=is_known)
+    is_known = container.start.is_known or (container.runtime is not None and not container.start.command)
+    return declared(annotated(container.reading, annotations), command_is_known=is_known)

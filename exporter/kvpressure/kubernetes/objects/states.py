@@ -54,7 +54,7 @@ def _termination(ended: object) -> Termination | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """The node; `memory_pressure` is None where it is "Unknown"."""
+    """The node; `memory_pressure` is None where the kubelet has not reported it, or not lately ("Unknown")."""
 
     name: str
     memory_pressure: bool | None = None

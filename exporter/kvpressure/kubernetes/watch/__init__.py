@@ -262,7 +262,7 @@ class KubernetesSource(Source):
         return self._start(resource, read_event, EventStore(self._book, self._clock.wall))
 
     def _start(self, resource: Resource, read: Callable[[Any], Any], store: Any) -> _Part:
-        reflector = Reflector(resource, self._connect, read, store, self._clock, self._tuning)
+        reflector = Reflector(resource, self._connect(), read, store, self._clock, self._tuning)
         name = f"{resource.source} {resource.target}".strip()
         return _Part(reflector, store, asyncio.get_running_loop().create_task(reflector.run(), name=name))
 

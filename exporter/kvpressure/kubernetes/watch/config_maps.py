@@ -93,7 +93,7 @@ class ConfigMaps:
             self._end_task(self._namespaces.pop(namespace).task)
         for namespace in namespaces:
             if namespace not in self._namespaces:
-                reader = _Namespace(namespace, self._connect, self._take, self._clock, self._tuning)
+                reader = _Namespace(namespace, self._connect(), self._take, self._clock, self._tuning)
                 self._namespaces[namespace] = reader
             self._namespaces[namespace].request(
                 frozenset(
@@ -143,14 +143,13 @@ class _Namespace:
     def __init__(
         self,
         namespace: str,
-        connect: Callable[[], Connection],
+        connection: Connection,
         take: Callable[[MapName, MapVersion], Awaitable[None]],
         clock: Clock,
         tuning: Tuning,
     ) -> None:
-        self._namespace, self._connect, self._take = namespace, connect, take
+        self._namespace, self._connection, self._take = namespace, connection, take
         self._clock, self._tuning = clock, tuning
-        self._connection: Connection | None = None
         self._requested: frozenset[MapName] = frozenset()
         self._more = asyncio.Event()
         self.guard: Guard[bool] = Guard(
@@ -180,12 +179,9 @@ class _Namespace:
                     pause = self._tuning.pause_seconds(failures, self.guard.health().reason)
                     await self._clock.sleep_until(self._clock.monotonic() + pause)
         finally:
-            if self._connection is not None:
-                await self._connection.aclose()
+            await self._connection.aclose()
 
     async def _read(self) -> bool:
-        if self._connection is None:
-            self._connection = self._connect()
         for name in sorted(self._requested):
             began = self._clock.wall()  # the response may be as old as this
             try:
@@ -196,7 +192,7 @@ class _Namespace:
                         "forbidden",
                         f"not allowed to get configmaps {name[1]} in namespace {self._namespace}, so limits in it are "
                         f"not known: give {refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
-                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; requested again within a minute',
+                        '{apiGroups: [""], resources: [configmaps], verbs: [get]}; it is tried again within a minute',
                     ) from error
                 if error.status != _NOT_FOUND:
                     raise

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import suppress
 from typing import Final, NoReturn
 
-import httpx2
+import aiohttp
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes import Action, GoneError, KubeError
-from kvpressure.kubernetes.client import FAILURES, KubeClient, capped
+from kvpressure.kubernetes.client import KubeClient, capped
 from kvpressure.kubernetes.kubeconfig import Config, load_config, service_account
 from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page
 from kvpressure.kubernetes.watch.resource import Resource
+from kvpressure.net.outgoing import FAILURES
 from kvpressure.printable import brief
 
 MAX_PAGE_BYTES: Final = 32 << 20
@@ -75,7 +76,7 @@ class Connection:
         self, client: KubeClient, path: str, action: Action, query: Mapping[str, str], cap_bytes: int, too_large: str
     ) -> bytes:
         try:
-            async with client.answer(path, action, query) as response:
+            async with await client.open(path, action, query) as response:
                 body = await capped(response, cap_bytes)
         except (KubeError, *FAILURES) as error:
             await self._fail(error, client)
@@ -85,15 +86,12 @@ class Connection:
 
     async def watch(self, resource: Resource, query: Mapping[str, str]) -> Watch:
         """Open a watch."""
-        client, stack = self._opened(), AsyncExitStack()
-        action = resource.action("watch")
+        client = self._opened()
         try:
-            response = await stack.enter_async_context(
-                client.answer(f"/{resource.path}", action, {**query, "watch": "1"})
-            )
+            response = await client.open(f"/{resource.path}", resource.action("watch"), {**query, "watch": "1"})
         except (KubeError, *FAILURES) as error:
             await self._fail(error, client)
-        return Watch(response, stack, client.where)
+        return Watch(response, client.where)
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -126,26 +124,22 @@ class Connection:
 class Watch:
     """An open watch."""
 
-    def __init__(self, response: httpx2.Response, stack: AsyncExitStack, where: str) -> None:
-        self._response, self._stack, self._where = response, stack, where
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self._response, self._where = response, where
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """Yield the events as lines until the server or the network ends the watch. Raises KubeError."""
         rest = b""
         # A broken connection is an ordinary end of a watch: the next one continues from its version.
-        with suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
-            async with aclosing(self._response.aiter_raw()) as chunks:
-                async for chunk in chunks:
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    if len(rest) > MAX_LINE_BYTES:
-                        sentence = (
-                            f"the API server {self._where} sent more than {MAX_LINE_BYTES >> 20} MiB as one event"
-                        )
-                        raise KubeError(sentence, reason="too_large")
-                    for line in filter(bytes.strip, lines):
-                        yield line
+        with suppress(aiohttp.ClientError, OSError):
+            while chunk := await self._response.content.readany():
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > MAX_LINE_BYTES:
+                    sentence = f"the API server {self._where} sent more than {MAX_LINE_BYTES >> 20} MiB as one event"
+                    raise KubeError(sentence, reason="too_large")
+                for line in filter(bytes.strip, lines):
+                    yield line
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close the connection."""
-        with suppress(*FAILURES):
-            await self._stack.aclose()
+        self._response.close()

@@ -49,15 +49,14 @@ class Reflector(Generic[R]):
     def __init__(
         self,
         resource: Resource,
-        connect: Callable[[], Connection],
+        connection: Connection,
         read: Callable[[Mapping[str, Any]], R | None],
         sink: Sink[R],
         clock: Clock,
         tuning: Tuning,
     ) -> None:
         self._resource, self._read, self._sink, self._clock, self._tuning = resource, read, sink, clock, tuning
-        self._connect = connect
-        self._connection: Connection | None = None
+        self._connection = connection
         self._guard: Guard[Any] = Guard(
             resource.source,
             resource.target,
@@ -92,14 +91,7 @@ class Reflector(Generic[R]):
                 else:
                     await self._sleep(False)
         finally:
-            if self._connection is not None:
-                await self._connection.aclose()
-
-    def _connected(self) -> Connection:
-        # Within an attempt: a client that cannot be loaded is an error of this source alone.
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
+            await self._connection.aclose()
 
     async def _sleep(self, went_well: bool) -> None:
         # Only a watch is a success: a server that ends every watch at once must not get one list after the other.
@@ -130,7 +122,7 @@ class Reflector(Generic[R]):
         narrowed = {**self._resource.params, "limit": str(self._tuning.page_items)}
         params = narrowed if self._exact else {**narrowed, "resourceVersion": "0"}
         for _ in range(MAX_PAGES):
-            page = await self._connected().page(self._resource, params)
+            page = await self._connection.page(self._resource, params)
             while some := await asyncio.to_thread(self._read_some, page.items):
                 records.extend(record for record in some if record is not None)
             if not page.next_page:
@@ -156,7 +148,7 @@ class Reflector(Generic[R]):
         finally:
             self._watching = False
             with suppress(Exception):  # an error in closing must not end the watching
-                await stream.aclose()
+                stream.close()
         had_events = self._confirmed != confirmed_before
         if ended_well:
             self._confirmed = self._clock.wall()
@@ -173,7 +165,7 @@ class Reflector(Generic[R]):
         }
         try:
             async with asyncio.timeout(self._tuning.open_seconds):
-                stream = await self._connected().watch(self._resource, params)
+                stream = await self._connection.watch(self._resource, params)
         except TimeoutError:
             sentence = f"no answer to a watch of {self._resource.plural} within {self._tuning.open_seconds:g} s"
             raise SourceError("timeout", f"{sentence}; is the API server overloaded or cut off?") from None
@@ -239,7 +231,7 @@ class Reflector(Generic[R]):
         return SourceError(
             "forbidden",
             f"not allowed to {what.action(verb)}: give {refused_user(error.message)} {role} with the rule "
-            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; requested again within a minute',
+            f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; it is tried again within a minute',
         )
 
     def _record(self, found: Mapping[str, Any] | None) -> R | None:

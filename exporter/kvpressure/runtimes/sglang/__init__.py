@@ -10,7 +10,7 @@ from kvpressure.commandline.options import Dialect, Given, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import ROLE_CODES
-from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Runtime
+from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Runtime, without_dashes
 from kvpressure.runtimes.sglang.metrics import EVIDENCE, LOGS, SGLANG
 from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, port_or, start_script
 
@@ -140,12 +140,7 @@ ADVICE: Final = Advice(
     failures="out of memory|Not enough memory|hit an exception",
     series="sglang:",
     flags=_FLAGS,
-    words={
-        "max_num_seqs": "max-running-requests",
-        "max_num_batched_tokens": "chunked-prefill-size",
-        "max_model_len": "context-length",
-        "gpu_memory_utilization": "mem-fraction-static",
-    },
+    words=without_dashes(_FLAGS),
     unset={
         "max_num_seqs": "2,048 to 4,096 unless set, by the size of the pool",
         "max_num_batched_tokens": "2,048 to 16,384 unless set, by GPU",

@@ -17,7 +17,7 @@ from typing import Final
 
 from kvpressure.model.samples import CacheConfig
 from kvpressure.runtimes.runtime import GIB, Facts, Wordings, note_least
-from kvpressure.runtimes.table import OptionalSignal, PageFacts, Row, Table
+from kvpressure.runtimes.table import WHY_WAITING, OptionalSignal, PageFacts, Row, Table, never_exported
 
 _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
@@ -108,11 +108,7 @@ SGLANG: Final = Table(
 
 
 EVIDENCE: Final = (
-    OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
-        signals=("waiting_deferred",),
-        how="no version of SGLang exports it",
-    ),
+    never_exported(WHY_WAITING, "waiting_deferred", "SGLang"),
     OptionalSignal(
         what="how many tokens the KV cache holds",
         signals=("capacity_tokens",),
@@ -126,11 +122,7 @@ EVIDENCE: Final = (
         series=("sglang:cuda_graph_passes_total",),
         how="SGLang 0.5.23 exports it with --enable-metrics",
     ),
-    OptionalSignal(
-        what="how long prefill took",
-        signals=("prefill_seconds",),
-        how="no version of SGLang exports it",
-    ),
+    never_exported("how long prefill took", "prefill_seconds", "SGLang"),
 )
 
 

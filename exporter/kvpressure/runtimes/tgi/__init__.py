@@ -20,9 +20,9 @@ from typing import Final
 from kvpressure.commandline.options import Dialect, Options, share, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.runtime import Advice, Audit, Planning, Remedy, Runtime, Wordings, note_least
+from kvpressure.runtimes.runtime import Advice, Audit, Planning, Remedy, Runtime, Wordings, note_least, without_dashes
 from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, with_variables
-from kvpressure.runtimes.table import OptionalSignal, Row, Table
+from kvpressure.runtimes.table import WHY_WAITING, OptionalSignal, Row, Table, never_exported
 
 TGI: Final = Table(
     runtime="tgi",
@@ -61,11 +61,7 @@ TGI: Final = Table(
 
 
 EVIDENCE: Final = (
-    OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
-        signals=("waiting_deferred",),
-        how="no version of TGI exports it",
-    ),
+    never_exported(WHY_WAITING, "waiting_deferred", "TGI"),
     OptionalSignal(
         what="how many tokens the KV cache holds, of which the page tells only what is reserved",
         signals=("capacity_tokens",),
@@ -172,12 +168,7 @@ ADVICE: Final = Advice(
     failures="out of memory|Shard [0-9]+ crashed|Not enough memory",
     series="tgi_",
     flags=_FLAGS,
-    words={
-        "max_num_seqs": "max-batch-size",
-        "max_num_batched_tokens": "max-batch-prefill-tokens",
-        "max_model_len": "max-total-tokens",
-        "gpu_memory_utilization": "cuda-memory-fraction",
-    },
+    words=without_dashes(_FLAGS),
     unset={
         "max_num_seqs": "no limit unless set",
         "max_num_batched_tokens": "the longest prompt and 50 unless set",
@@ -223,7 +214,7 @@ PLANNING: Final = Planning(
     most_sequences=1024,
     step_tokens=(4096, 4096),
     step_default="TGI's own default is the longest prompt and 50.",
-    unsized="its page does not tell how many tokens the cache holds; its log does",
+    unsized="its page does not say how many tokens the cache holds; its log does",
     pool_log="Setting max batch total tokens to",
     memory_log="max batch total tokens",
     weights_log="the size of the model's files",

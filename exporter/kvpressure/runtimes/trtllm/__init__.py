@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.commandline.options import Dialect, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.shell import Words
-from kvpressure.runtimes.runtime import Advice, Asking, Audit, Planning, Runtime
+from kvpressure.runtimes.runtime import Advice, Asking, Audit, Planning, Runtime, without_dashes
 from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, start_script
 from kvpressure.runtimes.trtllm.metrics import EVIDENCE, LOGS, TRTLLM
 
@@ -89,12 +89,7 @@ ADVICE: Final = Advice(
     failures="out of memory|OutOfMemory|Error in event loop|Executor worker died",
     series="trtllm_",
     flags=_FLAGS,
-    words={
-        "max_num_seqs": "max_batch_size",
-        "max_num_batched_tokens": "max_num_tokens",
-        "max_model_len": "max_seq_len",
-        "gpu_memory_utilization": "kv_cache_config.free_gpu_memory_fraction",
-    },
+    words=without_dashes(_FLAGS) | {"gpu_memory_utilization": "kv_cache_config.free_gpu_memory_fraction"},
     unset={
         "max_num_seqs": "2,048 unless set",
         "max_num_batched_tokens": "8,192 unless set",

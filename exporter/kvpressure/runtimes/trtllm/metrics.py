@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.runtimes.runtime import Wordings
-from kvpressure.runtimes.table import OptionalSignal, Row, Table
+from kvpressure.runtimes.table import WHY_WAITING, OptionalSignal, Row, Table, never_exported
 
 _ROUNDING: Final = 1e-6
 _MAX_TOKENS: Final = 2**53
@@ -124,11 +124,7 @@ EVIDENCE: Final = (
         series=("trtllm_num_scheduled_requests", "trtllm_parallel_config_info"),
         how="trtllm-serve exports what tells it with enable_iter_perf_stats, of one pipeline stage; Triton does not",
     ),
-    OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
-        signals=("waiting_deferred",),
-        how="no version of TensorRT-LLM exports it",
-    ),
+    never_exported(WHY_WAITING, "waiting_deferred", "TensorRT-LLM"),
     OptionalSignal(
         what="how many tokens the KV cache holds",
         signals=("capacity_tokens",),

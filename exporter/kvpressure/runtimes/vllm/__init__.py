@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.runtimes.runtime import Advice, Asking, Audit, Change, Planning, Remedy, Runtime
+from kvpressure.runtimes.runtime import Advice, Asking, Audit, Change, Planning, Remedy, Runtime, without_dashes
 from kvpressure.runtimes.vllm.launch import KSERVE, PRODUCTION_STACK, STARTING
 from kvpressure.runtimes.vllm.logs import LOGS
 from kvpressure.runtimes.vllm.metrics import EVIDENCE, VLLM
@@ -110,12 +110,7 @@ ADVICE: Final = Advice(
     failures="out of memory|cache blocks|EngineDead",
     series="vllm:",
     flags=_FLAGS,
-    words={
-        "max_num_seqs": "max_num_seqs",
-        "max_num_batched_tokens": "max-num-batched-tokens",
-        "max_model_len": "max-model-len",
-        "gpu_memory_utilization": "gpu-memory-utilization",
-    },
+    words=without_dashes(_FLAGS) | {"max_num_seqs": "max_num_seqs"},
     unset={
         "max_num_seqs": "256 unless set; 1,024 on large GPUs",
         "max_num_batched_tokens": "2,048 to 16,384 unless set, by GPU",

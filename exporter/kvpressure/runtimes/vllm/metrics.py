@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.runtimes.table import LabelSignals, OptionalSignal, PageFacts, Row, Table
+from kvpressure.runtimes.table import WHY_WAITING, LabelSignals, OptionalSignal, PageFacts, Row, Table
 
 _ROUNDING: Final = 1e-6
 _LEAST_SHARE: Final = 0.001
@@ -233,7 +233,7 @@ ALL_NAMES: Final = VLLM.all_names()
 
 EVIDENCE: Final = (
     OptionalSignal(
-        what="why requests wait: for room, or put off on their own account",
+        what=WHY_WAITING,
         signals=("waiting_deferred",),
         series=("vllm:num_requests_waiting_by_reason",),
         how="vLLM 0.21 and later export it",
@@ -265,7 +265,7 @@ EVIDENCE: Final = (
         "some stores drop series of so many labels (VictoriaMetrics: -maxLabelsPerTimeseries)",
     ),
     OptionalSignal(
-        what="how much of each prompt no cache held",
+        what="how much of each prompt was in no cache",
         signals=("computed_prompt_tokens",),
         series=("vllm:prompt_tokens_by_source_total",),
         how="vLLM 0.16 and later export it",

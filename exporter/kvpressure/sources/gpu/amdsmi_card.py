@@ -14,7 +14,7 @@ from typing import Any, Final
 import amdsmi
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import BackendError, Card, Options
+from kvpressure.sources.gpu.backend import BackendError, Card, GpuSettings
 from kvpressure.sources.gpu.plausible import Sieve
 
 MIB: Final = 2**20
@@ -81,7 +81,7 @@ def number(value: Any) -> float | None:
     return None if isinstance(value, str) or value in NOT_AVAILABLE else value
 
 
-def open_cards(_: Options) -> Sequence[Card]:
+def open_cards(_: GpuSettings) -> Sequence[Card]:
     """Initialize amdsmi and find its cards; raises BackendError."""
     try:
         amdsmi.amdsmi_init(amdsmi.AmdSmiInitFlags.INIT_AMD_GPUS)

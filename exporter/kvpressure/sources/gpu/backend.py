@@ -1,4 +1,4 @@
-"""Every vendor's library: its name, its options, how its child process ends, how its cards are opened and read.
+"""Every vendor's library: its name, its settings, how its child process ends, how its cards are opened and read.
 
 A library is found before its Python binding is paid for. Adding a vendor is a module of its cards (`open_cards`, which
 initializes the library, and `shutdown`), a function that loads it, and one row in `BACKENDS`.
@@ -132,15 +132,26 @@ class BackendError(SourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a child process: whose library to read, how often, how long to wait for a device."""
+class GpuSettings:
+    """Settings of the GPU sources; the defaults serve a real machine, tests shorten the times.
 
-    vendor: str
+    `library_paths` are searched for vendor libraries before the loader's own path. A child that has reported once is
+    killed when it is silent for `deadline_seconds`, and for five intervals; one report waits for its slowest device for
+    `device_wait_ratio` of an interval.
+    """
+
     interval_seconds: float = 1.0
     gpm: bool = True
-    device_wait_seconds: float = 0.5
+    library_paths: tuple[str, ...] = ()
+    detach_seconds: float = 60.0
+    start_seconds: float = 30.0
+    deadline_seconds: float = 5.0
+    device_wait_ratio: float = 0.5
     device_error_seconds: float = 5.0
     reopen_seconds: float = 30.0
+    probe_seconds: float = 60.0
+    backoff_min_seconds: float = 1.0
+    backoff_max_seconds: float = 30.0
 
 
 EXIT_CODES: Final = {
@@ -168,11 +179,12 @@ class Row:
     load: Callable[[], ModuleType]
 
 
-def open_backend(options: Options) -> CardPool:
+def open_backend(vendor: str, settings: GpuSettings) -> CardPool:
     """Load a vendor's library, initialize it and find its cards. Raises BackendError, KeyError for another vendor."""
-    module = BACKENDS[options.vendor].load()
-    cards = module.open_cards(options)
-    return CardPool(cards, options.device_wait_seconds, options.device_error_seconds, module.shutdown)
+    module = BACKENDS[vendor].load()
+    cards = module.open_cards(settings)
+    wait_seconds = settings.device_wait_ratio * settings.interval_seconds
+    return CardPool(cards, wait_seconds, settings.device_error_seconds, module.shutdown)
 
 
 def _load_nvml() -> ModuleType:

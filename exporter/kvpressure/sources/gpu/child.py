@@ -1,7 +1,8 @@
-"""The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child OPTIONS`, which are JSON.
+"""The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child VENDOR SETTINGS`.
 
-Writes one line of JSON per reading on what was its standard output. Ends with a code of `backend.EXIT_CODES`, its last
-line on standard error being the sentence, and ends when its standard input does: its parent is gone.
+The settings are JSON. Writes one line of JSON per reading on what was its standard output. Ends with a code of
+`backend.EXIT_CODES`, its last line on standard error being the sentence, and ends when its standard input does: its
+parent is gone.
 Imports as little as it can: its memory counts towards the exporter's.
 """
 
@@ -18,7 +19,7 @@ from dataclasses import fields
 from typing import Any, BinaryIO, Final
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, CardPool, Options, open_backend
+from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, CardPool, GpuSettings, open_backend
 
 PR_SET_PDEATHSIG: Final = 1
 _GPU_FIELDS: Final = tuple(field.name for field in fields(GpuSample))
@@ -86,7 +87,7 @@ def serve(pool: CardPool, out: BinaryIO, interval_seconds: float, reopen: Reopen
             return
 
 
-def main(options: Options) -> int:
+def main(vendor: str, settings: GpuSettings) -> int:
     """Run to the end; the exit code."""
     die_with_parent()
     if wait_for_parent_to_leave(0.0):  # it died while this started, so the kernel will send nothing
@@ -94,8 +95,8 @@ def main(options: Options) -> int:
     out = take_stdout()
     pool: CardPool | None = None
     try:
-        pool = open_backend(options)
-        serve(pool, out, options.interval_seconds, ReopenRule(options.reopen_seconds))
+        pool = open_backend(vendor, settings)
+        serve(pool, out, settings.interval_seconds, ReopenRule(settings.reopen_seconds))
     except BackendError as error:
         print(error.sentence, file=sys.stderr, flush=True)  # noqa: T201 the parent reads it there
         return EXIT_CODES.get(error.reason, EXIT_CODES["driver_error"])
@@ -109,4 +110,4 @@ def main(options: Options) -> int:
 
 if __name__ == "__main__":
     # Not sys.exit: the library's own goodbye at exit may block behind a sick device, the kernel's does not.
-    os._exit(main(Options(**json.loads(sys.argv[1]))))
+    os._exit(main(sys.argv[1], GpuSettings(**json.loads(sys.argv[2]))))

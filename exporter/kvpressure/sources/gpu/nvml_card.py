@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import BackendError, Card, Options
+from kvpressure.sources.gpu.backend import BackendError, Card, GpuSettings
 from kvpressure.sources.gpu.nvml_calls import (
     Activity,
     Gpm,
@@ -25,7 +25,7 @@ from kvpressure.sources.gpu.nvml_calls import (
 from kvpressure.sources.gpu.plausible import Sieve
 
 
-def open_cards(options: Options) -> Sequence[Card]:
+def open_cards(settings: GpuSettings) -> Sequence[Card]:
     """Initialize NVML and find its cards; raises BackendError."""
     try:
         pynvml.nvmlInit()
@@ -39,7 +39,7 @@ def open_cards(options: Options) -> Sequence[Card]:
     for index in range(count):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            cards.append(NvmlCard(index, handle, driver_version, options.gpm))
+            cards.append(NvmlCard(index, handle, driver_version, settings.gpm))
         except pynvml.NVMLError as error:
             cards.append(FailedCard(str(index), describe(error)))
     return cards

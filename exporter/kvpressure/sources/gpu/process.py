@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
@@ -19,34 +19,10 @@ import structlog
 from kvpressure.config.settings.model import GpuSettings as Section
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.net.threads import bug
-from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES, Options
+from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES, GpuSettings
 from kvpressure.sources.gpu.spawn import ChildProcess, Failure
 from kvpressure.sources.gpu.wire import decode
 from kvpressure.sources.source import OnReport, Registration, Source
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSettings:
-    """Settings of the GPU sources; the defaults serve a real machine, tests shorten the times.
-
-    `library_paths` are searched for vendor libraries before the loader's own path. A child that has reported once is
-    killed when it is silent for `deadline_seconds`, and for five intervals; one report waits for its slowest device for
-    `device_wait_ratio` of an interval.
-    """
-
-    interval_seconds: float = 1.0
-    gpm: bool = True
-    library_paths: tuple[str, ...] = ()
-    detach_seconds: float = 60.0
-    start_seconds: float = 30.0
-    deadline_seconds: float = 5.0
-    device_wait_ratio: float = 0.5
-    device_error_seconds: float = 5.0
-    reopen_seconds: float = 30.0
-    probe_seconds: float = 60.0
-    backoff_min_seconds: float = 1.0
-    backoff_max_seconds: float = 30.0
-
 
 GRACE_SECONDS: Final = 0.5
 MAX_LEFT_BEHIND: Final = 2
@@ -60,15 +36,8 @@ log = structlog.get_logger("kvpressure.sources")
 
 def child_command(vendor: str, settings: GpuSettings) -> list[str]:
     """Return the child's command line; -P keeps the working directory from shadowing its imports."""
-    options = Options(
-        vendor,
-        settings.interval_seconds,
-        settings.gpm,
-        settings.device_wait_ratio * settings.interval_seconds,
-        settings.device_error_seconds,
-        settings.reopen_seconds,
-    )
-    return [sys.executable, "-P", "-m", "kvpressure.sources.gpu.child", json.dumps(asdict(options))]
+    options = json.dumps(asdict(settings))
+    return [sys.executable, "-P", "-m", "kvpressure.sources.gpu.child", vendor, options]
 
 
 def child_environment(settings: GpuSettings) -> dict[str, str]:

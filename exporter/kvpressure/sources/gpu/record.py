@@ -17,9 +17,9 @@ from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kvpressure.sources.gpu.backend import BackendError, Options, open_backend
+from kvpressure.sources.gpu.backend import BackendError, GpuSettings, open_backend
 from kvpressure.sources.gpu.child import as_dict, die_with_parent, take_stdout
-from kvpressure.sources.gpu.process import GpuSettings, child_environment
+from kvpressure.sources.gpu.process import child_environment
 
 LONGEST_LIST: Final = 128
 LONGEST_ARRAY: Final = 8
@@ -169,7 +169,7 @@ def _dump(vendor: str, seconds: float, interval_seconds: float) -> dict[str, Any
         with suppress(ImportError, KeyError, AttributeError):  # opening says it better
             module, prefix = BINDINGS[vendor]
             trace.wrap(importlib.import_module(module), prefix)
-        pool = open_backend(Options(vendor))
+        pool = open_backend(vendor, GpuSettings())
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             dump["reports"].append(as_dict(pool.read(time.time())))

@@ -1,8 +1,7 @@
 """Opens files below a directory and never anywhere else, whatever the names and links in it say or become meanwhile.
 
-Every step is an open relative to the directory before, without following links. A symbolic link is read and its path
-walked in the same way, from the root it leads into; one that leads out of all roots is refused. Only regular files are
-opened: a FIFO would block and a device may act on being opened.
+What a path leads to is first only held (`O_PATH`, which opens nothing: a FIFO would block, and a device may act). Where
+the kernel says that it lies below the directory, and is a regular file, that very file is opened.
 """
 
 from __future__ import annotations
@@ -10,18 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from kvpressure.model.record import SourceError
 from kvpressure.printable import brief
 
-MAX_LINKS: Final = 8
 MAX_ENTRIES: Final = 4096
-_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Tree:
@@ -32,11 +29,11 @@ class Tree:
 
     def open_file(self, parts: Sequence[str]) -> int:
         """Return a descriptor of the regular file at `parts` below the root, open for reading. Raise SourceError."""
-        return self._walk(parts, directory=False)
+        return self._open(parts, directory=False)
 
     def names(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Names in the directory at `parts`, at most `MAX_ENTRIES`. Raises SourceError."""
-        fd = self._walk(parts, directory=True)
+        fd = self._open(parts, directory=True)
         try:
             with os.scandir(fd) as entries:
                 return tuple(entry.name for _, entry in zip(range(MAX_ENTRIES), entries, strict=False))
@@ -48,54 +45,29 @@ class Tree:
     def _shown(self, parts: Sequence[str]) -> str:
         return "/".join((self._roots[0], *parts))
 
-    def _walk(self, parts: Sequence[str], *, directory: bool) -> int:
+    def _open(self, parts: Sequence[str], *, directory: bool) -> int:
         shown = self._shown(parts)
-        todo, links = deque(parts), 0
-        fd, here = -1, self._roots[0]
-        try:
-            fd = _open_root(here)
-            while todo:
-                name = todo.popleft()
-                if name in ("", ".", "..") or "/" in name or "\0" in name:
-                    raise SourceError("outside", f"{brief(shown)} is not a path below the log directory")
-                target = _link(fd, name)
-                if target is None:
-                    wants_directory = bool(todo) or directory
-                    fd, here = _step(fd, name, shown, directory=wants_directory), f"{here}/{name}"
-                    continue
-                links += 1
-                if links > MAX_LINKS:
-                    raise SourceError("outside", f"{brief(shown)} is behind too many symbolic links")
-                here, rest = self._inside(os.path.normpath(f"{here}/{target}" if target[:1] != "/" else target), shown)
-                todo.extendleft(reversed(rest))
-                os.close(fd)
-                fd = -1
-                fd = _open_root(here)
-        except OSError as error:
-            _close(fd)
-            raise _explained(error, shown) from None
-        except BaseException:
-            _close(fd)
-            raise
-        return fd
+        if any(name in ("", ".", "..") or "/" in name or "\0" in name for name in parts):
+            raise SourceError("outside", f"{brief(shown)} is not a path below the log directory")
+        self._require_inside(os.path.realpath(shown), shown)
+        with _held(shown) as (held, path):
+            self._require_inside(path, shown)  # links may have changed meanwhile
+            return _opened(held, shown, directory=directory)
 
-    def _inside(self, path: str, shown: str) -> tuple[str, list[str]]:
-        for root in self._roots:
-            if path.startswith(root.rstrip("/") + "/"):
-                return root, path[len(root.rstrip("/")) + 1 :].split("/")
-        raise SourceError(
-            "outside",
-            f"{brief(shown)} is a symbolic link to {brief(path)}, outside of the directories that may be read;"
-            " name that directory in logs.link_directories if it is meant",
-        )
+    def _require_inside(self, path: str, shown: str) -> None:
+        roots = (os.path.realpath(root).rstrip("/") + "/" for root in self._roots)
+        if not path.startswith(tuple(roots)):
+            raise SourceError(
+                "outside",
+                f"{brief(shown)} is a symbolic link to {brief(path)}, outside of the directories that may be read;"
+                " name that directory in logs.link_directories if it is meant",
+            )
 
 
 def open_regular(path: Path) -> int:
     """Return a descriptor of the regular file that an operator named; links are followed. Raise SourceError."""
-    try:
-        return _opened(os.fspath(path), os.stat(path), {"flags": _FLAGS & ~os.O_NOFOLLOW}, str(path))  # noqa: PTH116
-    except (OSError, ValueError) as error:
-        raise _explained(error, str(path)) from None
+    with _held(str(path)) as (held, _):
+        return _opened(held, str(path))
 
 
 def identity(fd: int) -> tuple[int, int]:
@@ -104,38 +76,24 @@ def identity(fd: int) -> tuple[int, int]:
     return info.st_dev, info.st_ino
 
 
-def _open_root(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _link(parent: int, name: str) -> str | None:
+@contextmanager
+def _held(path: str) -> Iterator[tuple[int, str]]:
+    """Yield a descriptor that only holds what is there, and the kernel's path of it. Raises SourceError."""
     try:
-        return os.readlink(name, dir_fd=parent)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            return None
-        raise
+        held = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            yield held, os.readlink(f"/proc/self/fd/{held}")  # noqa: PTH115
+        finally:
+            os.close(held)
+    except (OSError, ValueError) as error:
+        raise _explained(error, path) from None
 
 
-def _step(parent: int, name: str, shown: str, *, directory: bool) -> int:
-    """Open one name and close its parent; the parent stays open when this raises."""
-    if directory:
-        fd = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=parent)
-    else:
-        info = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        fd = _opened(name, info, {"flags": _FLAGS, "dir_fd": parent}, shown)
-    os.close(parent)
-    return fd
-
-
-def _opened(name: str, info: os.stat_result, how: dict[str, int], shown: str) -> int:
-    if not stat.S_ISREG(info.st_mode):
+def _opened(held: int, shown: str, *, directory: bool = False) -> int:
+    """Return a descriptor for reading what is held. Raises OSError, and SourceError for no regular file."""
+    if not directory and not stat.S_ISREG(os.fstat(held).st_mode):
         raise SourceError("not_a_file", f"{brief(shown)} is not a regular file; it is not read")
-    fd = os.open(name, **how)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise SourceError("not_a_file", f"{brief(shown)} is not a regular file; it is not read")
-    return fd
+    return os.open(f"/proc/self/fd/{held}", _FLAGS | (os.O_DIRECTORY if directory else 0))
 
 
 def _explained(error: OSError | ValueError, shown: str) -> SourceError:
@@ -149,11 +107,5 @@ def _explained(error: OSError | ValueError, shown: str) -> SourceError:
             " add it to the exporter's supplementary groups",
         )
     if code == errno.ELOOP:
-        return SourceError("outside", f"{brief(shown)} became a symbolic link while it was opened")
+        return SourceError("outside", f"{brief(shown)} is behind too many symbolic links")
     return SourceError("io", f"{brief(shown)} cannot be read: {brief(getattr(error, 'strerror', None) or error)}")
-
-
-def _close(fd: int) -> None:
-    if fd >= 0:
-        with suppress(OSError):
-            os.close(fd)

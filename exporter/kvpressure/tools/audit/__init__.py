@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,13 +23,32 @@ from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Item, Manifests, from_objects, get, read, sequence, text
-from kvpressure.tools.audit.model import STATUSES, Finding, Place, Problem, Report, Reviewed
+from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Level, Place, Problem, Status
 from kvpressure.tools.audit.pods import GPU_ANNOTATION
 from kvpressure.tools.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowledge, size
 
 __all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read"]
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All engines with their findings, and what could not be read."""
+
+    engines: tuple[Engine, ...]
+    problems: tuple[Problem, ...]
+
+    def count(self, status: Status) -> int:
+        """Return how many findings have this status."""
+        return sum(finding.status == status for engine in self.engines for finding in engine.findings)
+
+    def exit_code(self, least: Level = "warning") -> int:
+        """Return 1 when something of this level or above failed, 0 when nothing did, 2 when no engine was found."""
+        if not self.engines:
+            return 2
+        counted = LEVELS[LEVELS.index(least) :]
+        return int(any(one.status == "fail" and one.level in counted for e in self.engines for one in e.findings))
 
 
 KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine | Problem]]]]] = {
@@ -86,29 +105,17 @@ def audit(
     context = Context(given, tuple(engines), thresholds, sized)
     reviewed = []
     for engine in engines:
-        reviewed.append(_reviewed(engine, context, skip))
+        reviewed.append(replace(engine, findings=tuple(_findings(engine, context, skip))))
         progress(len(reviewed), len(engines))
     return Report(tuple(reviewed), tuple(dict.fromkeys((*given.problems, *problems, *ignored))))
 
 
-def _reviewed(engine: Engine, context: Context, skip: Collection[str]) -> Reviewed:
-    kind, _, name = engine.title.partition("/")
-    findings = []
+def _findings(engine: Engine, context: Context, skip: Collection[str]) -> Iterator[Finding]:
     for check in CHECKS:
         if check.name not in skip:
             verdict = check.judge(engine, context)
-            place = verdict.place or engine.place()
-            findings.append(Finding(check.name, check.level, verdict.status, verdict.reason, place, verdict.fix))
-    return Reviewed(
-        title=engine.title,
-        kind=engine.item.kind or kind,
-        namespace=engine.namespace,
-        name=name,
-        container=engine.container,
-        place=engine.place(),
-        limits=engine.reading.limits,
-        findings=findings,
-    )
+            place = verdict.place or check.at(engine)
+            yield Finding(check.name, check.level, verdict.status, verdict.reason, place, verdict.fix)
 
 
 def _wrong_annotations(engine: Engine) -> Iterator[tuple[str, str]]:
@@ -142,12 +149,13 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _engine_json(engine: Reviewed) -> dict[str, Any]:
-    limits = {name: engine.limits[name] for name in LIMIT_NAMES if name in engine.limits}
+def _engine_json(engine: Engine) -> dict[str, Any]:
+    kind, _, name = engine.title.partition("/")
+    limits = {name: limit for name in LIMIT_NAMES if (limit := engine.reading.limits.get(name))}
     return {
-        "kind": engine.kind,
+        "kind": engine.item.kind or kind,
         "namespace": engine.namespace,
-        "name": engine.name,
+        "name": name,
         "container": engine.container,
         **asdict(engine.place),
         "limits": {name: {"value": limit.value, "where": limit.where} for name, limit in limits.items()},
@@ -193,7 +201,7 @@ def as_sarif(report: Report, version: str) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _result(engine: Reviewed, finding: Finding) -> dict[str, Any]:
+def _result(engine: Engine, finding: Finding) -> dict[str, Any]:
     full_name = "/".join(filter(None, (engine.namespace, engine.title, engine.container)))
     logical = {"fullyQualifiedName": full_name, "kind": "resource"}
     fix = f" Fix:\n{finding.fix}" if finding.fix else ""

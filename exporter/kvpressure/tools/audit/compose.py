@@ -12,20 +12,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch import annotated
+from kvpressure.tools.audit import pods
 from kvpressure.tools.audit.engine import Engine, counted
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import (
-    NOT_FOUND,
-    cautious,
-    container,
-    gpu_text,
-    is_list,
-    of_memory,
-    wrong_list,
-    wrong_mapping,
-)
 
 _VARIABLE: Final = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)((?::?[-?+])?))", re.ASCII)
 _BRACE: Final = re.compile(r"[{}]")
@@ -39,7 +29,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     if services is None or "spec" in item.data:
         return
     if not isinstance(services, dict):
-        yield wrong_mapping(services, item, ("services",), NOT_FOUND)
+        yield pods.wrong_mapping(services, item, ("services",), pods.NOT_FOUND)
         return
     item = replace(item, data={**item.data, "services": interpolated(services, item.source.variables)})
     for name, described in mapping(item.data["services"]).items():
@@ -54,55 +44,50 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
             "env": [{"name": key, "value": value} for key, value in environment.items()],
         }
         at: Path = ("services", name)
-        read = container(as_container, {}, item, given, at)
+        read = pods.container(as_container, {}, item, given, at)
         if read.runtime is None:
             # No mapping, so not a service.
             yield from wrong if not isinstance(described, dict) else ()
             continue
         yield from wrong
         annotations = _pairs(spec.get("labels"))
-        reading = annotated(cautious(read.reading, wrong), annotations)
         scale: Path = (*at, "scale") if spec.get("scale") is not None else (*at, "deploy", "replicas")
-        yield Engine(
-            item=item,
+        # A second server needs GPUs and a port of its own, which a larger number does not give it.
+        replicas = replace(counted(item, scale), key="")
+        engine = pods.engine_in(read, {}, at, replicas, annotations, pods.cautious(read.reading, wrong))
+        yield replace(
+            engine,
             title=f"compose/{name}",
             container=text(spec.get("container_name")) or name,
-            at=at,
-            pod=at,
-            style="shell" if read.in_shell or isinstance(spec.get("command"), str) else "args",
-            reading=reading,
-            # A second server needs GPUs and a port of its own, which a larger number does not give it.
-            replicas=replace(counted(item, scale), key=""),
-            annotations=annotations,
-            resources=of_memory(
+            style="shell" if isinstance(spec.get("command"), str) else engine.style,
+            resources=pods.of_memory(
                 get(spec, "deploy", "resources", "reservations", "memory") or spec.get("mem_reservation"),
                 get(spec, "deploy", "resources", "limits", "memory") or spec.get("mem_limit"),
             ),
             resources_at=(*at, "deploy", "resources"),
-            model=reading.model,
-            gpu=gpu_text({}, annotations),
             shared_memory=_shared(spec),
             gpus=_gpus(spec),
+            gpu_key="count",
         )
 
 
 def _wrong(item: Item, at: Path, described: Any) -> Iterator[Problem]:
     """Yield the values of a service that are of another kind than compose takes."""
     if not isinstance(described, dict):
-        yield wrong_mapping(described, item, at, NOT_FOUND)
+        yield pods.wrong_mapping(described, item, at, pods.NOT_FOUND)
     for key in ("entrypoint", "command"):
         value = mapping(described).get(key)
-        if not isinstance(value, (str, int)) and not is_list(value, str):
-            yield wrong_list(value, item, (*at, key), "strings")
+        if not isinstance(value, (str, int)):
+            yield from pods.wrong_list(value, item, (*at, key), "strings")
     environment = mapping(described).get("environment")
-    if not isinstance(environment, dict) and not is_list(environment, str):
-        yield wrong_list(environment, item, (*at, "environment"), "strings")
+    if not isinstance(environment, dict):
+        yield from pods.wrong_list(environment, item, (*at, "environment"), "strings")
 
 
 def _words(command: Any) -> list[str]:
     """Return a command as a list, or as one string, which compose splits as a shell would without running one."""
     if not isinstance(command, str):
-        return list(texts(command)) if is_list(command, str) else list(flat(command))
+        return list(texts(command)) if pods.is_list(command, str) else list(flat(command))
     try:
         return shlex.split(command, comments=False)
     except ValueError:

@@ -19,20 +19,10 @@ from kvpressure.config.strict_yaml import ConfigError, Path
 from kvpressure.launch import annotated, read_limits, read_start
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.starting import Chart
+from kvpressure.tools.audit import pods
 from kvpressure.tools.audit.engine import Engine, counted, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, Source, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import (
-    NOT_FOUND,
-    annotations_of,
-    cautious,
-    container,
-    gpu_text,
-    is_list,
-    of_memory,
-    wrong_list,
-    wrong_mapping,
-)
 
 _CONFIG: Final[Path] = ("spec", "serveConfigV2")
 _WORKERS: Final[Path] = ("spec", "rayClusterConfig", "workerGroupSpecs", 0, "template")
@@ -44,10 +34,10 @@ def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # 
     if inner is None:
         if get(item.data, *_CONFIG) is not None:
             wrong = f"spec.serveConfigV2 of {item.kind} {item.name} is no text with a YAML mapping"
-            yield Problem(f"{wrong}; {NOT_FOUND}", item.place(_CONFIG))
+            yield Problem(f"{wrong}; {pods.NOT_FOUND}", item.place(_CONFIG))
         return
     pod = mapping(get(item.data, *_WORKERS, "spec"))
-    annotations = annotations_of(item, *_WORKERS, "metadata")
+    annotations = pods.annotations_of(item, *_WORKERS, "metadata")
     resources = mapping(get(pod, "containers", 0, "resources"))
     labels = strings(get(item.data, *_WORKERS, "metadata", "labels"))
     for one in _in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod):
@@ -83,14 +73,13 @@ def _in_serve_config(
     item: Item, title: str, annotations: Mapping[str, str], pod: Mapping[str, Any]
 ) -> Iterator[Engine | Problem]:
     applications = item.data.get("applications")
-    if not is_list(applications, dict):
-        yield wrong_list(applications, item, ("applications",), "mappings")
+    yield from pods.wrong_list(applications, item, ("applications",), "mappings")
     for position, application in enumerate(sequence(applications)):
         at: Path = ("applications", position, "args", "llm_configs")
         configs = get(application, "args", "llm_configs")
         # A text is the path of a file, which is read where it is among the manifests.
-        if not is_list(configs, dict) and not is_list(configs, str):
-            yield wrong_list(configs, item, at, "mappings")
+        if not pods.is_list(configs, str):
+            yield from pods.wrong_list(configs, item, at, "mappings")
         for index in range(len(sequence(configs))):
             yield from _engine(item, title, (*at, index), annotations, pod)
 
@@ -113,8 +102,8 @@ def _engine(
     scales = isinstance(get(item.data, *autoscaling), dict)
     reading = read_limits(read_start(ASSUMED.charts[0].command, words, env, Budget()))
     if given is not None and not isinstance(given, dict):
-        yield (wrong := wrong_mapping(given, item, (*at, "engine_kwargs")))
-        reading = cautious(reading, (wrong,))
+        yield (wrong := pods.wrong_mapping(given, item, (*at, "engine_kwargs")))
+        reading = pods.cautious(reading, (wrong,))
     yield Engine(
         item=item,
         title=title if "/" in title else f"{title}/{served}",
@@ -128,7 +117,7 @@ def _engine(
         else counted(item, (*deployment, "num_replicas")),
         annotations=annotations,
         model=model,
-        gpu=text(spec.get("accelerator_type")) or gpu_text(pod, annotations),
+        gpu=text(spec.get("accelerator_type")) or pods.gpu_text(pod, annotations),
     )
 
 
@@ -153,8 +142,7 @@ def in_values(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
         if not isinstance(section, dict) or section.get("enableEngine") is False:
             continue
         listed: Path = (*outer, _SECTION, "modelSpec")
-        if not is_list(section.get("modelSpec"), dict):
-            yield wrong_list(section["modelSpec"], item, listed, "mappings")
+        yield from pods.wrong_list(section.get("modelSpec"), item, listed, "mappings")
         for position, spec in enumerate(sequence(section.get("modelSpec"))):
             if isinstance(spec, dict) and spec.get("enabled") is not False:
                 at: Path = (*listed, position)
@@ -167,9 +155,9 @@ def in_values(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
 def _wrong(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Iterator[Problem]:
     config = spec.get(chart.config)
     if config is not None and not isinstance(config, dict):
-        yield wrong_mapping(config, item, (*at, chart.config))
-    if not is_list(extra := mapping(config).get(chart.extra), str):
-        yield wrong_list(extra, item, (*at, chart.config, chart.extra), "strings")
+        yield pods.wrong_mapping(config, item, (*at, chart.config))
+    extra = mapping(config).get(chart.extra)
+    yield from pods.wrong_list(extra, item, (*at, chart.config, chart.extra), "strings")
 
 
 def chart_of(spec: Mapping[str, Any]) -> Chart:
@@ -190,7 +178,7 @@ def _of_values(
     # Mounts and variables have the same fields here as in a pod, under other names.
     as_pod = {"volumes": spec.get("extraVolumes")}
     as_container = {"env": spec.get("env"), "volumeMounts": spec.get("extraVolumeMounts")}
-    read = container(as_container, as_pod, item, given, at)
+    read = pods.container(as_container, as_pod, item, given, at)
     annotations = strings(spec.get("annotations")) | strings(spec.get("podAnnotations"))
     name = text(spec.get("name"))
     env = {**strings(section.get("configs")), **read.env}
@@ -199,24 +187,19 @@ def _of_values(
     bounds = ("minReplicaCount", "maxReplicaCount")
     gpus = text(spec.get("requestGPU"))
     count = whole(gpus)
-    return Engine(
-        item=item,
+    replicas = scaled(item, (*at, "keda"), bounds, "KEDA") if keda else counted(item, (*at, "replicaCount"))
+    reading = pods.cautious(read_limits(start), (*wrong, *read.wrong))
+    return replace(
+        pods.engine_in(read, spec, at, replicas, annotations, reading),
         title=f"values/{name}",
         container=chart.container,
-        at=at,
-        pod=at,
         style="values",
         chart=chart,
-        reading=annotated(cautious(read_limits(start), (*wrong, *read.wrong)), annotations),
-        replicas=scaled(item, (*at, "keda"), bounds, "KEDA") if keda else counted(item, (*at, "replicaCount")),
-        annotations=annotations,
         labels={"model": name, **strings(section.get("labels"))},
-        resources=resources or of_memory(spec.get("requestMemory"), spec.get("limitMemory")),
+        resources=resources or pods.of_memory(spec.get("requestMemory"), spec.get("limitMemory")),
         resources_at=(*at, "resources" if resources else "requestMemory"),
-        mounted=read.mounted,
         scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
         model=text(spec.get("modelURL")),
-        gpu=gpu_text(spec, annotations),
         gpus=(gpus or None) if count is None else int(count),
         gpu_key="requestGPU",
     )

@@ -12,7 +12,7 @@ from kvpressure.launch import Reading
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.manifests import Item, Manifests, get, text
-from kvpressure.tools.audit.model import Place
+from kvpressure.tools.audit.model import Finding, Place
 
 Style = Literal["args", "shell", "values", "env", "kwargs"]
 """How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, or as a keyword
@@ -41,7 +41,8 @@ class Engine:
     `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
     is a template in another object whose arguments come before these; `gpu` is the GPU's name as written, `gpus` how
     many are requested under `gpu_key` ("all" for those of the machine, None for none), `shared_memory` what makes
-    /dev/shm larger ("" for nothing, None where that is not known), and `chart` the one whose values these are.
+    /dev/shm larger ("" for nothing, None where that is not known), `chart` the one whose values these are, and
+    `findings` the verdicts on it, in the order of the checks.
     """
 
     item: Item
@@ -65,6 +66,7 @@ class Engine:
     gpu_key: str = "count"
     shared_memory: str | None = None
     chart: Chart | None = None
+    findings: tuple[Finding, ...] = ()
     _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -72,6 +74,7 @@ class Engine:
         """The namespace, "" where the manifest leaves it open."""
         return self.item.namespace
 
+    @property
     def place(self) -> Place:
         """Where the container begins."""
         return self.item.place(self.at)

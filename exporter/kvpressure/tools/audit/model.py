@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
-
-from kvpressure.model.environment import DeclaredLimit
 
 Status = Literal["pass", "fail", "unknown"]
 Level = Literal["error", "warning", "note"]
@@ -40,12 +37,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check says of one engine: why, where (None: at the engine), and the text to paste that fixes it."""
+    """What a check says of one engine: why, the text to paste that fixes it, and where (None: at the check's place)."""
 
     status: Status
     reason: str
-    place: Place | None = None
     fix: str = ""
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +55,3 @@ class Finding:
     reason: str
     place: Place
     fix: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reviewed:
-    """One engine and its findings, in the order of the checks."""
-
-    title: str
-    kind: str
-    namespace: str
-    name: str
-    container: str
-    place: Place
-    limits: Mapping[str, DeclaredLimit]
-    findings: Sequence[Finding]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All engines with their findings, and what could not be read."""
-
-    engines: tuple[Reviewed, ...]
-    problems: tuple[Problem, ...]
-
-    def count(self, status: Status) -> int:
-        """Return how many findings have this status."""
-        return sum(finding.status == status for engine in self.engines for finding in engine.findings)
-
-    def exit_code(self, least: Level = "warning") -> int:
-        """Return 1 when something of this level or above failed, 0 when nothing did, 2 when no engine was found."""
-        if not self.engines:
-            return 2
-        counted = LEVELS[LEVELS.index(least) :]
-        return int(any(one.status == "fail" and one.level in counted for e in self.engines for one in e.findings))

@@ -81,11 +81,8 @@ def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given
     near = {"", item.namespace}
     maps = {one.name: one for one in given.of("ConfigMap") if not item.namespace or one.namespace in near}
     mounted = _mounted(spec, pod, maps)
-    wrong = tuple(
-        wrong_list(spec.get(key), item, (*at, key), of)
-        for key, of in (("command", "strings"), ("args", "strings"), ("env", "mappings with name and value"))
-        if not is_list(spec.get(key), str if of == "strings" else dict)
-    )
+    lists = {"command": "strings", "args": "strings", "env": "mappings with name and value"}
+    wrong = tuple(one for key, of in lists.items() for one in wrong_list(spec.get(key), item, (*at, key), of))
     command, args, env = _words(spec.get("command")), _words(spec.get("args")), _env(spec, maps)
     files = {path: text(get(source.data, *key)) for path, (source, key) in mounted.items()}
     start = read_start(command, args, env, Budget(), files, text(spec.get("image")))
@@ -136,15 +133,17 @@ def cautious(reading: Reading, wrong: Sequence[Problem]) -> Reading:
     return Reading(hidden=tuple(one.message for one in wrong), model=reading.model, runtime=reading.runtime)
 
 
-def wrong_list(value: Any, item: Item, at: Path, of: str) -> Problem:
-    """Return what to say of a value that is no list of these."""
-    kinds = dict if "mapping" in of else (str, int, float)
-    inner = [shape(one) for one in sequence(value) if not isinstance(one, kinds)]
+def wrong_list(value: Any, item: Item, at: Path, of: str) -> Iterator[Problem]:
+    """Yield what to say of a value that is no list of these, nothing of one that is, or is absent."""
+    kind = dict if "mapping" in of else str
+    if is_list(value, kind):
+        return
+    inner = [shape(one) for one in sequence(value) if not is_list([one], kind)]
     found = f"a list with {inner[0]} in it" if inner else shape(value)
     where = f"{item.kind} {item.name}".strip()
     name = ".".join(map(str, at))
     message = f"{name}{f' of {where}' if where else ''} is {found} and should be a list of {of}"
-    return Problem(f"{message}; {NOT_JUDGED}", item.place(at))
+    yield Problem(f"{message}; {NOT_JUDGED}", item.place(at))
 
 
 NOT_FOUND: Final = "no engine is found in it"
@@ -156,14 +155,23 @@ def wrong_mapping(value: Any, item: Item, at: Path, so: str = NOT_JUDGED, whose:
     return Problem(f"{'.'.join(map(str, at))}{whose} is {shape(value)} and should be a mapping; {so}", item.place(at))
 
 
+def containers(item: Item, given: Manifests, listed: Path, pod: Mapping[str, Any]) -> Iterator[Container | Problem]:
+    """Yield the containers of a pod's spec that are engines, and what cannot be read of them or is in their place."""
+    yield from misplaced(item, listed)
+    for position, spec in enumerate(sequence(pod.get("containers"))):
+        read = container(mapping(spec), pod, item, given, (*listed, position))
+        if read.runtime is not None:
+            yield from read.wrong
+            yield read
+
+
 def misplaced(item: Item, listed: Path) -> Iterator[Problem]:
-    """Return what stands in the way of the containers that would be listed there."""
+    """Yield what is in the way of the containers that would be listed there."""
     for end in range(1, len(listed)):
         value = get(item.data, *listed[:end])
         if value is not None and not isinstance(value, (dict, list)):
             yield wrong_mapping(value, item, listed[:end], NOT_FOUND, f" of {item.kind} {item.name}")
-    if not is_list(get(item.data, *listed), dict):
-        yield wrong_list(get(item.data, *listed), item, listed, "mappings")
+    yield from wrong_list(get(item.data, *listed), item, listed, "mappings")
 
 
 def is_list(value: Any, kind: type) -> bool:

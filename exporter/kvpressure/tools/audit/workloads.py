@@ -11,18 +11,11 @@ from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import Reading, read_limits, read_start
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.tools.audit import pods
 from kvpressure.tools.audit.engine import Engine, Replicas, counted, replicas, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
 from kvpressure.tools.audit.model import Problem
-from kvpressure.tools.audit.pods import (
-    Container,
-    annotations_of,
-    cautious,
-    container,
-    engine_in,
-    misplaced,
-    shared_memory,
-)
+from kvpressure.tools.audit.pods import Container
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +61,16 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
 
 
 def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> Iterator[Engine | Problem]:
-    pod = mapping(get(item.data, *template, "spec"))
-    listed: Path = (*template, "spec", "containers")
-    yield from misplaced(item, listed)
-    for position, spec in enumerate(sequence(pod.get("containers"))):
-        at: Path = (*listed, position)
-        read = container(mapping(spec), pod, item, given, at)
-        if read.runtime is None:
+    pod, metadata = mapping(get(item.data, *template, "spec")), (*template, "metadata")
+    for read in pods.containers(item, given, (*template, "spec", "containers"), pod):
+        if isinstance(read, Problem):
+            yield read
             continue
-        yield from read.wrong
-        annotations = annotations_of(item, *template, "metadata")
+        annotations = pods.annotations_of(item, *metadata)
         yield replace(
-            engine_in(read, pod, (*template, "metadata"), _replicas(item, given, shape), annotations),
-            labels=strings(get(item.data, *template, "metadata", "labels")),
-            shared_memory=shared_memory(mapping(spec), pod),
+            pods.engine_in(read, pod, metadata, _replicas(item, given, shape), annotations),
+            labels=strings(get(item.data, *metadata, "labels")),
+            shared_memory=pods.shared_memory(read.spec, pod),
         )
 
 
@@ -97,14 +86,10 @@ def inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem
     """Yield the predictor's engines, with the ServingRuntime's arguments before their own, as KServe joins them."""
     predictor = mapping(get(item.data, *_PREDICTOR))
     model = mapping(predictor.get("model"))
-    yield from misplaced(item, (*_PREDICTOR, "containers"))
-    for position, spec in enumerate(sequence(predictor.get("containers"))):
-        read = container(mapping(spec), predictor, item, given, (*_PREDICTOR, "containers", position))
-        if read.runtime is not None:
-            yield from read.wrong
-            yield _predictor(read, predictor, read.reading)
+    for one in pods.containers(item, given, (*_PREDICTOR, "containers"), predictor):
+        yield one if isinstance(one, Problem) else _predictor(one, predictor, one.reading)
     if model and any(one.kserve.serves(model) for one in RUNTIMES):
-        read = container(model, predictor, item, given, (*_PREDICTOR, "model"))
+        read = pods.container(model, predictor, item, given, (*_PREDICTOR, "model"))
         yield from read.wrong
         name = text(model.get("runtime"))
         runtimes = given.of("ServingRuntime", "ClusterServingRuntime")
@@ -120,7 +105,7 @@ def _predictor(read: Container, predictor: Mapping[str, Any], reading: Reading) 
     bounds = ("minReplicas", "maxReplicas")
     count = scaled(item, _PREDICTOR, bounds, "KServe") if scaling else counted(item, (*_PREDICTOR, bounds[0]))
     metadata = ("metadata",) if predictor.get("annotations") is None else _PREDICTOR
-    engine = engine_in(read, predictor, metadata, count, annotations_of(item, *_PREDICTOR), reading)
+    engine = pods.engine_in(read, predictor, metadata, count, pods.annotations_of(item, *_PREDICTOR), reading)
     labels = {"serving.kserve.io/inferenceservice": item.name, **strings(get(item.data, "metadata", "labels"))}
     return replace(engine, container=read.name or "model", labels=labels)
 
@@ -131,10 +116,10 @@ def _with_runtime(given: Manifests, read: Container, model: Mapping[str, Any], f
         which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
         return replace(read.reading, hidden=(*read.reading.hidden, f"{which} is not among the manifests"))
     spec = mapping(get(found.data, "spec", "containers", 0))
-    base = container(spec, mapping(found.data.get("spec")), found, given, ("spec", "containers", 0))
+    base = pods.container(spec, mapping(found.data.get("spec")), found, given, ("spec", "containers", 0))
     words = (read.command or base.command, (*base.args, *read.args))
     start = read_start(*words, {**base.env, **read.env}, Budget(), {**base.files, **read.files})
-    return cautious(read_limits(start), (*base.wrong, *read.wrong))
+    return pods.cautious(read_limits(start), (*base.wrong, *read.wrong))
 
 
 def llm_inference_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
@@ -153,13 +138,13 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine 
     main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
     spec = mapping(containers[main]) if containers else {}
     where: Path = (*at, "template", "containers", main) if containers else at
-    read = container(spec, pod, item, given, where)
-    yield from misplaced(item, (*at, "template", "containers"))
+    read = pods.container(spec, pod, item, given, where)
+    yield from pods.misplaced(item, (*at, "template", "containers"))
     if read.runtime is None and (text(spec.get("image")) or not ASSUMED.kserve.by_default):
         return
     yield from read.wrong
     metadata = ("metadata",) if get(item.data, *at, "annotations") is None else at
-    engine = engine_in(read, pod, metadata, _llm_replicas(item, given, at), annotations_of(item, *at))
+    engine = pods.engine_in(read, pod, metadata, _llm_replicas(item, given, at), pods.annotations_of(item, *at))
     reading = engine.reading
     if references := [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))

@@ -81,8 +81,8 @@ def _filled(value: Any, path: str, options: Options, more: dict[str, str]) -> An
 def _templates(options: Options) -> Iterator[tuple[str, str]]:
     folder = _DATA / options.flavour.folder
     if not folder.is_dir():
-        said = "are built, and not built here yet: `make dashboards` does; --no-dashboards leaves them out"
-        raise ConfigError([Problem("generate", None, "the dashboards", said)])
+        missing = "are not built in this checkout: run `make dashboards`, or leave them out with --no-dashboards"
+        raise ConfigError([Problem("generate", None, "dashboards", missing)])
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(_SUFFIX):
             yield file.name.removesuffix(_SUFFIX), file.read_text("utf-8")

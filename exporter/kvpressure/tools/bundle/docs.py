@@ -15,40 +15,40 @@ _INTRO: Final = """# Alerts
 
 Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds {hash}.
 
-`critical` wakes someone, `warning` makes a ticket, `info` is read when someone looks. One replica in trouble is a
-ticket; a page needs {share} of a model's replicas in a namespace, the only one, or, with `--all-alerts`, users who burn
-their objective's budget. "For" is how long the expression holds before the alert fires, "keeps firing" how long it may
-be false before the alert resolves: pressure comes and goes with every request that ends. Every alert has a runbook, and
-promtool tests under `rules/tests`.
+This page lists each alert with its expression, its thresholds and its runbook. `critical` pages, `warning` opens a
+ticket, `info` is for dashboards. Pressure on one replica is a ticket. A page requires {share} of a model's replicas in
+a namespace, or the only one; or, with `--all-alerts`, a burning error budget. "For" is how long the expression must be
+true before the alert fires. "Keeps firing" is how long it may be false before the alert resolves, because pressure
+changes with every request that ends. Every alert has a runbook, and promtool tests under `rules/tests`.
 
-{on} alerts are on by default: those that page or that somebody has to act on this week. The others come with
-`kvpressure generate --all-alerts` (in the chart: `prometheusRule.allAlerts`); the last column says why they do not by
-themselves.
+{on} alerts are on by default: those that page or that require action within the week. The others are written with
+`kvpressure generate --all-alerts` (in the chart: `prometheusRule.allAlerts`); the last column says why they are off by
+default.
 
-Windows hold four scrapes each, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
-writes longer ones. Links to runbooks and boards come with `--runbook-url` and `--dashboard-url`: an exporter's own
-address is a pod's, which no laptop can open. Receivers for Slack, Teams and PagerDuty are in
+Each window covers four scrapes, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
+writes longer windows. Set links to runbooks and dashboards with `--runbook-url` and `--dashboard-url`: the exporter's
+own address is a pod IP, which is not reachable from a browser. Receivers for Slack, Teams and PagerDuty are in
 `alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
 
-What an alert says after "First:" is the first step on the engine's page
-(`kvpressure_recommended_action`), of a model that of its worst engine; a general sentence for the first ten seconds of
-a verdict. In the first half minute it may change once.
+The text after "First:" is the first step on the engine's page (`kvpressure_recommended_action`); for a model, that of
+its worst engine. For the first ten seconds of a verdict it is a general sentence, and it may change once in the first
+half minute.
 
 """
 _VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series
 
 Generated from `rules/vllm-only/alerts` by `kvpressure generate --flavour vllm-only`; do not edit. Thresholds {hash}.
 
-{on} alerts that need no exporter: they read what vLLM's page says, as Prometheus has it every {scrape} s. Nothing here
-pages: what wakes people should know more than this. Each alert's runbook says what it cannot know, and
-docs/vllm-only.md what the exporter adds. "For" is how long the expression holds before the alert fires, "keeps firing"
-how long it may be false before the alert resolves.
+{on} alerts that require no exporter: they use vLLM's own metrics, scraped every {scrape} s. None of them pages, because
+these metrics are not enough evidence for a page. Each alert's runbook lists what the alert cannot know, and
+docs/vllm-only.md what the exporter adds. "For" is how long the expression must be true before the alert fires, "keeps
+firing" how long it may be false before the alert resolves.
 
 **To load**: without prometheus-operator put `prometheus/alerts/*.yaml` and `prometheus/recording/*.yaml` under
-`rule_files` (a pattern is only expanded in the last part of a path); with it, `kubectl apply` what lies in
-`kubernetes/`. Take the `inhibit_rules` of `alertmanager/alertmanager.yaml` over into yours: without them one cause is
-reported twice. Import `grafana/dashboards/`. Where a **runbook** leads on to one of the exporter's alerts, queries
-there that name `kvpressure_` series have no answer without it; commands work as they stand.
+`rule_files` (a pattern is only expanded in the last part of a path); with it, `kubectl apply` the files in
+`kubernetes/`. Copy the `inhibit_rules` of `alertmanager/alertmanager.yaml` into yours: without them one cause is
+reported twice. Import `grafana/dashboards/`. If a **runbook** refers to one of the exporter's alerts, its queries of
+`kvpressure_` series return nothing without the exporter; its commands work unchanged.
 
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
@@ -210,24 +211,27 @@ def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str
         404: (
             "not_found",
             f"has no {path}",
-            "the URL may lack a path such as Mimir's /prometheus or VictoriaMetrics' /select/0/prometheus",
+            "is it a Prometheus? Mimir's URL ends in /prometheus, VictoriaMetrics' in /select/0/prometheus",
         ),
     }
     return words.get(status, ("http_status", f"answered {status} to {path}", "check --selector"))
 
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
-    """Return the error for what httpx2, ssl or the system raised in a request; a broken connection may be repeated."""
+    """Return the error for what aiohttp, ssl or the system raised; BusyError where another request may succeed."""
     hints = "--ca-file, --cert-file", " Is a port-forward running?"
     reason, sentence = reason_and_sentence(error, where, *hints)
-    broke = reason == "connection" or (reason == "unreachable" and isinstance(error, OSError))
+    cause = error.__cause__ or error
+    unknown_name = isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
+    broke = reason == "connection" or (reason == "unreachable" and isinstance(error, OSError) and not unknown_name)
     return (BusyError if broke else PrometheusError)(reason, sentence)
 
 
 def _message(body: bytes) -> str:
-    """Return the error in the API's JSON, else the start of the body."""
+    """Return the error in the API's JSON, else the start of the body; "" for HTML."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        return body[:300].decode(errors="replace").strip()
+        text = body[:300].decode(errors="replace").strip()
+        return "" if text.startswith("<") else text
     return str(found.get("error", "")) if isinstance(found, dict) else ""

@@ -7,7 +7,6 @@ ends in (Mimir: `/prometheus`).
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import httpx2
+import aiohttp
 
-from kvpressure.kubernetes.names import Names
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import TlsOptions, tls_context, tls_files
-from kvpressure.net.outgoing import environment_proxy, is_supported
+from kvpressure.net.http import open_session
+from kvpressure.net.outgoing import FAILURES, environment_proxy, is_supported
+from kvpressure.net.resolver import ThreadPerLookup
 from kvpressure.printable import brief
 from kvpressure.tools.incidents.answers import (
     MAX_SERIES,
@@ -47,8 +47,12 @@ FIRST_WAIT_SECONDS: Final = 1.0
 LONGEST_WAIT_SECONDS: Final = 120.0
 """However long a server's Retry-After is."""
 
+NOTICING_STEPS: Final = 4
+"""Of the loop, which does not run between queries, until it knows which connections the server has closed since."""
+
 MAX_WARNINGS: Final = 100
-_USED: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, ValueError)
+_HEADERS: Final = {"User-Agent": "kvpressure", "Accept": "application/json", "Accept-Encoding": "gzip"}
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +74,9 @@ class Prometheus:
     def __init__(self, server: Server, *, wait: Callable[[float], None] = time.sleep) -> None:
         self._url, self._headers, self._wait = _base(server.url), dict(server.headers), wait
         self._shown = brief(self._url, 200)
-        context = tls_context(tls_files(server.tls)) if self._url.startswith("https://") else None
-        context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without TLS it is not used
-        proxy = _proxy(self._url)
-        transport = httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy or None)
-        self._http = httpx2.AsyncClient(
-            transport=Names(transport, proxied=bool(proxy)),
-            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
-            headers={"User-Agent": "kvpressure", "Accept": "application/json", "Accept-Encoding": "gzip"},
-            follow_redirects=False,
-        )
+        self._tls = tls_context(tls_files(server.tls)) if self._url.startswith("https://") else True
+        self._proxy = _proxy(self._url)
+        self._session: aiohttp.ClientSession | None = None
         # A loop, because only asyncio has a deadline for a whole response, however slowly it comes.
         self._loop = asyncio.Runner()
         self.deadline_seconds = server.deadline_seconds
@@ -92,7 +89,8 @@ class Prometheus:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.run(self._http.aclose())
+        if self._session is not None:
+            self._loop.run(self._session.close())
         self._loop.close()
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[dict[str, Any]]:
@@ -161,12 +159,12 @@ class Prometheus:
     def _once(self, path: str, parameters: Mapping[str, Any], *, post: bool) -> tuple[Any, list[Samples]]:
         try:
             status, retry_after, body = self._loop.run(self._exchange(path, dict(parameters), post=post))
-        except (httpx2.TimeoutException, TimeoutError) as error:
-            if isinstance(error, httpx2.ConnectTimeout):
+        except TimeoutError as error:
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
                 raise connection_error(error, self._shown) from error
             sentence = f"{self._shown} did not answer {path} within {self.deadline_seconds:.0f} s"
             raise TooMuchError("timeout", f"{sentence}; raise --timeout, or narrow --selector or --since") from error
-        except _USED as error:
+        except FAILURES as error:
             raise connection_error(error, self._shown) from error
         if status == 405 and post:
             return self._once(path, parameters, post=False)
@@ -179,29 +177,34 @@ class Prometheus:
 
     async def _exchange(self, path: str, given: Mapping[str, Any], *, post: bool) -> tuple[int, str, bytes]:
         """Return status, Retry-After and body of a response. Raises TimeoutError where it is not complete in time."""
-        method, data, params = ("POST", given, None) if post else ("GET", None, given)
-        url, headers = self._url + path, self._headers
+        for _ in range(NOTICING_STEPS):
+            await asyncio.sleep(0)
+        if self._session is None:
+            self._session = open_session(aiohttp.TCPConnector(resolver=ThreadPerLookup()), _HEADERS)
+        options: dict[str, Any] = {"ssl": self._tls, "proxy": self._proxy or None, "timeout": _TIMEOUT}
+        options |= {"headers": self._headers, "data" if post else "params": given}
+        method, url = "POST" if post else "GET", self._url + path
         async with (
             asyncio.timeout(self.deadline_seconds),
-            self._http.stream(method, url, headers=headers, data=data, params=params) as response,
+            self._session.request(method, url, allow_redirects=False, **options) as response,
         ):
-            return response.status_code, response.headers.get("Retry-After", ""), await self._body(response)
+            return response.status, response.headers.get("Retry-After", ""), await self._body(response)
 
-    async def _body(self, response: httpx2.Response) -> bytes:
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         """Return at most LARGEST_ANSWER_BYTES of it, decompressed: a kilobyte may become a megabyte."""
-        most = LARGEST_ANSWER_BYTES if response.status_code == 200 else LARGEST_REFUSAL_BYTES
+        most = LARGEST_ANSWER_BYTES if response.status == 200 else LARGEST_REFUSAL_BYTES
         packed = response.headers.get("Content-Encoding", "").strip().lower() == "gzip"
         unpack = zlib.decompressobj(16 + zlib.MAX_WBITS) if packed else None
         body = bytearray()
-        async for chunk in response.aiter_raw():
+        async for chunk in response.content.iter_any():
             try:
                 body += chunk if unpack is None else unpack.decompress(chunk, most + 1 - len(body))
             except zlib.error as error:
-                raise httpx2.DecodingError(brief(error)) from error
+                raise aiohttp.ClientPayloadError(brief(error)) from error
             if len(body) > most:
                 break
         self.received_bytes += len(body)
-        if len(body) > most and response.status_code == 200:
+        if len(body) > most and response.status == 200:
             sentence = f"one answer of {self._shown} is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"
             raise TooMuchError("too_large", f"{sentence}; narrow --selector")
         return bytes(body[:most])

@@ -19,7 +19,6 @@ from kvpressure.exposition.charts import runs
 from kvpressure.exposition.wording import clock, duration, percent, quantity
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
-from kvpressure.model.view import TROUBLE
 from kvpressure.printable import clean
 from kvpressure.tools.incidents import words
 from kvpressure.tools.incidents.names import Json, engine_of
@@ -74,7 +73,7 @@ def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
         top = most or max(known) * 1.05 or 1.0
         named = f"{' (solid), '.join(name for _, name in lines)} (dashed), " if len(lines) > 1 else ""
         legend = f"{named}up to {quantity(max(known), unit)}"
-        yield title, legend, _svg(f"i{number}c{place}", f"{title}: {legend}", picture, values, top)
+        yield title, legend, _svg(f"i{number}c{place}", f"{title}: {legend}", incident, values, top)
 
 
 def timeline(document: Json) -> Markup:
@@ -99,31 +98,24 @@ def timeline(document: Json) -> Markup:
     ).format(WIDTH, ROW * max(1, len(rows)), Markup("").join(bars))
 
 
-def _svg(ident: str, text: str, picture: Json, lines: Sequence[Sequence[float]], top: float) -> Markup:
-    times = picture["t"]
+def _svg(ident: str, text: str, incident: Json, lines: Sequence[Sequence[float]], top: float) -> Markup:
+    times = incident["picture"]["t"]
     span = max(1e-9, times[-1] - times[0])
     places = [WIDTH * (t - times[0]) / span for t in times]
-    shades = Markup("").join(_shades(places, picture["cause"]))
     paths = Markup("").join(_path(style, places, line, top) for style, line in zip("ab", lines, strict=False))
     return Markup(
         '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-labelledby="{}">'
         '<title id="{}">{}</title>{}{}</svg>'
-    ).format(WIDTH, HEIGHT, ident, ident, text, shades, paths)
+    ).format(WIDTH, HEIGHT, ident, ident, text, _shade(incident, times, span), paths)
 
 
-def _shades(places: Sequence[float], causes: Sequence[str]) -> Iterator[Markup]:
-    """Yield the times of trouble, in the colours of their causes."""
-    begin = 0
-    for index in range(1, len(causes) + 1):
-        if index < len(causes) and causes[index] == causes[begin]:
-            continue
-        cause = Cause(causes[begin])
-        if cause in TROUBLE:
-            x, end = places[begin], places[min(index, len(places) - 1)]
-            yield Markup('<rect class="shade" x="{:.1f}" width="{:.1f}" height="{}" fill="{}"/>').format(
-                x, max(1.0, end - x), HEIGHT, CAUSES[cause].fill
-            )
-        begin = index
+def _shade(incident: Json, times: Sequence[float], span: float) -> Markup:
+    """Return the time of the incident in the colour of its cause: verdicts, which come later, do not date it."""
+    ended = times[-1] if incident["ended"] is None else incident["ended"]
+    x, end = (WIDTH * min(1.0, max(0.0, (t - times[0]) / span)) for t in (incident["began"], ended))
+    return Markup('<rect class="shade" x="{:.1f}" width="{:.1f}" height="{}" fill="{}"/>').format(
+        x, max(1.0, end - x), HEIGHT, CAUSES[Cause(incident["cause"])].fill
+    )
 
 
 def _path(style: str, places: Sequence[float], values: Sequence[float], top: float) -> Markup:

@@ -137,7 +137,7 @@ class Alarm:
                 self.close(t)
 
     def close(self, t: float | None) -> None:
-        """Record that it stopped to fire at `t`, if it did fire."""
+        """Record that it stopped firing at `t`, if it fired."""
         if self._at is not None:
             self.fired.append(Fired(self.rule.name, self._at, t, self.rule.severity))
             self._at = None

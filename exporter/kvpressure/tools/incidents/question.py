@@ -69,7 +69,7 @@ def seconds_of(text: str) -> float:
     (5400.0, 2592000.0)
     """
     if not _LENGTH.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} is no length of time such as 30d, 12h or 1h30m")
+        raise ValueError(f"{text!r} is not a duration such as 30d, 12h or 1h30m")
     total = sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"(\d+)([smhdw])", text))
     return float(min(total, LONGEST_SECONDS))
 
@@ -93,4 +93,6 @@ def moment_of(text: str, now: float) -> float:
         found = datetime.fromisoformat(plain)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no time such as 30d, 2026-01-31, 2026-01-31T12:00:00Z or unix seconds") from None
+        raise ValueError(
+            f"{text!r} is not a time such as 30d, 2026-01-31, 2026-01-31T12:00:00Z or unix seconds"
+        ) from None

@@ -47,37 +47,31 @@ class PageMaker:
     def pages(self, answer: Answer) -> Iterator[EnginePage]:
         """Yield the pages of a response, oldest first, at most one a step."""
         copies = [self._columns(copy) for copy in _copies(answer)]
-        whole = [sorted(set(itertools.chain.from_iterable((*one.values(), *more.values())))) for one, more in copies]
-        chosen = _filled(whole)
+        chosen = _filled([_all_times(copy) for copy in copies])
         for t in _times(chosen, self._step):
-            columns, labelled = copies[chosen[t]]
-            present = {name: values[t] for name, values in columns.items() if t in values}
+            present = {one: values[t] for one, values in copies[chosen[t]].items() if t in values}
+            labelled = {one: present.pop(one) for one in list(present) if one.name in self._label_names}
             series = tuple(present)
             if series not in self._plans:
                 self._plans[series] = make_plan(self._table, series)
             if (plan := self._plans[series]) is not None:
-                page = plan.read(list(present.values()), t)
-                yield self._with_labels(page, labelled, t) if labelled else page
+                yield self._with_labels(plan.read(list(present.values()), t), labelled)
 
-    def _columns(self, answer: Answer) -> tuple[Columns, Columns]:
-        """Return the values by time of every series, and of those whose labels carry a value."""
-        columns, labelled = Columns(), Columns()
+    def _columns(self, answer: Answer) -> Columns:
+        columns = Columns()
         for one in answer:
             metric: Mapping[str, str] = one.get("metric", {})
-            name = metric.get("__name__", "")
             own = tuple(sorted(pair for pair in metric.items() if pair[0] not in self._dropped))
-            into = labelled if name in self._label_names else columns
-            values = dict(one.get("values", ()))
-            known = into.get(Series(name, own))
-            if known is None or len(values) > len(known):
-                into[Series(name, own)] = values
-        return _on_one_clock(columns, labelled)
+            series, values = Series(metric.get("__name__", ""), own), dict(one.get("values", ()))
+            if len(values) > len(columns.get(series, ())) or series not in columns:
+                columns[series] = values
+        return _on_one_clock(columns)
 
-    def _with_labels(self, page: EnginePage, labelled: Columns, t: float) -> EnginePage:
+    def _with_labels(self, page: EnginePage, labelled: Mapping[Series, float]) -> EnginePage:
+        """Return the page with what the labels of some of its series say."""
         lines = [
-            f"{name}{{{','.join(f'{key}={quoted(value)}' for key, value in labels)}}} {values[t]!r}\n"
-            for (name, labels), values in labelled.items()
-            if t in values
+            f"{name}{{{','.join(f'{key}={quoted(text)}' for key, text in labels)}}} {value!r}\n"
+            for (name, labels), value in labelled.items()
         ]
         gauges = in_one_go(label_signals("".join(lines).encode(), self._table)) if lines else {}
         if not gauges:
@@ -150,17 +144,19 @@ def _times(times: Iterable[float], step: float) -> list[float]:
     return found
 
 
-def _on_one_clock(columns: Columns, labelled: Columns) -> tuple[Columns, Columns]:
+def _all_times(columns: Columns) -> list[float]:
+    return sorted(set(itertools.chain.from_iterable(columns.values())))
+
+
+def _on_one_clock(columns: Columns) -> Columns:
     """Return the same with samples of one scrape at the same time."""
     moved: dict[float, float] = {}
     first = float("-inf")
-    for t in sorted(set(itertools.chain.from_iterable((*columns.values(), *labelled.values())))):
+    for t in _all_times(columns):
         if t - first > SAME_SCRAPE_SECONDS:
             first = t
         elif t != first:
             moved[t] = first
-
-    def on_it(part: Columns) -> Columns:
-        return {series: {moved.get(t, t): value for t, value in values.items()} for series, values in part.items()}
-
-    return (on_it(columns), on_it(labelled)) if moved else (columns, labelled)
+    if not moved:
+        return columns
+    return {series: {moved.get(t, t): value for t, value in values.items()} for series, values in columns.items()}

@@ -44,7 +44,7 @@ def when(incident: Json) -> str:
     end = "still going on at the end" if incident["ended"] is None else f"to {clock(incident['ended'], day=True)}"
     text = f"{clock(incident['began'], day=True)} {end}, {duration(incident['seconds'])}"
     few = incident["seconds"] < SURE_SAMPLES * incident.get("step_seconds", 0.0)
-    return f"{text}, too short to date to better than {duration(incident['step_seconds'])}" if few else text
+    return f"{text}, exact to {duration(incident['step_seconds'])} at best" if few else text
 
 
 def lost(incident: Json) -> str:
@@ -57,8 +57,8 @@ def _lost(incident: Json) -> str:
     if tokens is None or time is None:
         judged = incident.get("judged_seconds")
         if judged is not None and judged < COUNTED_RATIO * incident["seconds"]:
-            return f"too short to count (verdicts speak of {duration(judged)} of it)"
-        return "not known (nothing shows what it would have done without)"
+            return f"not counted: verdicts cover {duration(judged)} of it"
+        return "not known: no healthy time shows what it would have generated"
     return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
 
 
@@ -78,7 +78,7 @@ def _again(incident: Json) -> str:
 def fired(incident: Json) -> Iterator[str]:
     """Yield the alerts that would have fired."""
     for one in incident["fired"]:
-        whose = "copied rule" if one["by"] == "copied" else "ours"
+        whose = "copied rule" if one["by"] == "copied" else "kvpressure"
         late = one["at"] - incident["began"]
         delay = f"{duration(late)} after it began" if late >= 0 else f"{duration(-late)} before it began"
         severity = f", {one['severity']}" if one["severity"] else ""
@@ -92,7 +92,7 @@ def peak(incident: Json) -> str:
         "waiting": ("waiting", "sequences"),
         "kv_usage_ratio": ("KV cache used", "ratio"),
         "preemptions_per_second": ("preemptions/s", "score"),
-        "desired_replicas": ("desired replicas in its place", "sequences"),
+        "desired_replicas": ("replicas needed in its place", "sequences"),
     }
     known = ((incident["peak"].get(name), *shown) for name, shown in words.items())
     return ", ".join(f"{word} {quantity(value, unit)}" for value, word, unit in known if value is not None)
@@ -123,45 +123,38 @@ def _expected(action: Json) -> str:
 def lines(incident: Json) -> Iterator[str]:
     """Yield the lines of one incident, one for each thing that is known."""
     yield f"{cause_label(incident)}: {engine_name(incident)}"
-    yield f"{INDENT}when        {when(incident)}"
-    yield f"{INDENT}what        {meaning(incident)}"
-    if incident["grounds"]:
-        yield f"{INDENT}evidence    {incident['grounds']}"
-    if said := exporter(incident):
-        yield f"{INDENT}exporter    {said}"
+    yield from (f"{INDENT}{caption:<12}{text}" for caption, text in _known(incident) if text)
+
+
+def _known(incident: Json) -> Iterator[tuple[str, str]]:
+    """Yield captions and texts, "" for what is not known."""
+    yield "when", when(incident)
+    yield "what", meaning(incident)
+    yield "evidence", incident["grounds"]
+    yield "exporter", exporter(incident)
     others = ((cause, time) for cause, time in incident["causes"].items() if cause != incident["cause"])
-    if rest := ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others):
-        yield f"{INDENT}also        {rest}"
+    yield "also", ", ".join(f"{CAUSES[Cause(cause)].label} {duration(time)}" for cause, time in others)
     if incident["confidence"] is not None:
         apart = f"from samples {incident['step_seconds']:.0f} s apart"
-        yield f"{INDENT}confidence  {percent(incident['confidence'])}, {apart}"
-    yield f"{INDENT}lost        {lost(incident)}"
-    if shown := peak(incident):
-        yield f"{INDENT}at most     {shown}"
-    alerts = list(fired(incident))
-    for place, line in enumerate(alerts or ["nothing: no alert of ours, and none of the copied rules"]):
-        yield f"{INDENT}{'would fire' if not place else '':<12}{line}"
-    yield from _actions(incident)
-    for missing in incident["missing"]:
-        yield f"{INDENT}{'unknown':<12}{missing['what']}: {missing['how']}"
-
-
-def _actions(incident: Json) -> Iterator[str]:
-    """Yield what would have helped, in order."""
+        yield "confidence", f"{percent(incident['confidence'])}, {apart}"
+    yield "lost", lost(incident)
+    yield "at most", peak(incident)
+    alerts = [*fired(incident)] or ["no alert of kvpressure, and none of the copied rules"]
+    yield from zip(("would fire", *[""] * (len(alerts) - 1)), alerts, strict=True)
     if not incident["actions"]:
-        yield f"{INDENT}{'do':<12}{NO_ACTION}"
+        yield "do", NO_ACTION
     for action in incident["actions"]:
-        line = f"{action['order']}. {action['title']}{change(action, '->')}"
-        yield f"{INDENT}{'do' if action['order'] == 1 else '':<12}{line}"
-        if expected := _expected(action):
-            yield f"{INDENT}{'':<15}expected: {expected}"
+        first = "do" if action["order"] == 1 else ""
+        yield first, f"{action['order']}. {action['title']}{change(action, '->')}"
+        yield "", f"   expected: {expected}" if (expected := _expected(action)) else ""
+    yield from (("unknown", f"{missing['what']}: {missing['how']}") for missing in incident["missing"])
 
 
 def summary(document: Json) -> Iterator[str]:
     """Yield the lines of the summary."""
     incidents = document["incidents"]
     span = f"{clock(document['since'], day=True)} to {clock(document['until'], day=True)}"
-    yield f"{document['prometheus']}: {document['targets']} engines' pages, {span}"
+    yield f"{document['prometheus']}: {document['targets']} target{'s' * (document['targets'] != 1)}, {span}"
     if not incidents:
         yield f"No incident of {duration(document['shortest_seconds'])} or longer."
     else:

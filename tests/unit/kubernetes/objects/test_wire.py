@@ -104,8 +104,8 @@ def test_a_line_that_is_no_event_is_refused_however_long(rest: bytes) -> None:
 
 
 @pytest.mark.fault(
-    "a list or an event of megabytes that would take a hundred times as much as Python objects",
-    "it is cut into objects first, and those that hold too much are never made",
+    "a list or an event of megabytes that would take a hundred times the memory as Python objects",
+    "it is split into objects first, and objects that are too large are never created",
 )
 def test_hostile_pages_take_no_more_memory_than_their_text() -> None:
     bombs = [b'{"metadata":{"name":"b"},"spec":[' + b"[]," * 340_000 + b"[]]}"] * 4

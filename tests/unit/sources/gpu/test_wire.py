@@ -107,7 +107,7 @@ def copy_of(where: Any) -> Any:
 
 @pytest.mark.fault(
     "the GPU child writes a wrong type, a number out of range, or JSON nested a thousand deep",
-    "the line is refused as a whole with a sentence; what passes has the types and ranges it says",
+    "the whole line is refused with an error; accepted lines have the declared types and ranges",
 )
 @given(st.sampled_from(PLACES), ANYTHING)
 @example(("t",), True)

@@ -174,7 +174,7 @@ def test_a_malformed_start_is_told_and_nothing_is_claimed_of_its_flags(image: st
     assert str(problem).endswith("; what it says is not judged")
     of_flags = [one for one in engine.findings if one.check in FLAG_CHECKS]
     assert [one.status for one in of_flags] == ["unknown"] * len(FLAG_CHECKS)
-    assert engine.limits == {}
+    assert engine.reading.limits == {}
 
 
 FLAG_CHECKS = (

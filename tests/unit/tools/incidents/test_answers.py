@@ -73,8 +73,8 @@ BOMBS = {
 
 
 @pytest.mark.fault(
-    "a Prometheus that is looked back at answers with millions of lists, series, labels or samples",
-    "one sentence, and at most eight times the largest answer in memory",
+    "a Prometheus queried by `incidents` answers with millions of lists, series, labels or samples",
+    "one error message, and at most eight times the largest answer in memory",
 )
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_answer_takes_more_than_eight_times_its_length(name: str) -> None:
@@ -146,8 +146,8 @@ def test_a_number_of_thousands_of_digits_is_a_sentence_or_no_matter(number: str,
 
 
 @pytest.mark.fault(
-    "a Prometheus that is looked back at lists a million series or label values",
-    "one sentence that says what to narrow",
+    "a Prometheus queried by `incidents` lists a million series or label values",
+    "one error message with the option that narrows the query",
 )
 def test_a_listing_of_a_million_is_one_sentence() -> None:
     listed = {"/api/v1/series": [{"pod": "a"}] * 1_000_000, "/api/v1/label/a/values": ["v"] * 1_000_000}

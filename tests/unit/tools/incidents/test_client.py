@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
+import socket
+import threading
 import time
 
 import pytest
 
-from kvpressure.tools.incidents.answers import PrometheusError, TooMuchError
+from kvpressure.tools.incidents.answers import BusyError, PrometheusError, TooMuchError, connection_error
 from kvpressure.tools.incidents.client import LARGEST_ANSWER_BYTES, Prometheus, Server
 from kvpressure.tools.incidents.paging import Span, in_pages
 from tests.support.fake_prometheus import Answer, FakePrometheus, Headed, Request, dripping, failure, success
@@ -25,7 +28,12 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
     [
         (failure(401, "no"), "unauthorized", "requires credentials (it says: no); give --bearer-token-file"),
         (failure(403, "tenant"), "forbidden", "forbids /api/v1/query_range to these credentials"),
-        ((404, b"404 page not found"), "not_found", "Mimir's /prometheus"),
+        (
+            (404, b"404 page not found"),
+            "not_found",
+            "(it says: 404 page not found); is it a Prometheus? Mimir",
+        ),
+        ((404, b"<html><title>Not found</title>"), "not_found", "/api/v1/query_range; is it a Prometheus?"),
         (failure(400, "invalid parameter: no org id"), "org_id", "give --org-id"),
         (failure(400, "parse error: unexpected }"), "http_status", "unexpected }); check --selector"),
         ((302, b""), "redirect", "not followed"),
@@ -53,6 +61,13 @@ def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
         pytest.raises(PrometheusError, match=r"answered 500 .* is it overloaded\? \(4 attempts\)"),
     ):
         prometheus.range("up", 0, 60, 15)
+
+
+@pytest.mark.parametrize(("code", "again"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)])
+def test_a_name_that_does_not_exist_is_not_looked_up_again(code: int, again: bool) -> None:
+    error = connection_error(socket.gaierror(code, "Name or service not known"), "http://nowhere:9090")
+    assert error.sentence == "no connection to http://nowhere:9090: Name or service not known"
+    assert isinstance(error, BusyError) is again
 
 
 def test_where_posts_are_not_allowed_it_is_a_get() -> None:
@@ -115,8 +130,8 @@ def test_a_server_that_says_when_is_left_alone_until_then_but_not_for_ever() -> 
 
 
 @pytest.mark.fault(
-    "a Prometheus that is looked back at, or what answers in its place, lets head or body of its answer drip in",
-    "one deadline holds for the exchange as a whole",
+    "a Prometheus queried by `incidents`, or a server in its place, sends head or body of its answer slowly",
+    "one deadline applies to the whole exchange",
 )
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 OK\r\nX-A: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b""]
@@ -133,8 +148,8 @@ def test_an_answer_whose_head_or_body_drips_in_ends_at_the_deadline(head: bytes)
 
 
 @pytest.mark.fault(
-    "a Prometheus that is looked back at packs gigabytes into an answer of a few megabytes",
-    "it is unpacked up to the largest answer",
+    "a Prometheus queried by `incidents` sends a compressed answer of a few megabytes that unpacks to gigabytes",
+    "it is unpacked up to the size limit of an answer",
 )
 def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked_whole() -> None:
     bomb = 200, Headed(gzip.compress(bytes(1 << 28), 1), {"Content-Encoding": "gzip"})
@@ -188,3 +203,27 @@ def test_a_path_prefix_stays_and_what_the_api_adds_does_not_come_twice() -> None
 
 def _of(span: Span) -> tuple[float, float]:
     return span.start, span.end
+
+
+def test_a_connection_that_the_server_has_closed_meanwhile_is_not_used_again() -> None:
+    body = json.dumps(EMPTY[1]).encode()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for _ in range(3):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    time.sleep(0.03)  # the answer was read, and the loop of the client stands still
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        waits: list[float] = []
+        server = Server(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with Prometheus(server, wait=waits.append) as prometheus:
+            for _ in range(3):
+                assert prometheus.range("up", 0, 60, 15) == []
+                time.sleep(0.05)
+        thread.join()
+        assert waits == []

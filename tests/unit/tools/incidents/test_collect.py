@@ -71,7 +71,7 @@ def test_an_incident_is_dated_by_its_queue_and_not_by_verdicts_that_come_late() 
 def test_what_an_incident_lost_is_not_told_where_verdicts_speak_of_too_little_of_it() -> None:
     one = queued([WELL] * 8 + [KV] * 7 + [WELL], [0.0] * 5 + [4.0] * 7 + [0.0] * 4)
     assert (one.incident["judged_seconds"], one.incident["lost_tokens"]) == (75.0, None)
-    assert words.lost(one.incident) == "too short to count (verdicts speak of 1 min 15 s of it)"
+    assert words.lost(one.incident) == "not counted: verdicts cover 1 min 15 s of it"
 
 
 def test_an_incident_whose_queue_is_served_does_not_go_on_whatever_the_verdict_says_still() -> None:
@@ -87,7 +87,7 @@ def test_a_queue_that_was_there_for_long_does_not_date_the_incident() -> None:
 
 def test_an_incident_of_a_few_samples_is_said_to_be_too_short_to_date() -> None:
     one = queued([WELL] * 4 + [KV] * 4 + [WELL], [0.0] * 4 + [4.0] * 4 + [0.0])
-    assert words.when(one.incident).endswith("1 min 0 s, too short to date to better than 15 s")
+    assert words.when(one.incident).endswith("1 min 0 s, exact to 15 s at best")
 
 
 def test_trouble_that_comes_back_within_the_gap_is_the_same_and_after_it_another() -> None:

@@ -31,7 +31,8 @@ def test_engines_are_told_apart_only_where_the_selector_asks_for_them() -> None:
 
 
 @pytest.mark.fault(
-    "a Prometheus that is looked back at knows of tens of thousands of engines", "one sentence that says what to narrow"
+    "a Prometheus queried by `incidents` has tens of thousands of engines",
+    "one error message with the option that narrows the query",
 )
 def test_more_targets_than_are_looked_at_are_one_sentence() -> None:
     rows = [{"metric": {"pod": f"p{number}"}, "values": [[60, "40"]]} for number in range(MAX_TARGETS + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.tools.incidents import words
-from kvpressure.tools.incidents.files import as_html, as_markdown
+from kvpressure.tools.incidents.files import WIDTH, as_html, as_markdown, charts
 from tests.support.past_incidents import document
 from tests.support.schemas import check
 
@@ -24,6 +24,15 @@ def test_a_page_has_its_pictures_and_loads_nothing() -> None:
     assert "KV cache pressure/" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     assert [word for word in ('http-equiv="refresh"', "<script", "<link", "src=", "url(") if word in page] == []
+
+
+@pytest.mark.parametrize("still", [False, True])
+def test_the_time_that_is_shaded_is_the_one_that_is_written(still: bool) -> None:
+    (one,) = document()["incidents"]
+    first, last = one["picture"]["t"][0], one["picture"]["t"][-1]
+    one = {**one, "began": first + 0.25 * (last - first), "ended": None if still else first + 0.75 * (last - first)}
+    for _, _, picture in charts(1, one):
+        assert f'class="shade" x="{WIDTH / 4:.1f}" width="{WIDTH * (0.75 if still else 0.5):.1f}"' in picture
 
 
 def test_names_from_outside_are_text_in_every_report() -> None:

@@ -153,7 +153,7 @@ def test_text_markdown_and_html(url: str, tmp_path: Path) -> None:
     answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, *words])
     assert answer.exit_code == 1
     assert "KV cache pressure/admission: prod/kv" in answer.output
-    assert "KVPressureCacheTooSmall (ours, warning)" in answer.output
+    assert "KVPressureCacheTooSmall (kvpressure, warning)" in answer.output
     html = page.read_text()
     assert (html.count("<svg"), "<script" in html, 'http-equiv="Content-Security-Policy"' in html) == (4, False, True)
     assert "## 1. KV cache pressure/admission: prod/kv" in report.read_text()

@@ -72,12 +72,11 @@ def is_long(engine: Engine, context: Context) -> bool | None:
 
 def undecided(engine: Engine, limit: str) -> Verdict | None:
     """Return "unknown" where a limit may be set in a place that cannot be read, "fail" where its value is none."""
-    place = engine.limit_place(limit)
     if limit in engine.reading.unclear:
         why = engine.reading.unclear[limit]
-        return Verdict("fail" if NO_VALUE in why else "unknown", why, place)
+        return Verdict("fail" if NO_VALUE in why else "unknown", why)
     if limit not in engine.reading.limits and engine.reading.hidden:
-        return Verdict("unknown", f"not found, but {engine.reading.hidden[0]}", place)
+        return Verdict("unknown", f"not found, but {engine.reading.hidden[0]}")
     return None
 
 

@@ -27,48 +27,62 @@ _EXPORTER: Final = re.compile(r"(^|/)(kvpressure|kv-pressure-exporter)([:@]|$)")
 
 
 def documented(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check that the annotation says where the limits come from."""
+    """Check: It is written down where the limits come from.
+
+    A limit that nobody can explain is removed in the next incident, or kept for ever.
+    """
     return _annotated(engine, LIMITS)
 
 
 def load_tested(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check that the annotation is an address or a day."""
+    """Check: There is evidence of a load test.
+
+    Limits are guesses until traffic as long and as bursty as the real one has run against them.
+    """
     return _annotated(engine, LOAD_TEST, _EVIDENCE)
 
 
 def _annotated(engine: Engine, name: str, form: re.Pattern[str] = _ANYTHING) -> Verdict:
-    place, value = engine.annotation_place(name), engine.annotations.get(name, "").strip()
+    value = engine.annotations.get(name, "").strip()
     fix = annotation_fix(name, f"https://wiki.example.com/llm/{name.removeprefix(ANNOTATION_PREFIX)}")
     if not value:
-        return Verdict("fail", f"annotation {name} is missing", place, fix)
+        return Verdict("fail", f"annotation {name} is missing", fix)
     if not form.fullmatch(value):
-        return Verdict("fail", f"{value[:60]!r} is neither an address nor a day such as 2025-06-30", place, fix)
-    return Verdict("pass", value[:100], place)
+        return Verdict("fail", f"{value[:60]!r} is neither an address nor a day such as 2025-06-30", fix)
+    return Verdict("pass", value[:100])
 
 
 def monitored(engine: Engine, context: Context) -> Verdict:
-    """Check that a PodMonitor or ServiceMonitor selects the engine, or kvpressure runs on the nodes."""
+    """Check: The engine is monitored.
+
+    KV cache pressure is invisible from outside until requests time out.
+    """
+    # A PodMonitor or ServiceMonitor that selects the engine, or kvpressure on the nodes.
     for monitor in _monitors(engine, context):
-        return Verdict("pass", monitor, engine.place())
+        return Verdict("pass", monitor)
     if others := [f"{item.kind} {item.name}" for item in context.given.of("PodMonitor", "ServiceMonitor")]:
-        return Verdict("fail", f"not selected by {', '.join(others[:3])}", engine.place(), _pod_monitor(engine))
+        return Verdict("fail", f"not selected by {', '.join(others[:3])}", _pod_monitor(engine))
     reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet "
     if context.given.complete:
-        return Verdict("fail", f"{reason}in the cluster", engine.place(), _pod_monitor(engine))
-    return Verdict("unknown", f"{reason}among the manifests", engine.place())
+        return Verdict("fail", f"{reason}in the cluster", _pod_monitor(engine))
+    return Verdict("unknown", f"{reason}among the manifests")
 
 
-def alerted(engine: Engine, context: Context) -> Verdict:
-    """Check that some PrometheusRule uses series of kvpressure or of a runtime."""
+def alerted(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+    """Check: There are alerts on it.
+
+    Series that nobody looks at prevent nothing.
+    """
+    # Rules on series of kvpressure or of a runtime.
     rules = list(context.given.of("PrometheusRule"))
     for rule in rules:
         groups = sequence(get(rule.data, "spec", "groups"))
         if any(_SERIES.search(text(get(one, "expr"))) for group in groups for one in sequence(get(group, "rules"))):
-            return Verdict("pass", f"PrometheusRule {rule.name}", rule.place())
+            return Verdict("pass", f"PrometheusRule {rule.name}", place=rule.place())
     fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
     if rules or context.given.complete:
-        return Verdict("fail", "no PrometheusRule uses series of kvpressure or of the engine", engine.place(), fix)
-    return Verdict("unknown", "no PrometheusRule among the manifests", engine.place())
+        return Verdict("fail", "no PrometheusRule uses series of kvpressure or of the engine", fix)
+    return Verdict("unknown", "no PrometheusRule among the manifests")
 
 
 def _monitors(engine: Engine, context: Context) -> Iterator[str]:

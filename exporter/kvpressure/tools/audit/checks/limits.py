@@ -26,7 +26,12 @@ _STEP: Final = "max_num_batched_tokens"
 
 
 def declared(engine: Engine, context: Context) -> Verdict:
-    """Check that as many sequences may run as fit the KV cache, and at least a batch; the default, if undeclared."""
+    """Check: As many sequences as the KV cache holds.
+
+    The server's own default depends on its version and on the GPU, and not on the KV cache: sequences above what
+    fits are admitted and then preempted. Above max_num_batched_tokens it does not start, and at one or two there is
+    no batch.
+    """
     found = _fitting(engine, context)
     return found if found.status == "fail" else _implausible(engine, context) or found
 
@@ -35,20 +40,19 @@ def _fitting(engine: Engine, context: Context) -> Verdict:
     """Judge the number of sequences by the room in the KV cache."""
     if (verdict := undecided(engine, _LIMIT)) is not None:
         return verdict
-    place, limit, sized = engine.limit_place(_LIMIT), engine.reading.limits.get(_LIMIT), context.sized(engine)
+    limit, sized = engine.reading.limits.get(_LIMIT), context.sized(engine)
     count = None if isinstance(sized, str) else sequences_in_force(engine, sized)
     default = f": {engine.runtime.audit.undeclared[_LIMIT]}" if count is None else f", so {number(count)}"
     shown = f"not declared{default}" if limit is None else number(limit.value)
     if limit is not None and _refused(engine):
-        return Verdict("unknown", f"{shown}: the server would not start", place)
+        return Verdict("unknown", f"{shown}: the server would not start")
     if not isinstance(sized, str) and count is not None and not sized.refused:
-        share = context.thresholds.advice_request_share_max_ratio
-        return _measured(engine, sized, (count, shown), share)
+        return _measured(engine, sized, (count, shown), context.thresholds.advice_request_share_max_ratio)
     if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
         whose = "" if limit is None else f", a default of {engine.runtime.title}"
         why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
-        return Verdict("unknown", f"{shown}{whose}: whether they fit the KV cache is not known, {why}", place)
-    return Verdict("pass", f"{number(limit.value)} sequences", place)
+        return Verdict("unknown", f"{shown}{whose}: whether they fit the KV cache is not known, {why}")
+    return Verdict("pass", f"{number(limit.value)} sequences")
 
 
 def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: float) -> Verdict:
@@ -56,35 +60,35 @@ def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: fl
 
     `in_force` is the number of sequences, and how it is written.
     """
-    place, (count, shown) = engine.limit_place(_LIMIT), in_force
+    count, shown = in_force
     if sized.plan is not None and sized.plan.max_num_seqs:
         return _planned(engine, sized, sized.plan, in_force)
     fits = sized.pool().fit(sized.longest, 1.0)
     if not fits:
-        return Verdict("unknown", f"{shown}; the server would not start (memory-target)", place)
+        return Verdict("unknown", f"{shown}; the server would not start (memory-target)")
     if count <= fits:
-        return Verdict("pass", f"{shown}: {number(fits)} fit the KV cache at their longest", place)
+        return Verdict("pass", f"{shown}: {number(fits)} fit the KV cache at their longest")
     if engine.reading.limits.get(_LIMIT) is None or count in engine.runtime.audit.defaults[_LIMIT]:
         reason = f"{shown}: {number(fits)} fit at their longest; how long they are is not known ({PROMPT}, {OUTPUT})"
-        return Verdict("unknown", reason, place)
+        return Verdict("unknown", reason)
     found = f"{number(fits)} fit the KV cache at their longest"
     most = sized.pool().fit(max(1, int(sized.longest * share)), 1.0)
     if count > most:
         reason = f"{shown}: only {found}, {number(most)} at {share:.0%} of it; are they shorter? ({PROMPT}, {OUTPUT})"
-        return Verdict("fail", reason, place, limit_fix(engine, _LIMIT, str(most), sized.command))
-    return Verdict("pass", f"{shown} sequences; {found}", place)
+        return Verdict("fail", reason, limit_fix(engine, _LIMIT, str(most), sized.command))
+    return Verdict("pass", f"{shown} sequences; {found}")
 
 
 def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]) -> Verdict:
     """Judge by the annotated lengths; `in_force` is the number of sequences, and how it is written."""
-    place, (count, shown), fits = engine.limit_place(_LIMIT), in_force, plan.max_num_seqs
+    (count, shown), fits = in_force, plan.max_num_seqs
     found = f"{number(fits)} of {number(plan.tokens_per_request)} tokens fit the KV cache"
     if count <= fits:
-        return Verdict("pass", f"{shown}: {found}", place)
+        return Verdict("pass", f"{shown}: {found}")
     if fits == engine.runtime.audit.largest_sequences:
-        return Verdict("unknown", f"{shown}: {found}, and more are never planned", place)
+        return Verdict("unknown", f"{shown}: {found}, and more are never planned")
     fix = limit_fix(engine, _LIMIT, str(fits), sized.command)
-    return Verdict("fail", f"{shown}: only {found}, the others are preempted", place, fix)
+    return Verdict("fail", f"{shown}: only {found}, the others are preempted", fix)
 
 
 def _implausible(engine: Engine, context: Context) -> Verdict | None:
@@ -93,7 +97,6 @@ def _implausible(engine: Engine, context: Context) -> Verdict | None:
     limit = limits.get(_LIMIT)
     if limit is None:
         return None
-    place, fix = engine.limit_place(_LIMIT), _fix(engine, context)
     batched, pool = limits.get(_STEP), limits.get("kv_capacity_tokens")
     count, title, largest = number(limit.value), engine.runtime.title, engine.runtime.audit.largest_sequences
     if batched is not None and _refused(engine):
@@ -107,7 +110,7 @@ def _implausible(engine: Engine, context: Context) -> Verdict | None:
         reason = f"{count}: only {fits} of {number(tokens)} tokens fit a KV cache of {number(pool.value)}"
     else:
         return None
-    return Verdict("fail", reason, place, fix)
+    return Verdict("fail", reason, _fix(engine, context))
 
 
 def _least_tokens(engine: Engine, context: Context) -> int:
@@ -133,16 +136,19 @@ def _fix(engine: Engine, context: Context) -> str:
 
 
 def batched_tokens(engine: Engine, context: Context) -> Verdict:
-    """Check that a step has no more tokens than the server takes by default."""
+    """Check: A step has no more tokens than the server itself would take.
+
+    The memory of the largest step is set aside at start and comes out of the KV cache; a long step also holds up
+    everybody's next token. The default depends on version and GPU (2048 to 16384).
+    """
     if (verdict := undecided(engine, _STEP)) is not None:
         return verdict
-    place, limit = engine.limit_place(_STEP), engine.reading.limits.get(_STEP)
-    most = engine.runtime.audit.defaults[_STEP][-1]
+    limit, most = engine.reading.limits.get(_STEP), engine.runtime.audit.defaults[_STEP][-1]
     if limit is None:
-        return Verdict("pass", f"not declared: {engine.runtime.audit.undeclared[_STEP]}", place)
+        return Verdict("pass", f"not declared: {engine.runtime.audit.undeclared[_STEP]}")
     shown = number(limit.value)
     if limit.value <= most:
-        return Verdict("pass", f"{shown} tokens a step", place)
+        return Verdict("pass", f"{shown} tokens a step")
     sized = context.sized(engine)
     planned = most if isinstance(sized, str) or sized.plan is None else sized.plan.max_num_batched_tokens
     reason = (
@@ -154,7 +160,7 @@ def batched_tokens(engine: Engine, context: Context) -> Verdict:
     # Fewer tokens in a step leave more to the pool: what starts now still does, but for more sequences than tokens.
     fits = sequences is None or sequences.value <= tokens
     fix = limit_fix(engine, _STEP, str(tokens), "the memory of the steps goes to the KV cache") if fits else ""
-    return Verdict("fail", reason, place, fix)
+    return Verdict("fail", reason, fix)
 
 
 _LONGEST = "max_model_len"
@@ -163,60 +169,65 @@ _LEAST_SHOWN = 0.005
 
 
 def input_tokens(engine: Engine, context: Context) -> Verdict:
-    """Check that the longest request bounds the prompt; a gateway's own limit is an annotation.
+    """Check: One request takes a small part of the KV cache.
 
-    What is not declared is the model's own length, and judged as if it were written there.
+    One prompt may take as much of the KV cache as the longest one allowed. Where nothing is declared that is the
+    model's own context length, often far more than anybody sends.
     """
+    # What is not declared is the model's own length, and judged as if it were written there.
     limit = engine.reading.limits.get("max_input_tokens")
     if limit is not None:
         place = engine.annotation_place(ANNOTATIONS["max_input_tokens"])
-        return Verdict("pass", f"{number(limit.value)} tokens, enforced by the gateway", place)
+        return Verdict("pass", f"{number(limit.value)} tokens, enforced by the gateway", place=place)
     if (verdict := undecided(engine, _LONGEST)) is not None:
         return verdict
-    place, declared, sized = engine.limit_place(_LONGEST), engine.reading.limits.get(_LONGEST), context.sized(engine)
+    declared, sized = engine.reading.limits.get(_LONGEST), context.sized(engine)
     if not isinstance(sized, str):
         return _measured_request(engine, sized, context)
     if declared is None:
-        return Verdict("unknown", f"not declared, so the model's whole context length; {sized}", place)
-    return Verdict("pass", f"prompt and output together at most {number(declared.value)} tokens", place)
+        return Verdict("unknown", f"not declared, so the model's whole context length; {sized}")
+    return Verdict("pass", f"prompt and output together at most {number(declared.value)} tokens")
 
 
 def _measured_request(engine: Engine, sized: Sized, context: Context) -> Verdict:
-    place, bound = engine.limit_place(_LONGEST), context.thresholds.advice_request_share_max_ratio
+    bound = context.thresholds.advice_request_share_max_ratio
     whose = ", the model's own length" if sized.longest == sized.geometry.max_model_len else ""
     pool, said = sized.pool(), f"{number(sized.longest)} tokens{whose}"
     if not pool.size_bytes or sized.refused:
-        return Verdict("unknown", f"{said}; the server would not start (memory-target)", place)
+        return Verdict("unknown", f"{said}; the server would not start (memory-target)")
     fits = pool.fit(sized.longest, 1.0)
     longest = sized.plan.max_model_len if sized.plan is not None else pool.longest(bound, sized.longest)
     shorter = limit_fix(engine, _LONGEST, str(longest), sized.command) if longest > 1 else ""
     if fits < 1:
-        return Verdict("fail", f"{said}: one such request does not fit the KV cache", place, shorter)
+        return Verdict("fail", f"{said}: one such request does not fit the KV cache", shorter)
     share = pool.cost.request_bytes(sized.longest) / pool.size_bytes
     if share <= bound or (sized.plan is not None and sized.longest <= sized.plan.max_model_len):
         shown = f"{share:.0%}" if share >= _LEAST_SHOWN else "less than 1%"
-        return Verdict("pass", f"{said}: at most {shown} of the KV cache each", place)
+        return Verdict("pass", f"{said}: at most {shown} of the KV cache each")
     count = sequences_in_force(engine, sized)
     if count is not None and fits >= count:
-        return Verdict("pass", f"{said}: all {number(count)} sequences fit the KV cache at their longest", place)
+        return Verdict("pass", f"{said}: all {number(count)} sequences fit the KV cache at their longest")
     reason = f"{said}: one request may take {share:.0%} of the KV cache, above {bound:.0%}"
-    return Verdict("fail", reason, place, shorter)
+    return Verdict("fail", reason, shorter)
 
 
 def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check that the server bounds every request's output, where it can; so may a gateway."""
+    """Check: The longest output is declared.
+
+    A request keeps its KV cache until its last token. Without a limit one request may run to the end of the
+    context.
+    """
+    # The server bounds every request's output, where it can; so may a gateway.
     annotation = ANNOTATIONS["max_output_tokens"]
     limit = engine.reading.limits.get("max_output_tokens")
     if limit is not None:
         by_gateway = annotation in limit.where
-        place = engine.annotation_place(annotation) if by_gateway else engine.limit_place("max_output_tokens")
-        return Verdict(
-            "pass", f"{number(limit.value)} tokens, enforced by the {'gateway' if by_gateway else 'server'}", place
-        )
+        place = engine.annotation_place(annotation) if by_gateway else None
+        who = "gateway" if by_gateway else "server"
+        return Verdict("pass", f"{number(limit.value)} tokens, enforced by the {who}", place=place)
     if (verdict := undecided(engine, "max_output_tokens")) is not None:
         return verdict
-    reason = "no limit: an output may run to the end of the context"
-    return Verdict("fail", reason, engine.limit_place("max_output_tokens"), _cap(engine, annotation))
+    return Verdict("fail", "no limit: an output may run to the end of the context", _cap(engine, annotation))
 
 
 def _cap(engine: Engine, annotation: str) -> str:
@@ -232,20 +243,24 @@ def _cap(engine: Engine, annotation: str) -> str:
 
 
 def separate(engine: Engine, context: Context) -> Verdict:
-    """Check that an engine that takes long prompts says that it is for those, or has a sibling for the short ones."""
+    """Check: Long and short requests have deployments of their own.
+
+    A long prompt takes the KV cache of many short ones, and where prompts are admitted whole it blocks every
+    request behind it.
+    """
     if traffic(engine) & {"long", "short"}:
-        return Verdict("pass", f"declared for {engine.annotations[TRAFFIC]} requests", engine.annotation_place(TRAFFIC))
-    limit, place = longest_prompt(engine, context), engine.limit_place("max_model_len")
-    long = is_long(engine, context)
+        place = engine.annotation_place(TRAFFIC)
+        return Verdict("pass", f"declared for {engine.annotations[TRAFFIC]} requests", place=place)
+    limit, long = longest_prompt(engine, context), is_long(engine, context)
     if limit is None or long is None:
-        return Verdict("unknown", "the longest prompt is not known", place)
+        return Verdict("unknown", "the longest prompt is not known")
     if not long:
-        return Verdict("pass", f"only requests up to {number(limit.value)} tokens", place)
+        return Verdict("pass", f"only requests up to {number(limit.value)} tokens")
     if (sibling := _sibling(engine, context)) is not None:
-        return Verdict("pass", f"{sibling.title} serves the short requests of the same model", place)
+        return Verdict("pass", f"{sibling.title} serves the short requests of the same model")
     reason = f"prompts up to {number(limit.value)} tokens share one deployment with short ones"
     fix = annotation_fix(TRAFFIC, "long") + "  # once short requests go to a deployment of their own"
-    return Verdict("fail", reason, place, fix)
+    return Verdict("fail", reason, fix)
 
 
 def _sibling(engine: Engine, context: Context) -> Engine | None:

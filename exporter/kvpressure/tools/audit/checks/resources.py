@@ -23,13 +23,17 @@ PROCESS_BYTES: Final = 4 * GIB
 
 
 def memory_share(engine: Engine, context: Context) -> Verdict:
-    """Check that the server starts with its share of the GPU's memory, declared or default, and that this is safe."""
-    place, flags = engine.limit_place(_LIMIT), engine.runtime.starting.flags
+    """Check: The server starts with its share of the GPU, and leaves room beside it.
+
+    Weights and one longest request must fit into gpu_memory_utilization, or the server ends at once. A lower share
+    shrinks the KV cache and is right after a device OOM alone; above 0.95 little is left for all else.
+    """
+    flags = engine.runtime.starting.flags
     if flags.sizes_pool in engine.reading.options:
         reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
-        return Verdict("unknown", reason, engine.option_place(flags.sizes_pool))
+        return Verdict("unknown", reason, place=engine.option_place(flags.sizes_pool))
     if why := engine.reading.unclear.get(flags.sizes_pool):
-        return Verdict("unknown", why, place)
+        return Verdict("unknown", why)
     if (verdict := undecided(engine, _LIMIT) or _not_modelled(engine)) is not None:
         return verdict
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
@@ -38,39 +42,36 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
     sized, most = context.sized(engine), context.thresholds.advice_memory_target_max_ratio
     if share > most:
         reason = f"{shown} is above {number(most)}: what is needed beside weights and KV cache may not find room"
-        return Verdict("fail", reason, place, _share(engine, sized, default))
+        return Verdict("fail", reason, _share(engine, sized, default))
     if isinstance(sized, str):
-        return Verdict("pass", f"{shown}, at most {number(most)}", place)
+        return Verdict("pass", f"{shown}, at most {number(most)}")
     return _measured(engine, sized, shown)
 
 
 def _not_modelled(engine: Engine) -> Verdict | None:
-    if engine.runtime.planning.by_memory:
-        return None
     reason = f"how {engine.runtime.title} fills a GPU's memory is not known here"
-    return Verdict("unknown", reason, engine.limit_place(_LIMIT))
+    return None if engine.runtime.planning.by_memory else Verdict("unknown", reason)
 
 
 def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
-    place, default = engine.limit_place(_LIMIT), engine.runtime.planning.memory_share
     if sized.refused:
-        return Verdict("fail", sized.refused[0], place)
+        return Verdict("fail", sized.refused[0])
     pool, longest = sized.pool(), f"({number(sized.longest)} tokens)"
     weights = size(weights_step(sized.geometry, sized.memory).value)
     if sized.starts():
         fits = pool.fit(sized.longest, 1.0)
         room = f"beside weights of {weights} the {sized.gpu.name} holds {number(fits)} longest request"
-        return Verdict("pass", f"{shown}: {room}{'' if fits == 1 else 's'} {longest}", place)
+        return Verdict("pass", f"{shown}: {room}{'' if fits == 1 else 's'} {longest}")
     usable = sized.memory.smallest_gpu_bytes * sized.memory.gpu_memory_utilization
     reason = (
         f"{shown}: {engine.runtime.title} would not start, weights take {weights} of {size(usable)} on the "
         f"{sized.gpu.name}, leaving {size(pool.size_bytes)} to the KV cache; one longest request {longest} needs "
         f"{size(pool.cost.request_bytes(sized.longest))}"
     )
-    fix = _share(engine, sized, default)
+    fix = _share(engine, sized, engine.runtime.planning.memory_share)
     if not fix and sized.plan is not None and sized.plan.max_num_seqs:  # those requests that come are shorter
         fix = limit_fix(engine, "max_model_len", str(sized.plan.max_model_len), sized.command)
-    return Verdict("fail", reason, place, fix or _more_gpus(engine, sized))
+    return Verdict("fail", reason, fix or _more_gpus(engine, sized))
 
 
 def _share(engine: Engine, sized: Sized | str, share: float) -> str:
@@ -97,49 +98,60 @@ def _more_gpus(engine: Engine, sized: Sized) -> str:
 
 
 def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check that as many GPUs are requested as the command needs."""
-    place, needed, requested = engine.item.place(engine.resources_at or engine.at), _ranks(engine), engine.gpus
+    """Check: As many GPUs as the command needs.
+
+    A server that divides its model among more GPUs than it gets does not start; GPUs that it leaves alone are paid
+    for.
+    """
+    needed, requested = _ranks(engine), engine.gpus
     if needed is None:
-        return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
+        return _unknown_ranks(engine)
     if requested is None:
         part = requested_slice(engine.resources) or "none"
-        return Verdict("unknown", f"the command needs {needed}; {part} is requested here", place)
+        return Verdict("unknown", f"the command needs {needed}; {part} is requested here")
     if requested == "all":
-        return Verdict("pass", f"the command needs {needed}, and gets all of the machine", place)
+        return Verdict("pass", f"the command needs {needed}, and gets all of the machine")
     if not isinstance(requested, int):
-        return Verdict("unknown", f"the command needs {needed}; {requested} is not a number", place)
+        return Verdict("unknown", f"the command needs {needed}; {requested} is not a number")
     return _compared(engine, needed, requested)
 
 
 def _compared(engine: Engine, needed: int, requested: int) -> Verdict:
-    place, fix = engine.item.place(engine.resources_at or engine.at), f"{engine.gpu_key}: {needed}"
+    fix = f"{engine.gpu_key}: {needed}"
     if requested == needed:
-        return Verdict("pass", f"{requested}, as the command needs", place)
+        return Verdict("pass", f"{requested}, as the command needs")
     if requested > needed:
-        return Verdict("fail", f"{requested} GPUs are requested and the command uses {needed}", place, fix)
+        return Verdict("fail", f"{requested} GPUs are requested and the command uses {needed}", fix)
     if engine.item.kind == "LeaderWorkerSet" or engine.runtime.starting.flags.sizing.data in engine.reading.options:
-        why = f"the command needs {needed}, which may be on several machines; {requested} here"
-        return Verdict("unknown", why, place)
-    return Verdict("fail", f"the command needs {needed} GPUs and gets {requested}: it does not start", place, fix)
+        return Verdict("unknown", f"the command needs {needed}, which may be on several machines; {requested} here")
+    return Verdict("fail", f"the command needs {needed} GPUs and gets {requested}: it does not start", fix)
+
+
+def _unknown_ranks(engine: Engine) -> Verdict:
+    return Verdict("unknown", "how many GPUs the command needs is not known", place=engine.arguments_place())
 
 
 def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check /dev/shm, where processes of several GPUs exchange data: by default a container has 64 MiB."""
-    place, needed, given = engine.place(), _ranks(engine), engine.shared_memory
+    """Check: Several GPUs have shared memory.
+
+    Their processes exchange data in /dev/shm, which has 64 MiB in a container unless something larger is mounted:
+    the server hangs or ends with a bus error.
+    """
+    needed, given = _ranks(engine), engine.shared_memory
     if needed == 1:
-        return Verdict("pass", "one GPU shares nothing", place)
+        return Verdict("pass", "one GPU shares nothing")
     if given:
-        return Verdict("pass", given, place)
+        return Verdict("pass", given)
     if needed is None:
-        return Verdict("unknown", "how many GPUs the command needs is not known", engine.arguments_place())
+        return _unknown_ranks(engine)
     if given is None:
-        return Verdict("unknown", "whether /dev/shm is larger than 64 MiB is not known", place)
+        return Verdict("unknown", "whether /dev/shm is larger than 64 MiB is not known")
     mounted = (
         "volumes:\n  - name: shm\n    emptyDir: {medium: Memory}  # counts against the memory limit\n"
         "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
     )
     fix = mounted if engine.item.kind else "ipc: host  # or shm_size"
-    return Verdict("fail", f"{needed} GPUs exchange data in /dev/shm, which has 64 MiB here", place, fix)
+    return Verdict("fail", f"{needed} GPUs exchange data in /dev/shm, which has 64 MiB here", fix)
 
 
 def _ranks(engine: Engine) -> int | None:
@@ -159,31 +171,38 @@ def _ranks(engine: Engine) -> int | None:
 
 
 def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
-    """Check that there are two replicas at all times, by number or by an autoscaler's lower bound."""
-    requested = engine.replicas
-    place, why = requested.place or engine.place(), requested.why
+    """Check: At least two replicas.
+
+    With one replica a restart, the mitigation of most incidents, is an outage.
+    """
+    # By number, or by an autoscaler's lower bound.
+    requested, why = engine.replicas, engine.replicas.why
     if requested.count is None:
-        return Verdict("unknown", why, place)
+        return Verdict("unknown", why)
     if requested.count >= _ENOUGH:
-        return Verdict("pass", why, place)
+        return Verdict("pass", why)
     if not requested.key:
-        return Verdict("fail", f"{why}: another service with GPUs and a port of its own, and a proxy", place)
+        return Verdict("fail", f"{why}: another service with GPUs and a port of its own, and a proxy")
     grows = "" if requested.ceiling is None else ", and a new one needs minutes to load the model"
     deployment = "kind: Deployment  # with this pod as its template, and replicas: 2"
     fix = deployment if requested.place is None else f"{requested.key}: {_ENOUGH}"
-    return Verdict("fail", why + grows, place, fix)
+    return Verdict("fail", why + grows, fix)
 
 
 def memory_request(engine: Engine, context: Context) -> Verdict:
-    """Check that `resources.requests.memory` is set; a limit alone is also the request."""
-    place = engine.item.place(engine.resources_at)
+    """Check: Host memory is requested.
+
+    Without a request the pod is the first to be evicted or killed when the node runs short, and the scheduler knows
+    nothing of what the weights need while they load.
+    """
+    # A limit alone is also the request.
     for kind in ("requests", "limits"):
         if value := text(get(engine.resources, kind, "memory")):
-            return Verdict("pass", f"{kind} {value}", place)
+            return Verdict("pass", f"{kind} {value}")
     if engine.item.kind in {"InferenceService", "LLMInferenceService"} and engine.reading.hidden:
-        return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}", place)
+        return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}")
     if engine.style == "kwargs" and not engine.resources:
-        return Verdict("unknown", "the pods of Ray's workers are not given here", place)
+        return Verdict("unknown", "the pods of Ray's workers are not given here")
     if engine.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind:
@@ -193,7 +212,7 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
         key, written = "resources.requests.memory", "resources:\n  requests:\n    memory: {}Gi"
     needed = _needed(context.sized(engine))
     fix = "" if needed is None else f"{written.format(needed[0])}  # {needed[1]}"
-    return Verdict("fail", f"{key} is not set", place, fix)
+    return Verdict("fail", f"{key} is not set", fix)
 
 
 def _needed(sized: Sized | str) -> tuple[int, str] | None:
