@@ -30,8 +30,8 @@ class Progress:
     `frozen_seconds`: requests run, and nothing that work moves has moved. `still_seconds`: nothing runs, requests wait
     for a place in the batch, and nothing moved. `looping_seconds`: requests run, the use of the cache falls and rises,
     and nothing comes out: no token, no prompt, no finished request. `standing` names the signals of the page that have
-    not moved for `standing_seconds`, the longest of the three. `filling_seconds`: requests run, the use of the cache
-    only rises, and no prompt is done; `filled_ratio` is the share of prompts under
+    not moved for `standing_seconds`, the longest of the three. `filling_seconds`: requests ran, the use of the cache
+    only rose, and no prompt was done; `filled_ratio` is the share of prompts under
     way in what came into it. `paused_by` is how it was stopped on purpose, a
     detail of that cause, "" where it was not. `last_step_seconds`: nothing has moved on a page that keeps
     what its last step said while there is nothing to do; then none of the others is known.
@@ -54,8 +54,8 @@ class Progress:
         return bool(self.paused_by)
 
 
-def progress_of(window: EngineWindow) -> Progress:
-    """Return what the window's polls show."""
+def progress_of(window: EngineWindow, lately_seconds: float = 0.0) -> Progress:
+    """Return what the window's polls show; a long prompt also where it was done in the last `lately_seconds`."""
     points = [point for point in window.points if point.t >= window.joined]
     newest = points[-1]
     if paused_by := _paused_by(newest):
@@ -70,7 +70,7 @@ def progress_of(window: EngineWindow) -> Progress:
     frozen = seconds if running else 0.0
     still = newest.t - _still_since(points) if running == 0 and waiting - deferred >= 1 else 0.0
     looping = _looping(points) if running and counted else 0.0
-    filling, filled = _filling(points, window.cache.capacity_tokens) if running and counted else (0.0, 0.0)
+    filling, filled = _filling(points, window.cache.capacity_tokens, lately_seconds) if counted else (0.0, 0.0)
     return Progress(
         frozen_seconds=frozen,
         still_seconds=still,
@@ -136,18 +136,34 @@ def _looping(points: Sequence[Point]) -> float:
     return points[-1].t - since if _runs_since(points) <= since and falls >= 2 else 0.0
 
 
-def _filling(points: Sequence[Point], capacity_tokens: float | None) -> tuple[float, float]:
-    """For how long the cache has only filled and no prompt was done, 0 unless it rose twice; and the share of prompts.
+def _filling(points: Sequence[Point], capacity_tokens: float | None, lately_seconds: float) -> tuple[float, float]:
+    """For how long the cache only filled and no prompt was done, up to now or lately; and the share of prompts.
 
     The page counts a prompt when its first token comes; answers are counted as they grow.
     """
+    ends = [points]
+    for place in range(len(points) - 1, 1, -1):
+        if points[-1].t - points[place].t > lately_seconds:
+            break
+        if _done(points[place - 1], points[place]) and not _done(points[place - 2], points[place - 1]):
+            ends.append(points[:place])
+    return max((_filled(up_to, capacity_tokens) for up_to in ends), default=(0.0, 0.0))
+
+
+def _done(before: Point, after: Point) -> bool:
+    """Return whether a prompt was done between two polls."""
+    return any(before.counters.get(name) != after.counters.get(name) for name in _PROMPTS)
+
+
+def _filled(points: Sequence[Point], capacity_tokens: float | None) -> tuple[float, float]:
+    """Return the same of the time up to the newest poll; 0 seconds unless the use of the cache rose twice."""
     since = max(_unmoved_since(points, _PROMPTS), _runs_since(points))
     falls, rises = _falls_and_rises(points, since)
     if falls or rises < 2:
         return 0.0, 0.0
     first, newest = next(point for point in points if point.t >= since), points[-1]
     generated = newest.counters.get("generation_tokens", 0.0) - first.counters.get("generation_tokens", 0.0)
-    came = (newest.gauges["kv_usage"] - first.gauges.get("kv_usage", 0.0)) * (capacity_tokens or 0.0)
+    came = (newest.gauges.get("kv_usage", 0.0) - first.gauges.get("kv_usage", 0.0)) * (capacity_tokens or 0.0)
     ratio = 1.0 if generated <= 0 else max(0.0, 1.0 - generated / came) if came else 0.0
     return newest.t - since, ratio
 

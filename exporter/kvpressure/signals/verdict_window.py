@@ -124,7 +124,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         throughput=_throughput(points, window, context),
         answers=answers_of(window, context.baseline),
         outside=time_outside_engine(points, window, thresholds.verdict_window_seconds),
-        progress=progress_of(window),
+        progress=progress_of(window, thresholds.verdict_window_seconds),
         deferral=deferral,
         transfer=transfer_of(points, window, context, deferral),
         optional=groups_of(points),

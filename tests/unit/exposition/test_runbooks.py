@@ -40,6 +40,7 @@ VLLM = {
     "--kv-offloading-size",
     "--kv-transfer-config",
     "--limit-mm-per-prompt",
+    "--long-prefill-token-threshold",
     "--max-cpu-loras",
     "--max-loras",
     "--max-model-len",

@@ -51,6 +51,16 @@ def test_a_cache_that_only_fills_while_nothing_comes_out_is_of_a_long_prompt():
     assert progress_of(begun).filling_seconds == 29.0
 
 
+@pytest.mark.parametrize(("lately", "found"), [(0.0, 0.0), (4.0, 0.0), (20.0, 49.0)])
+def test_a_long_prompt_that_was_done_lately_counts_where_that_is_wanted(lately, found):
+    polls = window(
+        60,
+        lambda t: running(t) | {"kv_usage": 0.001 * t if t < 50 else 0.0},
+        lambda t: works(20) | {"prompt_tokens": 900.0 * 20 + 90_000.0 * (t >= 50)},
+    )
+    assert progress_of(polls, lately).filling_seconds == found
+
+
 @pytest.mark.parametrize(("answers", "share"), [(0.0, 1.0), (1.0, 0.99), (60.0, 0.4)])
 def test_what_comes_into_the_cache_is_of_prompts_but_for_the_answers_beside_them(answers, share):
     def filling(t: int) -> dict[str, float]:

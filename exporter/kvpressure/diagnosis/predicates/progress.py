@@ -43,7 +43,7 @@ def looping_long(facts: Facts) -> bool:
 
 @fact()
 def computes_long_prompt(facts: Facts) -> bool:
-    """Return whether the cache has only filled for so long, with a prompt that is not done and hardly anything else."""
+    """Return whether the cache only filled for so long, lately too, with one prompt and hardly anything else."""
     progress, thresholds = facts.window.progress, facts.thresholds
     long = progress.filling_seconds >= thresholds.long_prompt_min_seconds
     return long and progress.filled_ratio >= thresholds.long_prompt_min_ratio

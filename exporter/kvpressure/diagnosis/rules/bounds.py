@@ -90,7 +90,7 @@ def _prompts(facts: Facts) -> str:
 
 def _long_prompt(facts: Facts) -> str:
     seconds = number(facts.window.progress.filling_seconds)
-    return f"For {seconds} s the KV cache has only filled, and no prompt was done: a long one is computed, others wait."
+    return f"For {seconds} s the KV cache only filled, and no prompt was done: a long one was computed, others waited."
 
 
 def _held_up(facts: Facts) -> str:
