@@ -85,11 +85,12 @@ recordings begin under pressure, so the exporter has just started there and has 
 
 The tables cover all 328 episodes of the simulator and recordings, unchanged, and the 122 regimes of the lab on vLLM
 0.33, those with step times of cards among them. **Varied** are the lab's regimes on other servers, seeds 121 and 122,
-which were run once, after the last change of what pages: 66 of 66 stretches at 15 s, 64 at 30 s and 63 at a scrape per
-minute. In the missed ones requests waited for 1 to 4 s on average; one page at 15 s and one at a scrape per minute
-began after the end. Before [decision 0743](internals/decisions/0743-two-seconds-to-a-first-token.md), since when a p99
-time to first token of two seconds counts, seeds 31 and 32 paged in 91.4 % of 58 stretches at 15 s, seed 33 in 27 of 29
-and seed 34 in 22 of 27; seeds 35 and 36 (`kv-*`), run once after it, in 53 of 53.
+which were run once, before the last form of [decision
+0792](internals/decisions/0792-a-long-prompt-that-others-wait-for.md): 66 of 66 stretches at 15 s, 64 at 30 s and 63 at
+a scrape per minute. In the missed ones requests waited for 1 to 4 s on average; one page at 15 s and one at a scrape
+per minute began after the end. Before [decision 0743](internals/decisions/0743-two-seconds-to-a-first-token.md), since
+when a p99 time to first token of two seconds counts, seeds 31 and 32 paged in 91.4 % of 58 stretches at 15 s, seed 33
+in 27 of 29 and seed 34 in 22 of 27; seeds 35 and 36 (`kv-*`), run once after it, in 53 of 53.
 
 **Before** the page used the queue (critical, all 328 episodes, any stretch): 63 of 72 reported, many of them after
 their end; firing 56 % of the time, median delay 143 s, at a scrape per minute 31 % and 296 s; in the lab 1 of 73.
