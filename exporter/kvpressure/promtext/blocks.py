@@ -38,9 +38,10 @@ class Block:
             parsed = list(map(float, tails))
         except ValueError:
             return False
-        place = slice(self.start, self.start + len(parsed))
         # Samples of two minutes share the numbers that did not change: 40 KiB less for an engine.
-        values[place] = [old if old == new else new for old, new in zip(values[place], parsed, strict=True)]
+        for place, new in enumerate(parsed, self.start):
+            if values[place] != new:
+                values[place] = new
         return True
 
 
