@@ -105,38 +105,38 @@ def test_a_name_that_is_a_path_is_refused(root: Path, name: str):
 
 
 def test_a_link_put_in_place_of_a_file_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", safe_open._held
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._resolved
 
     def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
         file.unlink()
         file.symlink_to(root.parent / "outside" / "shadow")
         return real(path)
 
-    monkeypatch.setattr(safe_open, "_held", swap)
+    monkeypatch.setattr(safe_open, "_resolved", swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "outside"
 
 
 def test_a_fifo_put_in_place_of_a_file_at_the_last_moment_is_refused_without_waiting(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", safe_open._held
+    file, real = root / "pod" / "vllm" / "0.log", safe_open._resolved
 
     def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
         file.unlink()
         os.mkfifo(file)
         return real(path)
 
-    monkeypatch.setattr(safe_open, "_held", swap)
+    monkeypatch.setattr(safe_open, "_resolved", swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "not_a_file"
 
 
 def test_a_directory_swapped_for_a_link_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    directory, real = root / "pod" / "vllm", safe_open._held
+    directory, real = root / "pod" / "vllm", safe_open._resolved
 
     def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
         directory.rename(root / "pod" / "moved")
         directory.symlink_to(root.parent / "outside")
         return real(path)
 
-    monkeypatch.setattr(safe_open, "_held", swap)
+    monkeypatch.setattr(safe_open, "_resolved", swap)
     assert refused(Tree(root), "pod", "vllm", "shadow") in ("outside", "missing")
 
 

@@ -51,7 +51,7 @@ def _shared_steps(case: Case) -> Action | None:
     if remedy is None:
         return None
     flags = dict[str, str]()
-    if budget is not None:
+    if remedy.flag and budget is not None:
         count = max(1, int(budget.value * LONG_PROMPT_STEP_RATIO))
         flags, remedy = {remedy.flag: str(count)}, replace(remedy, new=remedy.counted.format(count=count))
     return replace(remedied(case, remedy, "compute_bound", remedy.why), flags=flags)

@@ -33,7 +33,7 @@ MAX_BOUNDS: Final = 3
 ONE_REQUEST: Final = 1.0
 """A queue that is off by no more is the same queue; of seconds and of tokens/s nothing like it is true."""
 _OF_PROMPTS: Final = ("prefill", "long_prompt")
-"""Details of `compute_bound` in which prompts take the time, and how fast contexts grow is not to be seen."""
+"""Details of `compute_bound` in which prompts take the time, so the growth of contexts is not known."""
 OTHER_QUEUE: Final = "the simulation does not reproduce how many requests wait now"
 _AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
     "cap_prompt": config_changes.cap_prompt,

@@ -1,7 +1,7 @@
 """Opens files below a directory and never anywhere else, whatever the names and links in it say or become meanwhile.
 
-What a path leads to is first only held (`O_PATH`, which opens nothing: a FIFO would block, and a device may act). Where
-the kernel says that it lies below the directory, and is a regular file, that very file is opened.
+What a path leads to is first only resolved (`O_PATH`, which opens nothing: a FIFO would block, a device may act). If
+the kernel says that it lies below the directory, and it is a regular file, that very file is opened.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Tree:
         if any(name in ("", ".", "..") or "/" in name or "\0" in name for name in parts):
             raise SourceError("outside", f"{brief(shown)} is not a path below the log directory")
         self._require_inside(os.path.realpath(shown), shown)
-        with _held(shown) as (held, path):
+        with _resolved(shown) as (path_fd, path):
             self._require_inside(path, shown)  # links may have changed meanwhile
-            return _opened(held, shown, directory=directory)
+            return _opened(path_fd, shown, directory=directory)
 
     def _require_inside(self, path: str, shown: str) -> None:
         roots = (os.path.realpath(root).rstrip("/") + "/" for root in self._roots)
@@ -66,8 +66,8 @@ class Tree:
 
 def open_regular(path: Path) -> int:
     """Return a descriptor of the regular file that an operator named; links are followed. Raise SourceError."""
-    with _held(str(path)) as (held, _):
-        return _opened(held, str(path))
+    with _resolved(str(path)) as (path_fd, _):
+        return _opened(path_fd, str(path))
 
 
 def identity(fd: int) -> tuple[int, int]:
@@ -77,23 +77,23 @@ def identity(fd: int) -> tuple[int, int]:
 
 
 @contextmanager
-def _held(path: str) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor that only holds what is there, and the kernel's path of it. Raises SourceError."""
+def _resolved(path: str) -> Iterator[tuple[int, str]]:
+    """Yield an `O_PATH` descriptor of what is there, and the kernel's path of it. Raises SourceError."""
     try:
-        held = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            yield held, os.readlink(f"/proc/self/fd/{held}")  # noqa: PTH115
+            yield path_fd, os.readlink(f"/proc/self/fd/{path_fd}")  # noqa: PTH115
         finally:
-            os.close(held)
+            os.close(path_fd)
     except (OSError, ValueError) as error:
         raise _explained(error, path) from None
 
 
-def _opened(held: int, shown: str, *, directory: bool = False) -> int:
-    """Return a descriptor for reading what is held. Raises OSError, and SourceError for no regular file."""
-    if not directory and not stat.S_ISREG(os.fstat(held).st_mode):
+def _opened(path_fd: int, shown: str, *, directory: bool = False) -> int:
+    """Return a descriptor for reading what `path_fd` is of. Raises OSError, and SourceError for no regular file."""
+    if not directory and not stat.S_ISREG(os.fstat(path_fd).st_mode):
         raise SourceError("not_a_file", f"{brief(shown)} is not a regular file; it is not read")
-    return os.open(f"/proc/self/fd/{held}", _FLAGS | (os.O_DIRECTORY if directory else 0))
+    return os.open(f"/proc/self/fd/{path_fd}", _FLAGS | (os.O_DIRECTORY if directory else 0))
 
 
 def _explained(error: OSError | ValueError, shown: str) -> SourceError:
