@@ -53,3 +53,14 @@ def test_an_encoder_under_load_has_no_decode_batch_and_so_none_that_collapsed():
     for _, one in verdicts:
         assert one.symptoms["batch_collapse"].state is not True
         assert one.symptoms["throughput_plateau"].state is not True
+
+
+def test_a_long_prompt_that_others_wait_for_is_named_within_half_a_minute_until_it_is_done():
+    """120,000 tokens in steps of 32, from the fifth second for 93 s; four clients with 30 tokens wait behind it."""
+    verdicts = verdicts_of("long-prompt")
+    named = [t for t, one in verdicts if (one.cause, one.detail) == (Cause.COMPUTE_BOUND, "long_prompt")]
+    assert named[0] <= 5 + 30
+    assert {(one.cause, one.detail) for t, one in verdicts if named[0] <= t <= 98} == {
+        (Cause.COMPUTE_BOUND, "long_prompt")
+    }
+    assert {one.cause for _, one in verdicts} == {Cause.UNKNOWN, Cause.HEALTHY, Cause.COMPUTE_BOUND}

@@ -75,7 +75,7 @@ _REMEDIES: Final = {
         flag="--long-prefill-token-threshold",
         why="A prompt of many steps spends all tokens of each, and the requests behind it wait until it is computed. "
         "With the threshold it gets at most so many tokens of a step, and other prompts get the rest.",
-        cost="While others have prompts too, the long one takes longer.",
+        cost="A long prompt is computed in four times as many steps, so its own first token comes later.",
     ),
     "head_of_line": Remedy(
         title="let the first in the queue be taken in parts",
