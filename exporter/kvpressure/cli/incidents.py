@@ -39,7 +39,7 @@ _THRESHOLDS = "YAML of thresholds to judge by, as the exporter's thresholds_file
 MAX_WORKERS = 4
 
 
-@click.command(epilog="Exit codes: 0 no incident, 1 incidents were found, 2 the past cannot be read.")
+@click.command(epilog="Exit codes: 0 no incident, 1 incidents were found, 2 the Prometheus cannot be read.")
 @click.option("--prometheus", "url", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics, with its path.")
 @click.option("--since", default="30d", show_default=True, help="How far back, such as 12h, or a date (UTC).")
 @click.option("--until", default="now", show_default=True, help="Up to when: 2h is two hours ago; or a date (UTC).")
@@ -64,9 +64,9 @@ MAX_WORKERS = 4
 )
 @prometheus_options
 def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
-    """Look back at the engines of a Prometheus: every incident, its cause, what it cost, and what would have helped.
+    """Report past incidents of the engines that a Prometheus scrapes: cause, cost, and what would have helped.
 
-    Needs nothing but the engines' own series, scraped every 15 to 60 seconds. Nothing is written to it.
+    Requires only the engines' own series, scraped every 15 to 60 seconds. Nothing is written to the Prometheus.
     """
     if schema is not None:
         say_json(SCHEMAS[schema])
