@@ -14,7 +14,7 @@ from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.runtimes.starting import Flags
+from kvpressure.runtimes.starting import DYNAMO, Flags
 
 TOO_MUCH: Final = "the start command expands to more than can be read"
 """Why a start is cut that is longer than its budget."""
@@ -36,6 +36,11 @@ class Server:
     def is_worker(self) -> bool:
         """Whether the server only works for another one, and has no API."""
         return self.runtime.starting.worker(self.options)
+
+    @property
+    def behind_frontend(self) -> bool:
+        """Whether another program serves the API for it, and its metrics are on a port of their own (Dynamo)."""
+        return self.module.startswith(DYNAMO)
 
     @property
     def flags(self) -> Flags:
@@ -124,7 +129,8 @@ def runtime_of(image: str, start: Start) -> Runtime | None:
 
 def serving_port(start: Start) -> int | None:
     """Return the port of the servers' own arguments; None where they give none or several, or may give another."""
-    ports = {one.runtime.starting.port(one.module, one.options) for one in start.servers if not one.is_worker}
+    serving = (one for one in start.servers if not (one.is_worker or one.behind_frontend))
+    ports = {one.runtime.starting.port(one.module, one.options) for one in serving}
     return ports.pop() if len(ports) == 1 and not start.cut else None
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
+
+DYNAMO: Final = "dynamo."
+"""How the modules of Dynamo's workers begin: they take the options of their engine."""
 
 
 def image_name(image: str) -> str:

@@ -12,7 +12,7 @@ from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import ROLE_CODES
 from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Runtime, without_dashes
 from kvpressure.runtimes.sglang.metrics import EVIDENCE, LOGS, SGLANG
-from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, port_or, start_script
+from kvpressure.runtimes.starting import DYNAMO, Flags, KServe, Sizing, Starting, image_name, port_or, start_script
 
 NAMES: Final[Mapping[str, str]] = {
     "chunked-prefill-size": "chunked-p",
@@ -75,6 +75,7 @@ FLAGS: Final = Flags(
 
 
 MODULE: Final = "sglang.launch_server"
+WORKER_MODULE: Final = f"{DYNAMO}sglang"
 PORT: Final = 30000
 
 _IMAGES: Final = re.compile(r"sglang(-[a-z0-9.-]+)?")
@@ -87,6 +88,8 @@ def _launch(words: Words) -> Launch | None:
         following = words[at + 1] if at + 1 < len(words) else ""
         if (word == "-m" and following == MODULE) or (base(word) == "sglang" and following == "serve"):
             return Launch(words[at + 2 :])
+        if word == "-m" and following == WORKER_MODULE:
+            return Launch(words[at + 2 :], following)
         if word.endswith("sglang/launch_server.py"):
             return Launch(words[at + 1 :])
     return None
@@ -98,8 +101,8 @@ def _worker(options: Options) -> bool:
     return rank is not None and whole(rank.text) is not None
 
 
-def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - there is one module
-    return not _worker(options)
+def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - another's images serve too
+    return module != WORKER_MODULE and not _worker(options)
 
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001

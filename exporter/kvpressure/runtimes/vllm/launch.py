@@ -22,7 +22,7 @@ from kvpressure.commandline.options import (
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
-from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting, image_name, start_script
+from kvpressure.runtimes.starting import DYNAMO, Chart, Flags, KServe, Sizing, Starting, image_name, start_script
 
 NAMES: Final[Mapping[str, str]] = {
     "backend": "backend",
@@ -164,6 +164,8 @@ KSERVE_MODULE: Final = "huggingfaceserver"
 
 KSERVE_PORT: Final = 8080
 
+WORKER_MODULE: Final = f"{DYNAMO}vllm"
+
 EXTRA_ARGUMENTS: Final = "VLLM_ADDITIONAL_ARGS"
 """Read by start scripts: KServe appends it to `vllm serve`."""
 
@@ -191,7 +193,7 @@ def _launch(words: Words) -> Launch | None:
         following = words[at + 1]
         if following == "serve" and (base(word) == "vllm" or word == COMMAND_MODULE):
             return Launch(words[at + 2 :])
-        if word == "-m" and (following in MODULES or following == KSERVE_MODULE):
+        if word == "-m" and (following in MODULES or following in {KSERVE_MODULE, WORKER_MODULE}):
             return Launch(words[at + 2 :], "" if following in MODULES else following)
         if word.endswith("vllm/entrypoints/openai/api_server.py"):
             return Launch(words[at + 1 :])
@@ -202,7 +204,7 @@ def _serves(module: str, options: Options, image: str) -> bool:
     """Return whether it serves a page: workers of a multi-node engine (`--headless`, `ray start`) do not."""
     if module == KSERVE_MODULE:
         return _own_backend(options) and not image.rsplit("/", 1)[-1].endswith("-cpu")
-    return not _worker(options)
+    return module != WORKER_MODULE and not _worker(options)
 
 
 def _worker(options: Options) -> bool:

@@ -56,9 +56,12 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
     "InferenceService": (workloads.inference_service,),
     "LLMInferenceService": (workloads.llm_inference_service,),
     "RayService": (configs.ray_service,),
-    "": (configs.in_values, configs.serve_config, compose.engines),
+    "": (configs.in_values, configs.serve_config, compose.engines, workloads.anywhere),
 }
-"""Kinds that can hold engines; "" for a chart's values, a Ray Serve configuration, or a compose file."""
+"""Where engines are in an object of these kinds; "" is a chart's values, a Ray Serve configuration, or a compose file.
+
+In objects of other kinds they may be anywhere.
+"""
 
 
 def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
@@ -66,11 +69,11 @@ def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
 
     An object whose owner is among the manifests is skipped: the owner describes the same pods.
     """
-    owners = {(item.kind, item.name, item.namespace) for item in given.items if item.kind in KINDS}
+    owners = {(item.kind, item.name, item.namespace) for item in given.items}
     found: list[Engine | Problem] = []
     for item in given.items:
-        rules = KINDS.get(item.kind, ())
-        if rules and not _owned(item, owners):
+        rules = KINDS.get(item.kind, (workloads.anywhere,))
+        if not _owned(item, owners):
             found += (result for rule in rules for result in rule(item, given))
     engines = [result for result in found if isinstance(result, Engine)]
     return engines, list(dict.fromkeys(result for result in found if isinstance(result, Problem)))

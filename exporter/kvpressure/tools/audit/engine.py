@@ -65,6 +65,7 @@ class Engine:
     gpus: int | str | None = None
     gpu_key: str = "count"
     shared_memory: str | None = None
+    machines: int = 1
     chart: Chart | None = None
     findings: tuple[Finding, ...] = ()
     _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -49,11 +49,20 @@ def traffic(engine: Engine) -> frozenset[str]:
 
 def longest_prompt(engine: Engine, context: Context) -> DeclaredLimit | None:
     """Return the limit on a prompt or on a whole request as declared, else the model's own; None without any."""
-    limits, sized = engine.reading.limits, context.sized(engine)
-    declared = limits.get("max_input_tokens") or limits.get("max_model_len")
+    sized = context.sized(engine)
+    declared = engine.reading.limits.get("max_input_tokens") or longest_declared(engine)
     if declared is not None or isinstance(sized, str):
         return declared
     return DeclaredLimit("max_model_len", sized.longest, "the model's own length")
+
+
+def longest_declared(engine: Engine) -> DeclaredLimit | None:
+    """Return the limit on a whole request as declared; no runtime takes one that is longer than a given KV cache."""
+    limits = engine.reading.limits
+    if (declared := limits.get("max_model_len")) is not None:
+        return declared
+    pool = limits.get("kv_capacity_tokens")
+    return None if pool is None else DeclaredLimit("max_model_len", pool.value, pool.where)
 
 
 def is_long(engine: Engine, context: Context) -> bool | None:

@@ -118,11 +118,14 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
 
 def _compared(engine: Engine, needed: int, requested: int) -> Verdict:
     fix = f"{engine.gpu_key}: {needed}"
-    if requested == needed:
-        return Verdict("pass", f"{requested}, as the command needs")
+    if requested * engine.machines == needed:
+        each = f" in each of {engine.machines} pods" if engine.machines > 1 else ""
+        return Verdict("pass", f"{requested}{each}, as the command needs")
+    if engine.machines > 1:
+        return Verdict("unknown", f"the command needs {needed}; {requested} in each of {engine.machines} pods here")
     if requested > needed:
         return Verdict("fail", f"{requested} GPUs are requested and the command uses {needed}", fix)
-    if engine.item.kind == "LeaderWorkerSet" or engine.runtime.starting.flags.sizing.data in engine.reading.options:
+    if engine.runtime.starting.flags.sizing.data in engine.reading.options:
         return Verdict("unknown", f"the command needs {needed}, which may be on several machines; {requested} here")
     return Verdict("fail", f"the command needs {needed} GPUs and gets {requested}: it does not start", fix)
 
@@ -138,7 +141,7 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
     the server hangs or ends with a bus error.
     """
     needed, given = _ranks(engine), engine.shared_memory
-    if needed == 1:
+    if needed is not None and needed <= engine.machines:
         return Verdict("pass", "one GPU shares nothing")
     if given:
         return Verdict("pass", given)
@@ -151,11 +154,12 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
         "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
     )
     fix = mounted if engine.item.kind else "ipc: host  # or shm_size"
-    return Verdict("fail", f"{needed} GPUs exchange data in /dev/shm, which has 64 MiB here", fix)
+    here = math.ceil(needed / engine.machines)
+    return Verdict("fail", f"{here} GPUs exchange data in /dev/shm, which has 64 MiB here", fix)
 
 
 def _ranks(engine: Engine) -> int | None:
-    """Return the number of GPUs that the command uses on its machine, None where that is not known."""
+    """Return the number of GPUs that the command uses on all machines, None where that is not known."""
     if engine.reading.hidden:
         return None
     sizing, count = engine.runtime.starting.flags.sizing, 1
@@ -199,7 +203,7 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
     for kind in ("requests", "limits"):
         if value := text(get(engine.resources, kind, "memory")):
             return Verdict("pass", f"{kind} {value}")
-    if engine.item.kind in {"InferenceService", "LLMInferenceService"} and engine.reading.hidden:
+    if engine.item.kind.endswith(("InferenceService", "ServingRuntime")) and engine.reading.hidden:
         return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}")
     if engine.style == "kwargs" and not engine.resources:
         return Verdict("unknown", "the pods of Ray's workers are not given here")
