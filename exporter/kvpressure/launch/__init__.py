@@ -9,7 +9,7 @@ from typing import Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
 from kvpressure.commandline.options import Given, Options, human, read_options, unresolved
-from kvpressure.commandline.programs import Launch, programs, settle, talks
+from kvpressure.commandline.programs import Launch, image_of, programs, settle, talks
 from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
@@ -112,7 +112,14 @@ def launch(words: Words) -> tuple[Runtime, Launch] | None:
     if talks(words):
         return None
     found = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)
-    return next(((runtime, one) for runtime, one in found if one is not None), None)
+    return next(((runtime, one) for runtime, one in found if one is not None), _launched_image(words))
+
+
+def _launched_image(words: Words) -> tuple[Runtime, Launch] | None:
+    """Return the server that an image's own entrypoint starts in `docker run`."""
+    image, arguments = image_of(words)
+    served = (runtime for runtime in RUNTIMES if runtime.starting.image_serves(image, (), arguments, ()))
+    return next(((runtime, Launch(arguments)) for runtime in served), None)
 
 
 def runtime_of(image: str, start: Start) -> Runtime | None:

@@ -366,3 +366,10 @@ def test_fail_on_names_the_lowest_level_that_counts_and_hides_nothing(
     assert len({answer.stdout for answer in answers.values()}) == 1
     assert run("deployment-bare.yaml", *skip).exit_code == codes["warning"]
     assert run("no-engine.yaml", "--fail-on", "error").exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "first"), [("serve.sh", ""), ("serve", "#!/usr/bin/env bash\n")])
+def test_a_script_is_read_by_its_ending_or_its_first_line(name: str, first: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f"{first}exec vllm serve x --max-num-seqs=64\n")
+    found = json.loads(run(str(tmp_path / name), "--json").stdout)
+    assert [engine["limits"]["max_num_seqs"]["value"] for engine in found["engines"]] == [64]

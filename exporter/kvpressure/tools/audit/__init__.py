@@ -18,16 +18,17 @@ from kvpressure.commandline.options import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATIONS
 from kvpressure.model.environment import LIMIT_NAMES
-from kvpressure.tools.audit import compose, configs, workloads
+from kvpressure.tools.audit import compose, configs, scripts, workloads
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Item, Manifests, from_objects, get, read, sequence, text
 from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Level, Place, Problem, Status
 from kvpressure.tools.audit.pods import GPU_ANNOTATION
+from kvpressure.tools.audit.scripts import read_script
 from kvpressure.tools.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowledge, size
 
-__all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read"]
+__all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read", "read_script"]
 
 Progress = Callable[[int, int], None]
 
@@ -56,9 +57,16 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
     "InferenceService": (workloads.inference_service,),
     "LLMInferenceService": (workloads.llm_inference_service,),
     "RayService": (configs.ray_service,),
-    "": (configs.in_values, configs.serve_config, compose.engines, workloads.anywhere),
+    "": (
+        configs.in_values,
+        configs.serve_config,
+        compose.engines,
+        workloads.anywhere,
+        scripts.engines,
+        scripts.task,
+    ),
 }
-"""Where engines are in an object of these kinds; "" is a chart's values, a Ray Serve configuration, or a compose file.
+"""Where engines are in an object of these kinds; "" is what has none: values of a chart, a compose file, a script.
 
 In objects of other kinds they may be anywhere.
 """

@@ -205,8 +205,9 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
             return Verdict("pass", f"{kind} {value}")
     if engine.item.kind.endswith(("InferenceService", "ServingRuntime")) and engine.reading.hidden:
         return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}")
-    if engine.style == "kwargs" and not engine.resources:
-        return Verdict("unknown", "the pods of Ray's workers are not given here")
+    if not engine.resources_at and not engine.resources:
+        whose = "the pods of Ray's workers are not given here" if engine.style == "kwargs" else "a script requests none"
+        return Verdict("unknown", whose)
     if engine.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind:
