@@ -207,8 +207,9 @@ def declared(reading: Reading, *, command_is_known: bool) -> tuple[DeclaredLimit
 
 
 def _read(server: Server) -> Reading:
-    options, flags, title = server.options.given, server.flags, server.runtime.title
-    unsettled = server.options.unsettled
+    flags, title, unsettled = server.flags, server.runtime.title, server.options.unsettled
+    # Without a value it sizes nothing: `--kv-cache-memory-bytes=${BYTES-}`.
+    options = {name: one for name, one in server.options.given.items() if one.text or name != flags.sizes_pool}
     limits: dict[str, DeclaredLimit] = {}
     unclear: dict[str, str] = {}
     for name, (option, read) in flags.limits.items():

@@ -134,7 +134,8 @@ class Chart:
     """What the values of a Helm chart call a runtime's options.
 
     In the entry of a model `config` holds what becomes options: `flags` by its keys, and the words under `extra`,
-    which come after them, as written. `command` starts the server in the container `container`.
+    which come after them, as written. `command` starts the server in the container `container`. With the key `shares`
+    the chart mounts a larger /dev/shm.
     """
 
     config: str
@@ -142,6 +143,7 @@ class Chart:
     flags: Mapping[str, str]
     command: tuple[str, ...]
     container: str
+    shares: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,10 +272,12 @@ PRODUCTION_STACK: Final = Chart(
         "maxNumSeqs": "--max-num-seqs",
         "gpuMemoryUtilization": "--gpu-memory-utilization",
         "tensorParallelSize": "--tensor-parallel-size",
+        "pipelineParallelSize": "--pipeline-parallel-size",
         "dtype": "--dtype",
     },
     command=("vllm", "serve"),
     container="vllm",
+    shares="tensorParallelSize",
 )
 
 

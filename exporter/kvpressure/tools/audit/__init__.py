@@ -18,7 +18,7 @@ from kvpressure.commandline.options import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATIONS
 from kvpressure.model.environment import LIMIT_NAMES
-from kvpressure.tools.audit import compose, configs, scripts, workloads
+from kvpressure.tools.audit import compose, configs, custom, scripts, workloads
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
@@ -57,6 +57,8 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
     "InferenceService": (workloads.inference_service,),
     "LLMInferenceService": (workloads.llm_inference_service,),
     "RayService": (configs.ray_service,),
+    "Model": (custom.kubeai,),
+    "VLLMRuntime": (custom.vllm_runtime,),
     "": (
         configs.in_values,
         configs.serve_config,
@@ -64,6 +66,7 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
         workloads.anywhere,
         scripts.engines,
         scripts.task,
+        custom.server_config,
     ),
 }
 """Where engines are in an object of these kinds; "" is what has none: values of a chart, a compose file, a script.

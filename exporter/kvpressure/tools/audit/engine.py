@@ -14,9 +14,9 @@ from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.manifests import Item, Manifests, get, text
 from kvpressure.tools.audit.model import Finding, Place
 
-Style = Literal["args", "shell", "values", "env", "kwargs"]
-"""How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, or as a keyword
-argument of the engine."""
+Style = Literal["args", "shell", "values", "env", "kwargs", "config"]
+"""How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, as a keyword
+argument of the engine, or in its configuration file."""
 
 
 @dataclass(frozen=True, slots=True)

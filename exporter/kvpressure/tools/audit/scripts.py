@@ -44,7 +44,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
             annotations=(annotations := dict(_ANNOTATED.findall(script))),
             gpu=pods.gpu_text({}, annotations),
             gpus=_gpus(words) if words else "all",
-            gpu_key="--gpus",
+            gpu_key="",
             shared_memory=_shared(words) if words else _OF_MACHINE,
         )
 
@@ -65,7 +65,7 @@ def task(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
             replicas=counted(item, path) if isinstance(item.data.get("service"), dict) else engine.replicas,
             gpu=gpu,
             gpus=count,
-            gpu_key="accelerators",
+            gpu_key="",
             shared_memory=_OF_MACHINE,
         )
 

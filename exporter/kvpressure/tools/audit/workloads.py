@@ -13,7 +13,7 @@ from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import Reading, read_limits, read_start
-from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES, named
 from kvpressure.tools.audit import pods
 from kvpressure.tools.audit.engine import Engine, Replicas, counted, replicas, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
@@ -70,7 +70,7 @@ def anywhere(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     if item.kind in _TEMPLATES and (given.complete or _is_used(item, given)):
         return
     found = []
-    for pod in pod_specs(item.data):
+    for pod in pod_specs(item.data, commands=not item.kind and not {"services", "applications"} & item.data.keys()):
         leader = tuple("leaderTemplate" if part == "workerTemplate" else part for part in pod)
         if leader == pod or leader not in found:
             inner = list(_in_pod(item, given, pod, _multiplied(item, given, pod)))
@@ -95,20 +95,24 @@ _NO_PODS: Final = frozenset(("metadata", "status", "containers", "initContainers
 _DEEPEST: Final = 16
 
 
-def pod_specs(value: Any, at: Path = ()) -> Iterator[Path]:
-    """Yield the paths of pod specs: mappings with a list of containers, or with the main one (Dynamo)."""
+def pod_specs(value: Any, at: Path = (), *, commands: bool = False) -> Iterator[Path]:
+    """Yield the paths of pod specs: mappings with a list of containers, or with the main one (Dynamo).
+
+    With `commands` also those of containers themselves, by their command: values of a chart have it anywhere.
+    """
     if len(at) > _DEEPEST:
         return
     if isinstance(value, dict):
-        if isinstance(value.get("containers"), list) or isinstance(value.get("mainContainer"), dict):
+        kinds = ("containers", list), ("mainContainer", dict), *((("command", list),) if commands else ())
+        if any(isinstance(value.get(key), kind) for key, kind in kinds):
             yield at
         # The leader of a group before its workers.
         for key in sorted(value, key=lambda key: key == "workerTemplate"):
             if key not in _NO_PODS:
-                yield from pod_specs(value[key], (*at, key))
+                yield from pod_specs(value[key], (*at, key), commands=commands)
     elif isinstance(value, list):
         for position, one in enumerate(value):
-            yield from pod_specs(one, (*at, position))
+            yield from pod_specs(one, (*at, position), commands=commands)
 
 
 def _in_pod(item: Item, given: Manifests, at: Path, replicas: Replicas) -> Iterator[Engine | Problem]:
@@ -116,7 +120,8 @@ def _in_pod(item: Item, given: Manifests, at: Path, replicas: Replicas) -> Itera
     metadata = (*around, "metadata") if at[-1:] == ("spec",) else around
     listed = [(*at, "containers", position) for position in range(len(sequence(pod.get("containers"))))]
     annotations = pods.annotations_of(item, *metadata)
-    for place in [*listed, *([(*at, "mainContainer")] if "mainContainer" in pod else [])]:
+    main = [(*at, "mainContainer")] if "mainContainer" in pod else [at]
+    for place in listed or main:
         spec = mapping(get(item.data, *place))
         # Some operators take the resources of the one container beside its pod.
         resources = place if "resources" in spec else around
@@ -126,16 +131,21 @@ def _in_pod(item: Item, given: Manifests, at: Path, replicas: Replicas) -> Itera
             continue
         yield from read.wrong
         engine = pods.engine_in(read, pod, metadata, replicas, annotations)
+        title = engine.title if item.kind else f"values/{at[-1] if at else read.name}"
         yield replace(
             engine,
-            title=" ".join((engine.title, *_roles(item, around))),
-            container=read.name or str(place[-1]),
+            title=" ".join((title, *_roles(item, around))),
+            model=engine.model or text(get(item.data, "modelArtifacts", "name")),
+            container=read.name or str(place[-1] if place else read.runtime.name),
             resources_at=(*(resources if described["resources"] else place), "resources"),
             labels=strings(get(item.data, *metadata, "labels")),
             # An operator may mount it.
             shared_memory=pods.shared_memory(read.spec, pod) or (None if item.kind not in SHAPES else ""),
             machines=_machines(item, at),
-            reading=replace(known := engine.reading, hidden=(*known.hidden, *_may_add(item))),
+            reading=replace(
+                known := _divided(engine.reading, mapping(pod.get("parallelism"))),
+                hidden=(*known.hidden, *_may_add(item)),
+            ),
         )
 
 
@@ -159,7 +169,7 @@ def _machines(item: Item, at: Path) -> int:
 
 def _multiplied(item: Item, given: Manifests, at: Path) -> Replicas:
     """Return the number of pods: the product of those at the pod and around it, of which any may be left out."""
-    around = (at[:end] for end in range(len(at)))
+    around = (at[:end] for end in range(len(at) + 1))
     counts = [(*outer, name) for outer in around for name in _COUNTS if get(item.data, *outer, name) is not None]
     if not counts:
         return Replicas(None, f"how many of these pods {item.kind or 'the chart'} runs is not known here")
@@ -249,6 +259,8 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine 
     reading = engine.reading
     if references := [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
+    if (runtime := text(get(item.data, "spec", "runtime"))) and read.runtime is None:
+        reading = replace(reading, runtime=named(runtime))
     yield replace(
         engine,
         title=f"{engine.title}{role}",

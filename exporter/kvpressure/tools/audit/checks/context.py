@@ -105,8 +105,9 @@ def flag_fix(engine: Engine, option: str, value: str, why: str) -> str:
         keys = {flag: key for key, flag in chart.flags.items()}
         key = None if _has(engine, chart.config, chart.extra, name) else keys.get(name)
         return f"{key}: {value}  # in {chart.config}; {why}" if key else f"- {quoted(word)}  # in {chart.extra}; {why}"
-    if engine.style == "kwargs":
-        return f"{name.removeprefix('--').replace('-', '_')}: {value}  # in engine_kwargs; {why}"
+    if engine.style in {"config", "kwargs"}:
+        inside = "in engine_kwargs; " if engine.style == "kwargs" else ""
+        return f"{option.replace('-', '_') if inside else option}: {value}  # {inside}{why}"
     if engine.style == "env" and variable:
         if _has(engine, "env", variable):
             return f"{shlex.join([word])}  # append to {variable}; {why}"

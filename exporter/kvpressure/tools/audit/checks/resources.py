@@ -117,12 +117,13 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
 
 
 def _compared(engine: Engine, needed: int, requested: int) -> Verdict:
-    fix = f"{engine.gpu_key}: {needed}"
-    if requested * engine.machines == needed:
-        each = f" in each of {engine.machines} pods" if engine.machines > 1 else ""
+    fix = f"{engine.gpu_key}: {needed}" if engine.gpu_key else ""
+    machines = _machines(engine)
+    if requested * machines == needed:
+        each = f" in each of {machines} pods" if machines > 1 else ""
         return Verdict("pass", f"{requested}{each}, as the command needs")
-    if engine.machines > 1:
-        return Verdict("unknown", f"the command needs {needed}; {requested} in each of {engine.machines} pods here")
+    if machines > 1:
+        return Verdict("unknown", f"the command needs {needed}; {requested} in each of {machines} pods here")
     if requested > needed:
         return Verdict("fail", f"{requested} GPUs are requested and the command uses {needed}", fix)
     if engine.runtime.starting.flags.sizing.data in engine.reading.options:
@@ -141,7 +142,7 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
     the server hangs or ends with a bus error.
     """
     needed, given = _ranks(engine), engine.shared_memory
-    if needed is not None and needed <= engine.machines:
+    if needed is not None and needed <= _machines(engine):
         return Verdict("pass", "one GPU shares nothing")
     if given:
         return Verdict("pass", given)
@@ -154,16 +155,17 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
         "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
     )
     fix = mounted if engine.item.kind else "ipc: host  # or shm_size"
-    here = math.ceil(needed / engine.machines)
+    here = math.ceil(needed / _machines(engine))
     return Verdict("fail", f"{here} GPUs exchange data in /dev/shm, which has 64 MiB here", fix)
 
 
 def _ranks(engine: Engine) -> int | None:
-    """Return the number of GPUs that the command uses on all machines, None where that is not known."""
+    """Return the number of GPUs that the command uses on all of `_machines`, None where that is not known."""
     if engine.reading.hidden:
         return None
-    sizing, count = engine.runtime.starting.flags.sizing, 1
-    for option in (sizing.tensor, sizing.pipeline, sizing.data):
+    flags, count = engine.runtime.starting.flags, 1
+    data = flags.data_local if flags.data_local in engine.reading.options else flags.sizing.data
+    for option in (flags.sizing.tensor, flags.sizing.pipeline, data):
         if option in engine.reading.unclear:
             return None
         given = engine.reading.options.get(option)
@@ -172,6 +174,11 @@ def _ranks(engine: Engine) -> int | None:
             return None
         count *= int(number)
     return count
+
+
+def _machines(engine: Engine) -> int:
+    """Return the machines that `_ranks` is of: one alone where the command says how many ranks are on it."""
+    return 1 if engine.runtime.starting.flags.data_local in engine.reading.options else engine.machines
 
 
 def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
@@ -206,8 +213,8 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
     if engine.item.kind.endswith(("InferenceService", "ServingRuntime")) and engine.reading.hidden:
         return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}")
     if not engine.resources_at and not engine.resources:
-        whose = "the pods of Ray's workers are not given here" if engine.style == "kwargs" else "a script requests none"
-        return Verdict("unknown", whose)
+        whose = "the pods of Ray's workers are" if engine.style == "kwargs" else "what it requests is"
+        return Verdict("unknown", f"{whose} not given here")
     if engine.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind:
