@@ -8,6 +8,7 @@ from kvpressure.runtimes.runtime import Advice, Asking, Audit, Change, Planning,
 from kvpressure.runtimes.vllm.launch import KSERVE, PRODUCTION_STACK, STARTING
 from kvpressure.runtimes.vllm.logs import LOGS
 from kvpressure.runtimes.vllm.metrics import EVIDENCE, VLLM
+from kvpressure.runtimes.vllm.removed import REMOVED, version_of
 
 _FLAGS: Final = {
     "max_num_seqs": "--max-num-seqs",
@@ -165,6 +166,8 @@ AUDIT: Final = Audit(
     largest_sequences=1024,
     needs_step=True,
     output_cap='{"max_new_tokens": %d}',
+    removed=REMOVED,
+    version=version_of,
 )
 
 PLANNING: Final = Planning(

@@ -23,6 +23,7 @@ from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
 from kvpressure.runtimes.starting import DYNAMO, Chart, Flags, KServe, Sizing, Starting, image_name, start_script
+from kvpressure.runtimes.vllm.removed import REMOVED
 
 NAMES: Final[Mapping[str, str]] = {
     "backend": "backend",
@@ -115,7 +116,7 @@ def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
 
 FLAGS: Final = Flags(
     dialect=Dialect(
-        NAMES,
+        {**{name: name for name in REMOVED}, **NAMES},
         _SWITCH,
         output_caps=_output_caps,
         short={

@@ -207,6 +207,7 @@ def _of_values(
         resources_at=(*at, "resources" if resources else "requestMemory"),
         scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
         model=text(spec.get("modelURL")),
+        image=":".join(filter(None, map(text, (spec.get("repository"), spec.get("tag"))))),
         gpus=(gpus or None) if count is None else int(count),
         gpu_key="requestGPU",
         # Ray starts one pod for each stage.

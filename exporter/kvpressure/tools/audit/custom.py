@@ -74,6 +74,7 @@ def vllm_runtime(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  #
         resources=pods.of_memory(resources.get("memory"), None),
         resources_at=(*_DEPLOYMENT, "resources"),
         model=reading.model,
+        image=text(get(item.data, *_DEPLOYMENT, "image", "name")),
         gpus=None if count is None else int(count),
         gpu_key="gpu",
         # Its limits are in two places: what is appended wins over both.

@@ -39,10 +39,11 @@ class Engine:
     """A container that serves an engine. `at` is the container's path in its object, `pod` that of the pod's metadata.
 
     `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
-    is a template in another object whose arguments come before these; `gpu` is the GPU's name as written, `gpus` how
-    many are requested under `gpu_key` ("all" for those of the machine, None for none), `shared_memory` what makes
-    /dev/shm larger ("" for nothing, None where that is not known), `chart` the one whose values these are, and
-    `findings` the verdicts on it, in the order of the checks.
+    is a template in another object whose arguments come before these; `image` is its image and `gpu` the GPU's name, as
+    written; `gpus` is how many are requested under `gpu_key` ("all" for those of the machine, None for none), on each
+    of as many `machines` as one replica takes, `shared_memory` what makes /dev/shm larger ("" for nothing, None where
+    that is not known), `chart` the one whose values these are, and `findings` the verdicts on it, in the order of the
+    checks.
     """
 
     item: Item
@@ -61,6 +62,7 @@ class Engine:
     behind: tuple[Item, Path] | None = None
     scraped: bool | None = None
     model: str = ""
+    image: str = ""
     gpu: str = ""
     gpus: int | str | None = None
     gpu_key: str = "count"

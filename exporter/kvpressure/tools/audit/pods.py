@@ -120,6 +120,7 @@ def engine_in(
         resources_at=(*read.at, "resources"),
         mounted=read.mounted,
         model=known.model,
+        image=text(read.spec.get("image")),
         gpu=gpu_text(pod, annotations),
         gpus=gpus,
         gpu_key=key,

@@ -42,6 +42,7 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
             engine,
             title=f"script/{item.name}",
             annotations=(annotations := dict(_ANNOTATED.findall(script))),
+            image=image_of(words)[0] if words else "",
             gpu=pods.gpu_text({}, annotations),
             gpus=_gpus(words) if words else "all",
             gpu_key="",

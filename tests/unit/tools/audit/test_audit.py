@@ -24,33 +24,33 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
     return next(one for one in engine.findings if one.check == check)
 
 
-# Letters are in the order of CHECKS: input, output, sequences, batched, memory, GPUs, shared memory,
+# Letters are in the order of CHECKS: input, output, sequences, batched, options, memory, GPUs, shared memory,
 # separate, replicas, request, documented, monitored, alerts, load test.
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("deployment-bare.yaml", {"Deployment/llama": "ufuppppufffuuf"}),
-        ("deployment-good.yaml", {"Deployment/llama": "pppppppppppppp"}),
-        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upuppupppffuuf"}),
-        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffppupuppfuuf"}),
+        ("deployment-bare.yaml", {"Deployment/llama": "ufupppppufffuuf"}),
+        ("deployment-good.yaml", {"Deployment/llama": "ppppppppppppppp"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upupppupppffuuf"}),
+        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupuppfuuf"}),
         (
             "kserve.yaml",
             {
-                "InferenceService/mistral": "ufpppupufffuuf",
-                "InferenceService/elsewhere": "uuuupuuufufuuf",
-                "LLMInferenceService/qwen-pd": "uppppupufpfuuf",
-                "LLMInferenceService/qwen-pd prefill": "ufuppupupffuuf",
-                "LLMInferenceService/based": "uuuuuuuufufuuf",
+                "InferenceService/mistral": "ufppppupufffuuf",
+                "InferenceService/elsewhere": "uuuuppuuufufuuf",
+                "LLMInferenceService/qwen-pd": "upppppupufpfuuf",
+                "LLMInferenceService/qwen-pd prefill": "ufupppupupffuuf",
+                "LLMInferenceService/based": "uuuupuuuufufuuf",
             },
         ),
         (
             "production-stack-values.yaml",
-            {"values/llama-long": "pfpppuppppfpuf", "values/llama-short": "pfuppupppffpuf"},
+            {"values/llama-long": "pfppppuppppfpuf", "values/llama-short": "pfupppupppffpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "uffpuupufffpuf", "DaemonSet/edge": "uffppupuuffuuf"}),
-        ("broken-and-good.yaml", {"Pod/survivor": "ufuppupufffuuf"}),
-        ("compose.yaml", {"compose/llama": "ufpppffufpfuuf", "compose/qwen": "pfuppppfpffuuf"}),
-        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufpppupufufuuf", "ray/gpt-oss": "ppuppupffufuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "uffppuupufffpuf", "DaemonSet/edge": "uffpppupuuffuuf"}),
+        ("broken-and-good.yaml", {"Pod/survivor": "ufupppupufffuuf"}),
+        ("compose.yaml", {"compose/llama": "ufppppffufpfuuf", "compose/qwen": "pfupppppfpffuuf"}),
+        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufufuuf", "ray/gpt-oss": "ppupppupffufuuf"}),
         ("no-engine.yaml", {}),
     ],
 )
