@@ -25,32 +25,32 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
 
 
 # Letters are in the order of CHECKS: input, output, sequences, batched, options, memory, GPUs, shared memory,
-# separate, replicas, request, documented, monitored, alerts, load test.
+# separate, replicas, request, probes, documented, monitored, alerts, load test.
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("deployment-bare.yaml", {"Deployment/llama": "ufupppppufffuuf"}),
-        ("deployment-good.yaml", {"Deployment/llama": "ppppppppppppppp"}),
-        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upupppupppffuuf"}),
-        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupuppfuuf"}),
+        ("deployment-bare.yaml", {"Deployment/llama": "ufupppppuffpfuuf"}),
+        ("deployment-good.yaml", {"Deployment/llama": "pppppppppppppppp"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upupppupppfpfuuf"}),
+        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupupppfuuf"}),
         (
             "kserve.yaml",
             {
-                "InferenceService/mistral": "ufppppupufffuuf",
-                "InferenceService/elsewhere": "uuuuppuuufufuuf",
-                "LLMInferenceService/qwen-pd": "upppppupufpfuuf",
-                "LLMInferenceService/qwen-pd prefill": "ufupppupupffuuf",
-                "LLMInferenceService/based": "uuuupuuuufufuuf",
+                "InferenceService/mistral": "ufppppupuffufuuf",
+                "InferenceService/elsewhere": "uuuuupuuufuufuuf",
+                "LLMInferenceService/qwen-pd": "upppppupufpufuuf",
+                "LLMInferenceService/qwen-pd prefill": "ufupppupupfufuuf",
+                "LLMInferenceService/based": "uuuuuuuuufuufuuf",
             },
         ),
         (
             "production-stack-values.yaml",
-            {"values/llama-long": "pfppppuppppfpuf", "values/llama-short": "pfupppupppffpuf"},
+            {"values/llama-long": "pfppppuppppufpuf", "values/llama-short": "pfupppupppfufpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "uffppuupufffpuf", "DaemonSet/edge": "uffpppupuuffuuf"}),
-        ("broken-and-good.yaml", {"Pod/survivor": "ufupppupufffuuf"}),
-        ("compose.yaml", {"compose/llama": "ufppppffufpfuuf", "compose/qwen": "pfupppppfpffuuf"}),
-        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufufuuf", "ray/gpt-oss": "ppupppupffufuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "uffppuupuffpfpuf", "DaemonSet/edge": "uffpppupuufpfuuf"}),
+        ("broken-and-good.yaml", {"Pod/survivor": "ufupppupuffpfuuf"}),
+        ("compose.yaml", {"compose/llama": "ufppppffufppfuuf", "compose/qwen": "pfupppppfpfpfuuf"}),
+        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufuufuuf", "ray/gpt-oss": "ppupppupffuufuuf"}),
         ("no-engine.yaml", {}),
     ],
 )

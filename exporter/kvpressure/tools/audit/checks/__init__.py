@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from kvpressure.tools.audit.checks import evidence, limits, options, resources
+from kvpressure.tools.audit.checks import evidence, limits, options, probes, resources
 from kvpressure.tools.audit.checks.context import Context
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Level, Place, Verdict
@@ -54,6 +54,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("separate-long-requests", "warning", limits.separate, _limit("max_model_len")),
     Check("replicas", "warning", resources.replicas, lambda one: one.replicas.place or one.place),
     Check("memory-request", "warning", resources.memory_request, lambda one: one.item.place(one.resources_at)),
+    Check("probes", "warning", probes.start),
     Check("limits-documented", "note", evidence.documented, lambda one: one.annotation_place(evidence.LIMITS)),
     Check("monitoring", "warning", evidence.monitored),
     Check("alerts", "warning", evidence.alerted),

@@ -17,7 +17,9 @@ def known(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every 
     audit, used = engine.runtime.audit, engine.reading.options
     gone = {name: versions for name, versions in audit.removed.items() if name in used}
     if not gone:
-        return Verdict("pass", "none that a version is known to lack")
+        hidden = engine.reading.hidden
+        none = "none that a version is known to lack"
+        return Verdict("unknown", f"{none}, but {hidden[0]}") if hidden else Verdict("pass", none)
     version, title = audit.version(engine.image), engine.runtime.title
     lacking = [name for name, (_, without) in gone.items() if version is not None and version >= without]
     name = next(iter(lacking or gone))
