@@ -21,6 +21,7 @@ NAMES: Final[Mapping[str, str]] = {
     "disaggregation-mode": "disaggregation-m",
     "dp-size": "dp-size",
     "dtype": "dtype",
+    "is-embedding": "is-e",
     "ep-size": "ep-size",
     "kv-cache-dtype": "kv-cache-d",
     "max-running-requests": "max-ru",
@@ -203,6 +204,7 @@ AUDIT: Final = Audit(
     },
     defaults={"max_num_seqs": (2048, 4096), "max_num_batched_tokens": (2048, 4096, 8192, 16384)},
     largest_sequences=4096,
+    pooling=lambda options: "is-embedding" in options,
 )
 
 PLANNING: Final = Planning(

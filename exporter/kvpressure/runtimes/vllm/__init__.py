@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.runtimes.runtime import Advice, Asking, Audit, Change, Planning, Remedy, Runtime, without_dashes
-from kvpressure.runtimes.vllm.launch import KSERVE, PRODUCTION_STACK, STARTING
+from kvpressure.runtimes.vllm.launch import KSERVE, PRODUCTION_STACK, STARTING, pooling
 from kvpressure.runtimes.vllm.logs import LOGS
 from kvpressure.runtimes.vllm.metrics import EVIDENCE, VLLM
 from kvpressure.runtimes.vllm.removed import REMOVED, version_of
@@ -168,6 +168,7 @@ AUDIT: Final = Audit(
     output_cap='{"max_new_tokens": %d}',
     removed=REMOVED,
     version=version_of,
+    pooling=pooling,
 )
 
 PLANNING: Final = Planning(

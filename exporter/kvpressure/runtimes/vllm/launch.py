@@ -29,6 +29,7 @@ NAMES: Final[Mapping[str, str]] = {
     "backend": "backend",
     "block-size": "block-s",
     "config": "config",
+    "convert": "convert",
     "data-parallel-size": "data-parallel-size",
     "data-parallel-size-local": "data-parallel-size-l",
     "dtype": "dtype",
@@ -51,6 +52,7 @@ NAMES: Final[Mapping[str, str]] = {
     "port": "por",
     "quantization": "quantiz",
     "rope-scaling": "rope-s",
+    "runner": "runner",
     "served-model-name": "served-",
     "tensor-parallel-size": "tensor-p",
     "watermark": "watermark",
@@ -112,6 +114,14 @@ def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
     config = transfer_config(options) or {}
     code = _ROLES.get(str(config.get("kv_role"))) if config.get("kv_connector") else None
     return None if code is None else (code, options["kv-transfer-config"].written)
+
+
+_POOLING: Final = frozenset(("classify", "embed", "embedding", "pooling", "reward", "score"))
+
+
+def pooling(options: Mapping[str, Given]) -> bool:
+    """Return whether the options say that the model embeds, scores or classifies, and generates nothing."""
+    return any(options[name].text in _POOLING for name in ("task", "runner", "convert") if name in options)
 
 
 FLAGS: Final = Flags(

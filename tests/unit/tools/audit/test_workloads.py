@@ -116,3 +116,36 @@ def test_other_accelerators_than_gpus_are_counted(device: str) -> None:
     args = f"args: [--model=x, --tensor-parallel-size=4], resources: {{limits: {{{device}: 4}}}}"
     found = checked(f"{{image: vllm/vllm-openai, {args}}}", "gpus")
     assert (found.status, found.reason) == ("pass", "4, as the command needs")
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("vllm, serve, x, --task, embed", "a pooling model generates nothing"),
+        ("vllm, serve, x, --runner=pooling", "a pooling model generates nothing"),
+        ("python3, -m, sglang.launch_server, --model-path, x, --is-embedding", "a pooling model generates nothing"),
+        ("vllm, serve, x, --task=generate", "no limit: an output may run to the end of the context"),
+    ],
+)
+def test_a_model_that_generates_nothing_needs_no_limit_of_outputs(command: str, reason: str) -> None:
+    assert checked(f"{{image: x, command: [{command}]}}", "output-tokens").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("image", "status"),
+    [
+        ("public.ecr.aws/x/vllm-cpu-release-repo:v1", "pass"),
+        ("vllm/vllm-openai-cpu:v1", "pass"),
+        ("x/cpuish", "unknown"),
+    ],
+)
+def test_an_image_for_cpus_needs_no_gpu(image: str, status: str) -> None:
+    assert checked(f"{{image: '{image}', command: [vllm, serve, x]}}", "gpus").status == status
+
+
+def test_gpus_without_a_limit_are_refused() -> None:
+    found = checked("{image: vllm/vllm-openai, args: [--model=x], resources: {requests: {nvidia.com/gpu: 1}}}", "gpus")
+    assert (found.status, found.reason) == (
+        "fail",
+        "nvidia.com/gpu is requested without a limit, which Kubernetes refuses",
+    )

@@ -223,6 +223,8 @@ def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
     limit = engine.reading.limits.get("max_output_tokens")
     if limit is not None:
         return _enforced(engine, limit)
+    if engine.runtime.audit.pooling(engine.reading.options):
+        return Verdict("pass", "a pooling model generates nothing")
     if (verdict := undecided(engine, "max_output_tokens")) is not None:
         return verdict
     return Verdict("fail", "no limit: an output may run to the end of the context", _cap(engine, annotation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 from kvpressure.capacity.arithmetic import GIB, size
@@ -11,13 +12,14 @@ from kvpressure.capacity.smallest import smallest_tensor_parallel
 from kvpressure.commandline.options import whole
 from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, undecided
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.manifests import get, text
+from kvpressure.tools.audit.manifests import get, mapping, text
 from kvpressure.tools.audit.model import Verdict
 from kvpressure.tools.audit.pods import requested_slice
 from kvpressure.tools.audit.sizing import Sized
 
 _LIMIT: Final = "gpu_memory_utilization"
 _ENOUGH: Final = 2
+_CPU: Final = re.compile(r"(^|[/:_-])cpu([_:-]|$)")
 PROCESS_BYTES: Final = 4 * GIB
 """Host memory of the API server and of each GPU's process: CUDA's libraries and buffers; most need less."""
 
@@ -108,15 +110,24 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
         return _unknown_ranks(engine)
     if requested is None:
         part = requested_slice(engine.resources) or "none"
-        return Verdict("unknown", f"the command needs {needed}; {part} is requested here")
+        on_cpu = Verdict("pass", "an image for CPUs") if _CPU.search(engine.image) else None
+        return on_cpu or Verdict("unknown", f"the command needs {needed}; {part} is requested here")
+    if engine.item.kind and _only_requested(engine):
+        reason = f"{engine.gpu_key} is requested without a limit, which Kubernetes refuses"
+        return Verdict("fail", reason, f"limits:\n  {engine.gpu_key}: {needed}")
     if requested == "all":
         return Verdict("pass", f"the command needs {needed}, and gets all of the machine")
-    if not isinstance(requested, int):
-        return Verdict("unknown", f"the command needs {needed}; {requested} is not a number")
     return _compared(engine, needed, requested)
 
 
-def _compared(engine: Engine, needed: int, requested: int) -> Verdict:
+def _only_requested(engine: Engine) -> bool:
+    limited, asked = (mapping(get(engine.resources, kind)) for kind in ("limits", "requests"))
+    return engine.gpu_key in asked and engine.gpu_key not in limited
+
+
+def _compared(engine: Engine, needed: int, requested: int | str) -> Verdict:
+    if not isinstance(requested, int):
+        return Verdict("unknown", f"the command needs {needed}; {requested} is not a number")
     fix = f"{engine.gpu_key}: {needed}" if engine.gpu_key else ""
     machines = _machines(engine)
     if requested * machines == needed:
@@ -193,7 +204,7 @@ def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - eve
     if requested.count >= _ENOUGH:
         return Verdict("pass", why)
     if not requested.key:
-        return Verdict("fail", f"{why}: another service with GPUs and a port of its own, and a proxy")
+        return Verdict("fail", f"{why}; a second is another service with GPUs and a port of its own, behind a proxy")
     grows = "" if requested.ceiling is None else ", and a new one needs minutes to load the model"
     deployment = "kind: Deployment  # with this pod as its template, and replicas: 2"
     fix = deployment if requested.place is None else f"{requested.key}: {_ENOUGH}"
