@@ -34,7 +34,8 @@ Read = Callable[[str], float | None]
 class Sizing:
     """The options, without dashes, that memory follows from besides the limits: how the model is divided and stored.
 
-    `stretches` may let the model take longer requests than its configuration says.
+    With `within` the data-parallel ranks are on the GPUs of the tensor-parallel ones. `stretches` may let the model
+    take longer requests than its configuration says.
     """
 
     tensor: str = ""
@@ -44,6 +45,7 @@ class Sizing:
     kv_cache_dtype: str = ""
     dtype: str = ""
     quantization: str = ""
+    within: str = ""
     stretches: tuple[str, ...] = ()
 
 
@@ -69,6 +71,11 @@ class Flags:
     data_local: str = ""
     tls: str = ""
     sizing: Sizing = field(default_factory=Sizing)
+
+    def divides(self, given: Mapping[str, Given]) -> tuple[str, str, str]:
+        """Return the options whose ranks, multiplied, are the GPUs: of tensor, pipeline, and data parallelism or ""."""
+        sizing = self.sizing
+        return sizing.tensor, sizing.pipeline, "" if sizing.within in given else sizing.data
 
     def option(self, limit: str) -> str:
         """Return the option, without dashes, that gives a limit; "" where the runtime has none."""

@@ -21,6 +21,7 @@ NAMES: Final[Mapping[str, str]] = {
     "disaggregation-mode": "disaggregation-m",
     "dp-size": "dp-size",
     "dtype": "dtype",
+    "enable-dp-attention": "enable-dp-a",
     "is-embedding": "is-e",
     "ep-size": "ep-size",
     "kv-cache-dtype": "kv-cache-d",
@@ -71,7 +72,9 @@ FLAGS: Final = Flags(
     role=_role,
     model="model-path",
     tls="ssl-certfile",
-    sizing=Sizing("tp-size", "pp-size", "dp-size", "ep-size", "kv-cache-dtype", "dtype", "quantization"),
+    sizing=Sizing(
+        "tp-size", "pp-size", "dp-size", "ep-size", "kv-cache-dtype", "dtype", "quantization", "enable-dp-attention"
+    ),
 )
 
 

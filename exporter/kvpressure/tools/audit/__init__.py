@@ -59,6 +59,7 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
     "RayService": (configs.ray_service,),
     "Model": (custom.kubeai,),
     "VLLMRuntime": (custom.vllm_runtime,),
+    "Workspace": (custom.kaito,),
     "": (
         configs.in_values,
         configs.serve_config,

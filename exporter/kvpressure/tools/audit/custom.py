@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import yaml
+
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import whole
-from kvpressure.config.strict_yaml import Path
+from kvpressure.config import strict_yaml
+from kvpressure.config.strict_yaml import ConfigError, Path
 from kvpressure.launch import read_limits, read_start
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.tools.audit import pods
@@ -80,6 +83,42 @@ def vllm_runtime(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  #
         # Its limits are in two places: what is appended wins over both.
         chart=replace(chart, flags={}),
     )
+
+
+def kaito(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """Yield the engine of KAITO's Workspace, whose ConfigMap has the server's options below `vllm`."""
+    name = text(get(item.data, "inference", "config"))
+    found = next((one for one in given.of("ConfigMap") if one.name == name), None)
+    key = ("data", "inference_config.yaml")
+    try:
+        options = {} if found is None else strict_yaml.load(text(get(found.data, *key)), item.source.name).data
+    except (ConfigError, ValueError, RecursionError, yaml.YAMLError):
+        options, found = {}, None
+    model = text(get(item.data, "inference", "preset", "name"))
+    if not model:
+        return
+    words = (model, *words_of(mapping(get(options, ASSUMED.name))))
+    reading = read_limits(read_start(ASSUMED.charts[0].command, words, {}, Budget()))
+    if found is None:
+        hidden = f"the preset may give more, and the ConfigMap {name} is not among the manifests" if name else _PRESET
+        reading = replace(reading, hidden=(hidden,))
+    yield Engine(
+        item=item,
+        title=f"{item.kind}/{item.name}",
+        container=ASSUMED.name,
+        at=("inference",),
+        pod=("metadata",),
+        style="config",
+        reading=reading,
+        replicas=Replicas(None, "a Workspace is one replica, and an InferenceSet has several"),
+        annotations=pods.annotations_of(item),
+        behind=None if found is None else (found, key),
+        model=model,
+        gpu=text(get(item.data, "resource", "instanceType")),
+    )
+
+
+_PRESET: Final = "the preset may give more, and a ConfigMap for it is not named"
 
 
 def server_config(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both

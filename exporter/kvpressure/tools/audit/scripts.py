@@ -108,6 +108,9 @@ def _value(words: Words, option: str) -> str:
 
 
 def _gpus(words: Words) -> int | str | None:
+    # AMD's driver, or all of a CDI vendor.
+    if any(word.endswith(("/dev/kfd", "/gpu=all")) for word in words):
+        return "all"
     value = _value(words, "--gpus")
     devices = value.partition("device=")[2]
     if devices and devices != "all":

@@ -172,3 +172,58 @@ def test_ranks_of_one_machine_are_compared_with_its_gpus() -> None:
 
 def test_an_option_without_a_value_sizes_no_pool() -> None:
     assert judged(LOCAL)[1]["memory-target"] == ("pass", "0.9, at most 0.95")
+
+
+KAITO = """
+kind: Workspace
+metadata: {name: ds}
+resource: {instanceType: Standard_NC40ads_H100_v5}
+inference: {preset: {name: Qwen/Qwen3-8B}, config: params}
+---
+kind: ConfigMap
+metadata: {name: params}
+data:
+  inference_config.yaml: |
+    max_probe_steps: 6
+    vllm:
+      max-num-seqs: 2
+      gpu-memory-utilization: 0.97
+"""
+
+
+def test_the_options_of_a_workspace_are_in_its_config_map() -> None:
+    engine, found = judged(KAITO)
+    assert (engine.title, engine.model, engine.limit_place("max_num_seqs").line) == (
+        "Workspace/ds",
+        "Qwen/Qwen3-8B",
+        13,
+    )
+    assert found["max-num-seqs"] == ("fail", "2 leaves nothing to batch")
+    assert found["memory-target"][0] == "fail"
+
+
+@pytest.mark.parametrize(("old", "new"), [("{name: params}", "{name: other}"), ("max-num-seqs: 2", "a: [")])
+def test_a_workspace_without_a_config_map_that_can_be_read_is_not_known(old: str, new: str) -> None:
+    assert judged(KAITO.replace(old, new))[1]["output-tokens"][0] == "unknown"
+
+
+@pytest.mark.parametrize(("more", "needed"), [("", "16"), (", --enable-dp-attention", "4")])
+def test_ranks_of_dp_attention_are_on_the_gpus_of_the_others(more: str, needed: str) -> None:
+    command = f"[python3, -m, sglang.launch_server, --model-path, x, --tp, '4', --dp, '4'{more}]"
+    pod = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{image: x, command: {command}}}]}}\n"
+    assert judged(pod)[1]["gpus"][1] == f"the command needs {needed}; none is requested here"
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ("devices: [/dev/kfd, /dev/dri]", "pass"),
+        ("devices: [nvidia.com/gpu=all]", "pass"),
+        ("runtime: nvidia", "pass"),
+        ("devices: [/dev/dri]", "unknown"),
+        ("runtime: runc", "unknown"),
+    ],
+)
+def test_the_gpus_of_a_service_may_be_those_of_its_driver(given: str, status: str) -> None:
+    service = f"services:\n  vllm:\n    image: vllm/vllm-openai\n    command: [--model, x]\n    {given}\n"
+    assert judged(service)[1]["gpus"][0] == status

@@ -50,6 +50,7 @@ def test_a_script_is_an_engine_of_its_machine_with_annotations_in_comments() -> 
         ("2", ("pass", "2, as the command needs")),
         ("'\"device=0,3\"'", ("pass", "2, as the command needs")),
         ("device=0", ("fail", "the command needs 2 GPUs and gets 1: it does not start")),
+        ("none --device=/dev/kfd", ("pass", "the command needs 2, and gets all of the machine")),
     ],
 )
 def test_the_gpus_of_a_container_are_those_passed_to_it(gpus: str, expected: tuple[str, str]) -> None:

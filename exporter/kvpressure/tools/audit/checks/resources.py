@@ -175,8 +175,8 @@ def _ranks(engine: Engine) -> int | None:
     if engine.reading.hidden:
         return None
     flags, count = engine.runtime.starting.flags, 1
-    data = flags.data_local if flags.data_local in engine.reading.options else flags.sizing.data
-    for option in (flags.sizing.tensor, flags.sizing.pipeline, data):
+    tensor, pipeline, data = flags.divides(engine.reading.options)
+    for option in (tensor, pipeline, flags.data_local if flags.data_local in engine.reading.options else data):
         if option in engine.reading.unclear:
             return None
         given = engine.reading.options.get(option)
