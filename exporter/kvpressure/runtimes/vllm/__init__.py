@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.runtimes.runtime import Advice, Asking, Audit, Change, Planning, Remedy, Runtime, without_dashes
-from kvpressure.runtimes.vllm.launch import KSERVE, PRODUCTION_STACK, STARTING, pooling
+from kvpressure.runtimes.vllm.deployed import KSERVE, PRODUCTION_STACK
+from kvpressure.runtimes.vllm.launch import STARTING, pooling
 from kvpressure.runtimes.vllm.logs import LOGS
 from kvpressure.runtimes.vllm.metrics import EVIDENCE, VLLM
 from kvpressure.runtimes.vllm.removed import REMOVED, version_of

@@ -22,7 +22,7 @@ from kvpressure.commandline.options import (
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
-from kvpressure.runtimes.starting import DYNAMO, Chart, Flags, KServe, Sizing, Starting, image_name, start_script
+from kvpressure.runtimes.starting import DYNAMO, Flags, Sizing, Starting, image_name, start_script
 from kvpressure.runtimes.vllm.removed import REMOVED
 
 NAMES: Final[Mapping[str, str]] = {
@@ -271,39 +271,3 @@ def _from_env(env: Mapping[str, str]) -> Iterator[str]:
 
 
 STARTING: Final = Starting(FLAGS, _launch, _image_serves, _port, _worker, _serves, _completed)
-
-
-_FORMATS: Final = frozenset(("vllm", "huggingface"))
-
-PRODUCTION_STACK: Final = Chart(
-    config="vllmConfig",
-    extra="extraArgs",
-    flags={
-        "maxModelLen": "--max-model-len",
-        "maxNumSeqs": "--max-num-seqs",
-        "gpuMemoryUtilization": "--gpu-memory-utilization",
-        "tensorParallelSize": "--tensor-parallel-size",
-        "pipelineParallelSize": "--pipeline-parallel-size",
-        "dtype": "--dtype",
-    },
-    command=("vllm", "serve"),
-    container="vllm",
-    shares="tensorParallelSize",
-)
-
-
-def _deployed(model: Mapping[str, Any]) -> bool:
-    """Return whether vLLM serves the model: for KServe's two formats, and where the runtime's name says so."""
-    described, given = model.get("modelFormat"), model.get("args")
-    name = _text(described.get("name")) if isinstance(described, Mapping) else ""
-    runtime = _text(model.get("runtime"))
-    if isinstance(given, list) and "--backend=huggingface" in given:
-        return False
-    return "vllm" in runtime or (name in _FORMATS and runtime in {"", "kserve-huggingfaceserver"}) or name == "vllm"
-
-
-def _text(value: Any) -> str:
-    return value.lower() if isinstance(value, str) else ""
-
-
-KSERVE: Final = KServe(_deployed, EXTRA_ARGUMENTS, by_default=True)

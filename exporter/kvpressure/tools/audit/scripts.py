@@ -115,7 +115,8 @@ def _gpus(words: Words) -> int | str | None:
     devices = value.partition("device=")[2]
     if devices and devices != "all":
         return devices.count(",") + 1
-    return int(value) if value.isdecimal() else "all" if value else None
+    count = whole(value)
+    return int(count) if count is not None else "all" if value else None
 
 
 def _shared(words: Words) -> str:

@@ -13,6 +13,7 @@ from kvpressure.tools.audit.workloads import SHAPES
 # Kubernetes' own: probes every ten seconds, and three in a row fail.
 _PERIOD: Final = 10
 _FAILURES: Final = 3
+_LARGEST: Final = 2**31 - 1
 _UNPROBED: Final = ("compose/", "config/", "script/", "task/")
 
 
@@ -37,7 +38,7 @@ def start(engine: Engine, context: Context) -> Verdict:
 def _judged(context: Context, kind: str, probe: dict[str, Any], place: Place) -> Verdict:
     values = [probe.get("initialDelaySeconds", 0), probe.get("periodSeconds", _PERIOD)]
     values.append(probe.get("failureThreshold", _FAILURES))
-    if not all(isinstance(value, int) for value in values):
+    if not all(isinstance(value, int) and 0 <= value <= _LARGEST for value in values):
         return Verdict("unknown", f"{kind} has values that are no numbers", place=place)
     delay, period, failures = values
     seconds, least = delay + period * failures, context.thresholds.advice_start_min_seconds

@@ -166,7 +166,7 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
         "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
     )
     fix = mounted if engine.item.kind else "ipc: host  # or shm_size"
-    here = math.ceil(needed / _machines(engine))
+    here = -(-needed // _machines(engine))
     return Verdict("fail", f"{here} GPUs exchange data in /dev/shm, which has 64 MiB here", fix)
 
 
