@@ -117,7 +117,7 @@ def audit(
         for name, why in _wrong_annotations(engine)
     )
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
-    context = Context(given, tuple(engines), thresholds, sized)
+    context = Context(given, tuple(engines), thresholds, sized, knowledge)
     reviewed = []
     for engine in engines:
         reviewed.append(replace(engine, findings=tuple(_findings(engine, context, skip))))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvpressure.cli.model_file import known_model
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.audit import Report, audit, read
+from kvpressure.tools.audit import Knowledge, Report, audit, read
 from kvpressure.tools.audit.engine import Engine
 
 KUBEAI = """
@@ -227,3 +228,19 @@ def test_ranks_of_dp_attention_are_on_the_gpus_of_the_others(more: str, needed: 
 def test_the_gpus_of_a_service_may_be_those_of_its_driver(given: str, status: str) -> None:
     service = f"services:\n  vllm:\n    image: vllm/vllm-openai\n    command: [--model, x]\n    {given}\n"
     assert judged(service)[1]["gpus"][0] == status
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        ("", "fail"),
+        (", --max-model-len=4096", "pass"),
+        (", '--max-model-len=$(LENGTH)'", "unknown"),
+        (", '--hf-overrides={}'", "unknown"),
+    ],
+)
+def test_a_known_model_has_its_length_without_a_gpu(args: str, status: str) -> None:
+    container = f"{{image: vllm/vllm-openai, args: [--model=Qwen/Qwen3-8B{args}]}}"
+    given = read(f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{container}]}}\n", "f")
+    (engine,) = audit(given, load_thresholds(), knowledge=Knowledge(known_model)).engines
+    assert next(one.status for one in engine.findings if one.check == "separate-long-requests") == status

@@ -186,7 +186,9 @@ def input_tokens(engine: Engine, context: Context) -> Verdict:
     if not isinstance(sized, str):
         return _measured_request(engine, sized, context)
     if declared is None:
-        return Verdict("unknown", f"not declared, so the model's whole context length; {sized}")
+        own = context.longest_of_model(engine)
+        length = "" if own is None else f" ({number(own)} tokens)"
+        return Verdict("unknown", f"not declared, so the model's whole context length{length}; {sized}")
     return Verdict("pass", f"prompt and output together at most {number(declared.value)} tokens")
 
 
