@@ -142,7 +142,7 @@ class Chart:
 
     In the entry of a model `config` holds what becomes options: `flags` by its keys, and the words under `extra`,
     which come after them, as written. `command` starts the server in the container `container`. With the key `shares`
-    the chart mounts a larger /dev/shm.
+    the chart mounts a larger /dev/shm. Objects of `kind` have the same keys, in two places.
     """
 
     config: str
@@ -151,6 +151,7 @@ class Chart:
     command: tuple[str, ...]
     container: str
     shares: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

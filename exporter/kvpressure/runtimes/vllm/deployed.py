@@ -24,6 +24,7 @@ PRODUCTION_STACK: Final = Chart(
     command=("vllm", "serve"),
     container="vllm",
     shares="tensorParallelSize",
+    kind="VLLMRuntime",
 )
 
 

@@ -58,7 +58,7 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
     "LLMInferenceService": (workloads.llm_inference_service,),
     "RayService": (configs.ray_service,),
     "Model": (custom.kubeai,),
-    "VLLMRuntime": (custom.vllm_runtime,),
+    **{chart.kind: (custom.of_chart,) for chart in custom.CHARTS},
     "Workspace": (custom.kaito,),
     "": (
         configs.in_values,

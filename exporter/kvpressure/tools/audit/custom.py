@@ -1,4 +1,4 @@
-"""Engines that are described by keys of their own: KubeAI's Model, the production stack's VLLMRuntime, config files."""
+"""Engines described by keys of their own: KubeAI's Model, KAITO's Workspace, a chart's objects, configuration files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from kvpressure.commandline.options import whole
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Path
 from kvpressure.launch import read_limits, read_start
-from kvpressure.runtimes.registry import ASSUMED
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.tools.audit import pods
 from kvpressure.tools.audit.configs import words_of
 from kvpressure.tools.audit.engine import Engine, Replicas, counted, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 from kvpressure.tools.audit.model import Problem
 
+CHARTS: Final = tuple(chart for runtime in RUNTIMES for chart in runtime.charts if chart.kind)
 _SPEC: Final[Path] = ("spec",)
 _DEPLOYMENT: Final[Path] = (*_SPEC, "deploymentConfig")
 
@@ -53,10 +54,11 @@ def _model(spec: Mapping[str, Any]) -> str:
     return text(spec.get("url")).partition("?")[0].removeprefix("hf://") or "model"
 
 
-def vllm_runtime(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
-    """Yield the engine of the production stack's VLLMRuntime, whose keys are those of the stack's chart."""
-    model, config = (mapping(get(item.data, *_SPEC, key)) for key in ("model", "vllmConfig"))
-    chart, both = ASSUMED.charts[0], {**config, **model}
+def of_chart(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
+    """Yield the engine of an object whose keys are those of a chart, in two places of its spec."""
+    chart = next(chart for chart in CHARTS if chart.kind == item.kind)
+    model, config = (mapping(get(item.data, *_SPEC, key)) for key in ("model", chart.config))
+    both = {**config, **model}
     flags = [(flag, text(both[key])) for key, flag in chart.flags.items() if both.get(key) is not None]
     words = (text(model.get("modelURL")) or "model", *(word for pair in flags for word in pair))
     env = {text(get(one, "name")): text(get(one, "value")) for one in sequence(config.get("env"))}
@@ -86,7 +88,7 @@ def vllm_runtime(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  #
 
 
 def kaito(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
-    """Yield the engine of KAITO's Workspace, whose ConfigMap has the server's options below `vllm`."""
+    """Yield the engine of KAITO's Workspace, whose ConfigMap has the server's options below its name."""
     name = text(get(item.data, "inference", "config"))
     found = next((one for one in given.of("ConfigMap") if one.name == name), None)
     key = ("data", "inference_config.yaml")

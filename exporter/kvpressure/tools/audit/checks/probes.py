@@ -29,13 +29,13 @@ def start(engine: Engine, context: Context) -> Verdict:
         for kind in ("startupProbe", "livenessProbe"):
             probe = get(engine.item.data, *outer, kind)
             if isinstance(probe, dict):
-                return _judged(context, kind, probe, engine.item.place((*outer, kind)))
+                return _judged(engine, context, kind, probe, engine.item.place((*outer, kind)))
     if engine.item.kind in SHAPES or engine.title.startswith(_UNPROBED):
         return Verdict("pass", "no probe of its container restarts it")
     return Verdict("unknown", "what starts its container may give it probes")
 
 
-def _judged(context: Context, kind: str, probe: dict[str, Any], place: Place) -> Verdict:
+def _judged(engine: Engine, context: Context, kind: str, probe: dict[str, Any], place: Place) -> Verdict:
     values = [probe.get("initialDelaySeconds", 0), probe.get("periodSeconds", _PERIOD)]
     values.append(probe.get("failureThreshold", _FAILURES))
     if not all(isinstance(value, int) and 0 <= value <= _LARGEST for value in values):
@@ -45,12 +45,12 @@ def _judged(context: Context, kind: str, probe: dict[str, Any], place: Place) ->
     shown = f"{kind} restarts it when it has not answered for {number(seconds)} s"
     if seconds >= least:
         return Verdict("pass", shown, place=place)
-    fix = f"startupProbe:\n  httpGet: {{path: /health, port: {_port(probe)}}}\n  periodSeconds: {_PERIOD}\n"
+    fix = f"startupProbe:\n  httpGet: {{path: /health, port: {_port(engine, probe)}}}\n  periodSeconds: {_PERIOD}\n"
     fix += "  failureThreshold: 120  # 20 minutes; a start that takes longer needs more"
     return Verdict("fail", f"{shown}: loading a model takes longer", fix, place)
 
 
-def _port(probe: dict[str, Any]) -> Any:
-    """Return the port that the probe asks; vLLM's default where it asks none."""
-    asked = (get(probe, way, "port") for way in ("httpGet", "tcpSocket"))
-    return next(filter(None, asked), 8000)
+def _port(engine: Engine, probe: dict[str, Any]) -> Any:
+    """Return the port of the probe; the runtime's default where it has none."""
+    ports = (get(probe, way, "port") for way in ("httpGet", "tcpSocket"))
+    return next(filter(None, ports), engine.runtime.advice.port)
