@@ -40,8 +40,12 @@ def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # 
     annotations = pods.annotations_of(item, *_WORKERS, "metadata")
     resources = mapping(get(pod, "containers", 0, "resources"))
     labels = strings(get(item.data, *_WORKERS, "metadata", "labels"))
-    for one in _in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod):
+    found = list(_in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod))
+    for one in found:
         yield replace(one, resources=resources, labels=labels) if isinstance(one, Engine) else one
+    if not found and ASSUMED.name in text(get(item.data, *_CONFIG)).lower():
+        code = f"the applications of {item.kind} {item.name} are Python code, which sets its engine's options itself"
+        yield Problem(f"{code}; {pods.NOT_JUDGED}", item.place(_CONFIG))
 
 
 def serve_config(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both

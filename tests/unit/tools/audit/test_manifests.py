@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,8 +30,9 @@ def test_a_duplicate_key_names_both_lines_of_the_file() -> None:
     assert [str(problem) for problem in found.problems] == ["f:4: kind: duplicate key, first given in line 3"]
 
 
-def test_a_template_is_told_to_be_rendered() -> None:
-    found = read("metadata:\n  name: {{ .Release.Name }}-x\n", "f")
+@pytest.mark.parametrize("value", ["{{ .Release.Name }}-x", "{{HF_TOKEN}}", "{{- if x }}"])
+def test_a_template_is_told_to_be_rendered(value: str) -> None:
+    found = read(f"metadata:\n  name: {value}\n", "f")
     assert "render templates first (helm template)" in found.problems[0].message
 
 
