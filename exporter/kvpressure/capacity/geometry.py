@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -130,10 +130,10 @@ def read_geometry(
     fields = Fields(config, source)
     if (why := layers.has_no_cache(fields)) is not None:
         raise ModelConfigError(source, [], [why])
-    kinds = layers.layer_kinds(fields, fields.count("num_hidden_layers"))
+    kinds = layers.layer_kinds(fields)
     shared = min(fields.maybe_count("num_kv_shared_layers") or 0, len(kinds) - 1)
     own = _counted(kinds[: len(kinds) - shared])
-    groups = tuple(_group(fields, kind, count) for kind, count in sorted(own.items()) if kind in ATTENTION)
+    groups = tuple(_group(fields, kind, count, kinds) for kind, count in sorted(own.items()) if kind in ATTENTION)
     if not groups:
         fields.wrong("has no layer with attention, so no KV cache to plan")
     inner, scaling = (
@@ -170,11 +170,13 @@ def _counted(kinds: Iterable[str]) -> Counter[str]:
     return Counter(part for kind in kinds for part in ((FULL, STATE) if kind == BOTH else (kind,)))
 
 
-def _group(fields: Fields, kind: str, count: int) -> LayerGroup:
+def _group(fields: Fields, kind: str, count: int, kinds: Sequence[str]) -> LayerGroup:
     """Return the layers of one kind."""
     window = layers.window_tokens(fields, kind)
     if fields.maybe_count("kv_lora_rank") is None:
-        return LayerGroup(kind, count, *layers.heads_of(fields, kind), window)
+        if fields.maybe_count("index_head_dim") is not None:
+            fields.wrong("has a sparse indexer beside whole heads: what it caches is not known here")
+        return LayerGroup(kind, count, *layers.heads_of(fields, kind, kinds), window)
     rope = fields.count("qk_rope_head_dim")
     if fields.text("model_type") in _LATENT_AS_HEADS:
         size = rope + fields.count("qk_nope_head_dim")

@@ -6,7 +6,7 @@ What says so in a way that is not known here is an error: without it every layer
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.capacity.model_fields import Fields
@@ -30,6 +30,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "hybrid": BOTH,
     "sliding_attention": SLIDING,
     "chunked_attention": CHUNKED,
+    "indexed_attention": FULL,
     "linear_attention": STATE,
     "mamba": STATE,
     "mamba2": STATE,
@@ -69,7 +70,8 @@ _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "hybrid_layer_pattern": (FULL, SLIDING),
 }
 """Lists with a number for each layer, and what 0 and 1 mean in them."""
-_ABOUT_CACHES: Final = ("attn", "attention", "hybrid", "block", "layer", "window", "head", "pattern")
+_DRAFT_LAYERS: Final = 4
+"""How much longer a list may be that has an element for each layer: layers for drafts (MTP) follow the others."""
 _ABOUT_OTHERS: Final = ("activation", "expert", "mlp", "moe", "no_rope", "nope", "rope")
 """What the names of lists that differ between layers begin with where they say nothing of caches."""
 
@@ -101,11 +103,12 @@ def has_no_cache(fields: Fields) -> str | None:
     return None
 
 
-def layer_kinds(fields: Fields, layers: int) -> list[str]:
+def layer_kinds(fields: Fields) -> list[str]:
     """Return the kind of every layer, first to last."""
     listed = fields.names("layer_types") or fields.names("layers_block_type")
     if listed is not None:
-        return _listed(fields, listed, layers)
+        return _listed(fields, listed)
+    layers = fields.count("num_hidden_layers")
     if pattern := fields.text("hybrid_override_pattern"):
         if unknown := sorted(set(pattern) - set(_LETTERS)):
             fields.wrong(f"hybrid_override_pattern has letters we cannot size: {', '.join(unknown)}")
@@ -135,9 +138,11 @@ def head_size(fields: Fields) -> int:
     return written or max(1, fields.count("hidden_size") // fields.count("num_attention_heads"))
 
 
-def heads_of(fields: Fields, kind: str) -> tuple[int, int, int]:
+def heads_of(fields: Fields, kind: str, kinds: Sequence[str]) -> tuple[int, int, int]:
     """Return KV heads, the size of a key and of a value; windowed or full layers may have others than the rest."""
     heads, key = kv_heads(fields), head_size(fields)
+    if own := _own_of_layers(fields, kind, kinds):
+        heads, key = own.maybe_count("num_key_value_heads") or heads, own.maybe_count("head_dim") or key
     value = fields.maybe_count("v_head_dim") or key
     if kind == SLIDING:
         heads = fields.maybe_count("swa_num_key_value_heads") or heads
@@ -146,6 +151,18 @@ def heads_of(fields: Fields, kind: str) -> tuple[int, int, int]:
         heads = fields.maybe_count("num_global_key_value_heads") or heads
         key = value = fields.count("global_head_dim")
     return heads, key, value
+
+
+def _own_of_layers(fields: Fields, kind: str, kinds: Sequence[str]) -> Fields | None:
+    """Return what `per_layer_config` writes for the layers of a kind, None where nothing; it must be alike in them."""
+    written = {
+        int(layer): own for layer, own in (fields.mapping("per_layer_config") or {}).items() if layer.isdecimal()
+    }
+    mine = [written.get(layer, {}) for layer, its in enumerate(kinds) if its == kind]
+    if any(own != mine[0] or not isinstance(own, dict) for own in mine):
+        fields.wrong(f"per_layer_config differs between layers with {kind}, which is not known here")
+        return None
+    return Fields(mine[0], "per_layer_config") if mine and mine[0] else None
 
 
 def expert_count(fields: Fields) -> int:
@@ -165,10 +182,11 @@ def intermediate_size(fields: Fields) -> int:
     return written or fields.maybe_count("moe_intermediate_size") or fields.count("intermediate_size")
 
 
-def _listed(fields: Fields, listed: tuple[str, ...], layers: int) -> list[str]:
+def _listed(fields: Fields, listed: tuple[str, ...]) -> list[str]:
     if unknown := sorted(set(listed) - set(_KINDS)):
         fields.wrong(f"layer_types has kinds we cannot size: {', '.join(unknown)}; known are {', '.join(_KINDS)}")
-    if len(listed) != layers and fields.get("num_hidden_layers") is not None:
+    layers = fields.maybe_count("num_hidden_layers")
+    if layers is not None and len(listed) != layers:
         fields.wrong(f"layer_types lists {len(listed)} layers, num_hidden_layers says {layers}")
     kinds = [_KINDS.get(name, FULL) for name in listed]
     return [FULL if kind == SLIDING else kind for kind in kinds] if _window_off(fields) else kinds
@@ -198,8 +216,7 @@ def _numbered(fields: Fields, layers: int) -> list[str] | None:
         if isinstance(found := fields.get(name), list) and len(found) == layers:
             return [one if flag else zero for flag in found]
     for name, found in fields.lists().items():
-        about = any(word in name for word in _ABOUT_CACHES) and not name.startswith(_ABOUT_OTHERS)
-        if about and len(found) == layers:
+        if layers <= len(found) <= layers + _DRAFT_LAYERS and not name.startswith(_ABOUT_OTHERS):
             fields.wrong(f"{name} differs between layers, in a way that is not known here")
     if fields.get("mamba_d_state") is not None:
         fields.wrong("has layers with a fixed state (Mamba), and no field known here says which layers attend")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kvpressure.capacity.layers import GATED_DELTA_NETS
 from kvpressure.capacity.model_fields import Fields
 
 _SSM_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -19,7 +20,7 @@ _IN_FLOAT32: Final = frozenset({"nemotron_h"})
 _BLOCKS: Final = 2
 """The running one, and the last that can be shared (prefix caching, which is on by default)."""
 _WITH_CHECKPOINT: Final = 3
-"""One more where a prompt's last boundary is written in the middle of a step: Mamba 2, and gated delta nets on Hopper
+"""One more where a prompt's last boundary is written in the middle of a step: Mamba 2, and Qwen's delta nets on Hopper
 (vLLM 0.33; 0.22 had two)."""
 _LARGEST: Final = 10**6
 _DELTA_ALIGNMENT: Final = 64
@@ -54,15 +55,15 @@ def layer_state(fields: Fields) -> State | None:
     written = fields.text("mamba_ssm_cache_dtype") or fields.text("mamba_ssm_dtype")
     size = _SSM_BYTES.get(written, 4 if fields.text("model_type") in _IN_FLOAT32 else None)
     if (linear := fields.mapping("linear_attn_config")) is not None:
-        return _delta_attention(fields, linear)
+        return _kimi_delta(fields, linear)
     if fields.get("linear_num_value_heads") is not None:
-        key, value = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
-        keys, values = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
-        steps = (fields.maybe_count("linear_conv_kernel_dim") or 4) - 1
-        conv, matrix = (2 * key * keys + value * values) * steps, values * value * key
-        return State(conv, matrix, matrix_bytes=size, blocks=_WITH_CHECKPOINT, alignment=_DELTA_ALIGNMENT)
+        return _gated_delta(fields, size)
     if (taps := fields.maybe_count("conv_L_cache")) is not None:
         return State((taps - 1) * (fields.maybe_count("conv_dim") or fields.count("hidden_size")), 0)
+    return _mamba(fields, size)
+
+
+def _mamba(fields: Fields, matrix_bytes: int | None) -> State | None:
     mamba2 = fields.get("mamba_n_heads") is not None
     if not mamba2 and fields.get("mamba_d_state") is None:
         return None
@@ -70,7 +71,21 @@ def layer_state(fields: Fields) -> State | None:
     if not mamba2:
         return State(inner * steps, inner * width)
     groups = fields.maybe_count("mamba_n_groups") or 1
-    return State(inner * steps, inner * width, groups, 2 * width * steps, size, blocks=_WITH_CHECKPOINT)
+    return State(inner * steps, inner * width, groups, 2 * width * steps, matrix_bytes, blocks=_WITH_CHECKPOINT)
+
+
+def _gated_delta(fields: Fields, matrix_bytes: int | None) -> State:
+    key, value = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
+    keys, values = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
+    steps = (fields.maybe_count("linear_conv_kernel_dim") or 4) - 1
+    exports = fields.text("model_type") in GATED_DELTA_NETS
+    return State(
+        conv_values=(2 * key * keys + value * values) * steps,
+        matrix_values=values * value * key,
+        matrix_bytes=matrix_bytes,
+        blocks=_WITH_CHECKPOINT if exports else _BLOCKS,
+        alignment=_DELTA_ALIGNMENT if exports else 1,
+    )
 
 
 def delta_heads(fields: Fields, linear: Mapping[str, Any]) -> tuple[int, int]:
@@ -85,7 +100,7 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LARGEST else 0
 
 
-def _delta_attention(fields: Fields, linear: Mapping[str, Any]) -> State | None:
+def _kimi_delta(fields: Fields, linear: Mapping[str, Any]) -> State | None:
     if linear.get("num_heads") is None:
         return None
     heads, size = delta_heads(fields, linear)

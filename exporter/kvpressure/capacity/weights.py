@@ -33,6 +33,8 @@ _TWO_MATRICES: Final = frozenset(
     }
 )
 """Families whose MLP has no gate."""
+_WITHOUT_GATE: Final = frozenset({"relu2", "xielu"})
+"""Activations of MLPs without a gate."""
 
 _FP8: Final = dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt"), 8.0)
 _BITS: Final = _FP8 | {"mxfp4": 4.25, "modelopt_fp4": 4.5, "nvfp4": 4.5}
@@ -52,6 +54,8 @@ _TIED: Final = frozenset(
 
 _THREE_IN_TOWER: Final = frozenset({"pixtral", "qwen2_5_vl"})
 """Families whose vision tower has an MLP with a gate."""
+
+_SHARING: Final = ("num_mem_blocks", "num_layers_per_stack")
 
 _EXPERTS_ONLY: Final = frozenset({"mxfp4"})
 
@@ -99,8 +103,10 @@ class Weights:
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
     """Return parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
     hidden = fields.count("hidden_size")
-    if fields.get("num_mem_blocks") is not None:
-        fields.wrong("has blocks of weights that several layers share (num_mem_blocks); give the weights")
+    if shared := [name for name in _SHARING if fields.get(name) is not None]:
+        fields.wrong(
+            f"has weights that several layers share ({shared[0]}): how many is not known here; give the weights"
+        )
     # The separate MLP layers where a model has any, else every layer has one.
     apart = {MLP, EXPERTS} & set(kinds)
     mlps = [layer for layer, kind in enumerate(kinds) if kind in apart or not apart]
@@ -170,7 +176,8 @@ def _attention(fields: Fields, hidden: int) -> int:
 
 
 def _matrices(fields: Fields) -> int:
-    return 2 if fields.text("model_type") in _TWO_MATRICES else 3
+    no_gate = fields.text("hidden_act") in _WITHOUT_GATE or fields.text("model_type") in _TWO_MATRICES
+    return 2 if no_gate else 3
 
 
 def _state_mixer(fields: Fields, hidden: int) -> int:
