@@ -19,7 +19,7 @@ _PARTS: Final = ("attn_config", "ffn_config")
 """Where some configurations keep what others have at the top (DBRX, MPT)."""
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
-    "num_hidden_layers": ("n_layer", "num_layers", "n_layers", "depth"),
+    "num_hidden_layers": ("n_layer", "num_layers", "n_layers", "depth", "encoder_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": (
         *("num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups", "n_kv_heads", "kv_n_heads"),
@@ -27,7 +27,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "hidden_size": ("n_embd", "n_embed", "d_model", "embed_dim"),
     "head_dim": ("kv_channels", "attention_head_dim"),
-    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "encoder_ffn_dim"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
     "sliding_window_pattern": ("_sliding_window_pattern",),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),

@@ -1,7 +1,7 @@
 """How many parameters a model has and how many bytes they take, estimated from its geometry.
 
-Counted are embeddings, projections of attention and of what replaces it, (expert) MLPs, and a vision tower's layers
-and merger; norms, biases and towers for audio are left out. That is within 2 % of the published count of the models in
+Counted are embeddings, projections of attention and of what replaces it, (expert) MLPs, and the layers and mergers of
+towers for images and sounds; norms and biases are left out. That is within 2 % of the published count of the models in
 the tests, within 10 % in bytes where weights are quantized. `--weights-gib` replaces it with what the server logs when
 it has loaded them.
 """
@@ -52,8 +52,10 @@ _TIED: Final = frozenset(
 ) | {"lfm2_moe", "minicpm3", "mpt", "opt", "smollm3", "starcoder2"}
 """Families with one matrix for both ends where nothing is written (transformers' defaults), beside all Gemmas."""
 
-_THREE_IN_TOWER: Final = frozenset({"pixtral", "qwen2_5_vl"})
-"""Families whose vision tower has an MLP with a gate."""
+_TOWERS: Final = ("vision_config", "audio_config")
+"""What turns images and sounds into tokens."""
+_GATED_TOWERS: Final = frozenset({"pixtral", "qwen2_5_vl"})
+"""Towers whose MLP has a gate, whatever their activation."""
 
 _SHARING: Final = ("num_mem_blocks", "num_layers_per_stack")
 
@@ -73,7 +75,7 @@ class Weights:
     """Parameters of the whole model; `format` is how most of them are stored.
 
     `embeddings` are at the two ends (one matrix for both where `tied`), `layers` what every rank has its share of, and
-    `experts` what data-parallel ranks divide among them too, `tower` what turns images into tokens.
+    `experts` what data-parallel ranks divide among them too, `tower` what turns images and sounds into tokens.
     """
 
     embeddings: Part
@@ -103,10 +105,8 @@ class Weights:
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
     """Return parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
     hidden = fields.count("hidden_size")
-    if shared := [name for name in _SHARING if fields.get(name) is not None]:
-        fields.wrong(
-            f"has weights that several layers share ({shared[0]}): how many is not known here; give the weights"
-        )
+    if sharing := next((name for name in _SHARING if fields.get(name) is not None), None):
+        fields.wrong(f"has weights that several layers share ({sharing}): how many is not known; give the weights")
     # The separate MLP layers where a model has any, else every layer has one.
     apart = {MLP, EXPERTS} & set(kinds)
     mlps = [layer for layer, kind in enumerate(kinds) if kind in apart or not apart]
@@ -126,7 +126,7 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
         embeddings=Part(_embeddings(fields, hidden, len(kinds)), own),
         layers=Part(attention + mixers + dense + shared, rest),
         experts=Part(experts, bits),
-        tower=Part(_tower(fields, hidden), own),
+        tower=Part(sum(_tower(fields.mapping(name) or {}, hidden) for name in _TOWERS), own),
         format=f"{dtype_bytes} B" if quantized is None else f"{name} {bits:.2f} bits, embeddings {dtype_bytes} B",
         quantized=quantized is not None,
         tied=_tied(fields),
@@ -146,20 +146,20 @@ def _tied(fields: Fields) -> bool:
     return family in _TIED or family.startswith("gemma") if tied is None else tied
 
 
-def _tower(fields: Fields, hidden: int) -> int:
-    """Return the parameters of a vision tower: attention and MLP of its layers, and what merges its patches."""
-    config = fields.mapping("vision_config") or {}
-    tower = Fields({name: value for name, value in config.items() if name != "model_type"}, "vision_config")
-    depth, width = (tower.maybe_count(name) for name in ("num_hidden_layers", "hidden_size"))
-    inner = tower.maybe_count("intermediate_size")
+def _tower(config: Mapping[str, Any], hidden: int) -> int:
+    """Return the parameters of a tower: attention and MLP of its layers, and what merges its patches or frames."""
+    tower = Fields({name: value for name, value in config.items() if name != "model_type"}, "the tower")
+    depth, width, inner = map(tower.maybe_count, ("num_hidden_layers", "hidden_size", "intermediate_size"))
+    if str(config.get("model_type")).startswith("glm4v"):
+        inner = tower.maybe_count("out_hidden_size")
     if not depth or not width or not inner:
         return 0
-    matrices = 3 if config.get("model_type") in _THREE_IN_TOWER else 2
-    layers_of_it = depth * width * (4 * width + matrices * inner)
+    gated = config.get("model_type") in _GATED_TOWERS or tower.text("hidden_act") == "silu"
+    blocks = depth * width * (4 * width + (3 if gated else 2) * inner)
     merged = width * (tower.maybe_count("spatial_merge_size") or 1) ** 2
     stacked = tower.get("deepstack_visual_indexes")
     mergers = 1 + (len(stacked) if isinstance(stacked, list) else 0)
-    return layers_of_it + mergers * merged * (merged + hidden)
+    return blocks + mergers * merged * (merged + hidden)
 
 
 def _attention(fields: Fields, hidden: int) -> int:
