@@ -94,15 +94,21 @@ class Geometry:
         return f"{name} attention ({widest.kv_heads} KV heads{sliding})"
 
     def cost(self, kv_cache_dtype: str, tensor_parallel: int, block_tokens: int = BLOCK_TOKENS) -> KvCost:
-        """Return what requests cost on each GPU; raises KeyError for a cache type that is not in `KV_DTYPE_BYTES`."""
+        """Return what requests cost on each GPU. Raises KeyError for a cache type that is not in `KV_DTYPE_BYTES`.
+
+        Raises `ModelConfigError` for layers with a state of unknown size.
+        """
         own = self.kv_bytes or DTYPE_BYTES[self.dtype]
         value_bytes = own if kv_cache_dtype == "auto" else KV_DTYPE_BYTES[kv_cache_dtype]
         return self.costing(value_bytes, tensor_parallel, block_tokens)
 
     def costing(self, value_bytes: int, tensor_parallel: int, block_tokens: int) -> KvCost:
         """Return what requests cost on each GPU, given the bytes of a cached value."""
-        if self.state is None or not self.state_layers or not self.groups:
+        if not self.state_layers or not self.groups:
             return KvCost(self.groups, value_bytes, tensor_parallel, block_tokens, block_tokens)
+        if self.state is None:
+            unknown = f"{self.state_layers} of {self.layers} layers hold a fixed state, whose size is not known here"
+            raise ModelConfigError(self.model_type, [], [unknown])
         state = self.state.bytes(tensor_parallel, DTYPE_BYTES[self.dtype])
         # A block of attention is made as large as a state, so that both come from one pool.
         token = max(group.values_per_gpu(tensor_parallel) for group in self.groups) * value_bytes

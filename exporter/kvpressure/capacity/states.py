@@ -110,7 +110,7 @@ def _kimi_delta(fields: Fields, linear: Mapping[str, Any]) -> State | None:
 
 def inner_size(fields: Fields) -> int:
     """Return the inner width of a Mamba layer."""
-    heads = fields.maybe_count("mamba_n_heads")
-    if heads is not None:
+    heads, size, times = (fields.maybe_count(name) for name in ("mamba_n_heads", "mamba_d_head", "mamba_expand"))
+    if heads is not None and (size is not None or times is None):
         return heads * fields.count("mamba_d_head")
-    return (fields.maybe_count("mamba_expand") or 2) * fields.count("hidden_size")
+    return (times or 2) * fields.count("hidden_size")
