@@ -1,7 +1,7 @@
 """What a layer of Mamba, of linear attention or of a short convolution holds of a request, whatever its length.
 
 The last inputs of a short convolution and a matrix per head. Decision 0300 says where the shapes come from, decision
-0690 where the number of blocks and their alignment do.
+0797 where the number of blocks and their alignment do.
 """
 
 from __future__ import annotations
