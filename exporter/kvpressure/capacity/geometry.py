@@ -43,7 +43,6 @@ KV_DTYPE_BYTES: Final[Mapping[str, int]] = {
     "fp8": 1,
     "fp8_e4m3": 1,
     "fp8_e5m2": 1,
-    "int8": 1,
 }
 
 
