@@ -99,10 +99,13 @@ class KvCost:
         """Bytes of one block in all layers with attention."""
         return sum(self.allocated_layers(one) * self.layer_bytes(one) for one in self.groups) * self.block_tokens
 
-    def request_bytes(self, tokens: int) -> int:
-        """Return the bytes that a running request of `tokens` (prompt and output) holds, in whole blocks."""
+    def request_bytes(self, tokens: int, step_tokens: int = 0) -> int:
+        """Return the bytes that a running request of `tokens` (prompt and output) holds, in whole blocks.
+
+        During its prefill windows also hold a step's tokens.
+        """
         attended = sum(
-            self.allocated_layers(group) * self.layer_bytes(group) * self._held_tokens(group, tokens)
+            self.allocated_layers(group) * self.layer_bytes(group) * self._held_tokens(group, tokens, step_tokens)
             for group in self.groups
         )
         return attended + self.request_state_bytes
@@ -132,9 +135,9 @@ class KvCost:
         """Return the bytes of one token in one layer on one GPU."""
         return group.values_per_gpu(self.tensor_parallel) * self.value_bytes + group.bytes_beside(self.value_bytes)
 
-    def _held_tokens(self, group: LayerGroup, tokens: int) -> int:
+    def _held_tokens(self, group: LayerGroup, tokens: int, step_tokens: int) -> int:
         """Return the tokens kept in whole blocks; a full window takes one more, as it seldom starts with a block."""
-        kept = tokens if group.window is None else min(tokens, group.window)
+        kept = tokens if group.window is None else min(tokens, group.window + step_tokens)
         blocks = math.ceil(kept / self.block_tokens) + int(kept < tokens)
         return min(blocks, math.ceil(tokens / self.block_tokens)) * self.block_tokens
 

@@ -104,15 +104,17 @@ class TokenPool:
         left = math.floor(self.capacity_tokens - lost_bytes / self.bytes_per_token)
         return replace(self, capacity_tokens=max(0, left))
 
-    def for_model(self, cost: KvCost, max_model_len: int | None) -> BytePool:
+    def for_model(self, cost: KvCost, max_model_len: int | None, step_tokens: int = 0) -> BytePool:
         """Return the same pool for a model whose requests are known to cost `cost`.
 
         Runtimes say of models with windows how many tokens requests of `max_model_len` may have together; those hold
-        less per token than shorter ones do, so the size follows from that length.
+        less per token than shorter ones do, so the size follows from that length, and from the tokens of a step, which
+        each of them may hold in its windows: without those the pool is taken for smaller than it is.
         """
         if cost.uniform or max_model_len is None:
             return BytePool(self.capacity_tokens * cost.bytes_per_token, cost)
-        return BytePool(self.capacity_tokens / max_model_len * cost.request_bytes(max_model_len), cost)
+        longest = cost.request_bytes(max_model_len, step_tokens)
+        return BytePool(self.capacity_tokens / max_model_len * longest, cost)
 
 
 @dataclass(frozen=True, slots=True)
