@@ -117,7 +117,7 @@ class Geometry:
             groups=self.groups,
             value_bytes=value_bytes,
             tensor_parallel=tensor_parallel,
-            block_tokens=(tokens := unit * math.ceil(state / (unit * token))),
+            block_tokens=(tokens := unit * max(1, math.ceil(state / (unit * token)))),
             requested_block_tokens=block_tokens,
             state_layers=self.state_layers,
             state_block_bytes=tokens * token,

@@ -150,11 +150,12 @@ def _tower(config: Mapping[str, Any], hidden: int) -> int:
     """Return the parameters of a tower: attention and MLP of its layers, and what merges its patches or frames."""
     tower = Fields({name: value for name, value in config.items() if name != "model_type"}, "the tower")
     depth, width, inner = map(tower.maybe_count, ("num_hidden_layers", "hidden_size", "intermediate_size"))
-    if str(config.get("model_type")).startswith("glm4v"):
+    family = str(config.get("model_type"))
+    if family.startswith("glm4v"):
         inner = tower.maybe_count("out_hidden_size")
     if not depth or not width or not inner:
         return 0
-    gated = config.get("model_type") in _GATED_TOWERS or tower.text("hidden_act") == "silu"
+    gated = family in _GATED_TOWERS or tower.text("hidden_act") == "silu"
     blocks = depth * width * (4 * width + (3 if gated else 2) * inner)
     merged = width * (tower.maybe_count("spatial_merge_size") or 1) ** 2
     stacked = tower.get("deepstack_visual_indexes")

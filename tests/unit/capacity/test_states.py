@@ -43,3 +43,16 @@ def test_a_state_of_kimis_delta_attention_needs_its_heads() -> None:
     linear = {"full_attn_layers": [1, 2, 3], "num_heads": 32}
     with pytest.raises(ModelConfigError, match=r"missing linear_attn_config.num_heads and .head_dim"):
         geometry("mistral-7b-v0.1", sliding_window=None, linear_attn_config=linear)
+
+
+def test_a_state_of_nothing_leaves_blocks_of_the_requested_size() -> None:
+    kinds = ["full_attention", "conv"] * 16
+    cost = geometry("mistral-7b-v0.1", sliding_window=None, layer_types=kinds, conv_L_cache=1).cost("auto", 1)
+    assert cost.block_tokens == 16
+
+
+def test_a_tower_of_any_type_breaks_nothing() -> None:
+    tower = {"model_type": {}, "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16}
+    weights = geometry("llama-3-8b", vision_config=tower).weights
+    assert weights is not None
+    assert weights.tower.parameters == 2 * 8 * (4 * 8 + 2 * 16) + 8 * (8 + 4096)
