@@ -24,7 +24,7 @@ from kvpressure.signals.lengths import (
     reserved_tokens,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import Point, batch_of, growth, mean, values
+from kvpressure.signals.points import Point, batch_of, growth, mean, rate, values
 from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
     at_peak,
@@ -166,7 +166,8 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
 
     At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
     poll are as many as requests start in so many steps, give or take what chance does to a count; places that stay free
-    for longer are kept free by something else.
+    for longer are kept free by something else. Such a step computes a prompt, and its place shows as free until it
+    ends: where that takes longer than other steps, as many are free as prompts are being computed.
     """
     highest, queued = window.highest_running(), _queued(points)
     if seats := values(queued, "seats"):
@@ -180,7 +181,8 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
     if started is None or not steps:
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
-    expected = thresholds.refill_max_step_count * started / steps * len(queued)
+    in_steps = thresholds.refill_max_step_count * started / steps
+    expected = max(in_steps, min(1.0, rate(points, "prefill_seconds") or 0.0)) * len(queued)
     # Deferred requests may be what keeps places free: then chance gets no benefit of the doubt.
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if mostly_deferred else thresholds.refill_spare_count
