@@ -47,6 +47,9 @@ _NEAR_POLLS: Final = 5
 LEAST_CAP = 2.0
 """A cap of one request is not assumed: with a queue, a batch of one has another reason."""
 
+LEAST_PROMPTS = 8
+"""Fewer do not show how long one takes to compute."""
+
 
 @record
 class Fit:
@@ -182,11 +185,18 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     in_steps = thresholds.refill_max_step_count * started / steps
-    expected = max(in_steps, min(1.0, rate(points, "prefill_seconds") or 0.0)) * len(queued)
+    in_prefill = min(1.0, (rate(points, "started") or 0.0) * _prefill_seconds(window))
+    expected = max(in_steps, in_prefill) * len(queued)
     # Deferred requests may be what keeps places free: then chance gets no benefit of the doubt.
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if mostly_deferred else thresholds.refill_spare_count
     return free <= expected + thresholds.refill_deviation_max_factor * math.sqrt(expected) + spare
+
+
+def _prefill_seconds(window: EngineWindow) -> float:
+    """Return how long a prompt is being computed; 0 where not known."""
+    seconds, prompts = window.delta("prefill_seconds"), window.delta("prefilled")
+    return seconds / prompts if seconds is not None and prompts is not None and prompts >= LEAST_PROMPTS else 0.0
 
 
 def _longest_prompt_tokens(

@@ -126,7 +126,7 @@ def test_a_place_shows_as_free_while_the_prompt_that_takes_it_is_computed(second
     """One free place in four polls for one start in five seconds: that of a prompt that takes long to compute."""
 
     def counters(t: int) -> dict[str, float]:
-        return steps(5.0)(t) | {"prefill_seconds": seconds_each * t / 5.0}
+        return steps(5.0)(t) | {"prefill_seconds": seconds_each * t / 5.0, "prefilled": t / 5.0}
 
     found = fit(lambda t: {"running": 30.0 if t % 4 else 29.0, "waiting": 5.0, "kv_usage": 0.3}, counters)
     assert found.at_cap is at_cap
