@@ -157,7 +157,8 @@ def scaled(item: Item, at: Path, names: tuple[str, str], who: str) -> Replicas:
     """Return the bounds of an autoscaler: at least one pod unless it says otherwise."""
     low, high = (get(item.data, *at, name) for name in names)
     floor, ceiling = 1 if low is None else _count(low), _count(high)
-    why = f"{who} keeps {text(floor) or '?'} to {text(ceiling) or '?'} pods"
+    bounds = " to ".join("an unknown number of" if bound is None else str(bound) for bound in (floor, ceiling))
+    why = f"{who} keeps {bounds} pods"
     return Replicas(floor, why, item.place((*at, names[0])), names[0], ceiling)
 
 

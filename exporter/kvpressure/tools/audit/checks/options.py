@@ -31,5 +31,5 @@ def known(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every 
         return Verdict("fail", f"{reason}: the server does not start", place=place)
     if version is not None and all(last is None or version <= last for last, _ in gone.values()):
         return Verdict("pass", f"--{name}{more} is there until {title} {since} at the latest")
-    unclear = f"which of them {engine.image or 'this'} is, is not known"
+    unclear = f"the version in {engine.image} is not known" if engine.image else "which version this is, is not known"
     return Verdict("unknown", f"--{name}{more} is no option of {title} {since} and later; {unclear}", place=place)

@@ -32,7 +32,7 @@ def start(engine: Engine, context: Context) -> Verdict:
                 return _judged(engine, context, kind, probe, engine.item.place((*outer, kind)))
     if engine.item.kind in SHAPES or engine.title.startswith(_UNPROBED):
         return Verdict("pass", "no probe of its container restarts it")
-    return Verdict("unknown", "what starts its container may give it probes")
+    return Verdict("unknown", "none is given here; what deploys it may add some")
 
 
 def _judged(engine: Engine, context: Context, kind: str, probe: dict[str, Any], place: Place) -> Verdict:
