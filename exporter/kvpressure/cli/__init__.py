@@ -96,6 +96,15 @@ class LazyGroup(click.Group):
 
             end_unread()
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command as click does; name the closest for an unknown name."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches  # noqa: PLC0415 - only here
+
+            if near := get_close_matches(args[0], COMMANDS, 1):
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return the command, None for an unknown name."""
         if cmd_name not in COMMANDS:

@@ -232,7 +232,9 @@ def _translated_errors(name: str) -> Iterator[None]:
         yield
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
+        what = error.problem or error.context or ""
+        hint = "; indent with spaces, not tabs, and quote text that begins with @, ` or %" * what.endswith("any token")
+        raise ConfigError([Problem(name, line, "", f"is not YAML: {what}{hint}")]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(name, None, "", f"is not YAML: {str(error).splitlines()[0]}")]) from None
     except UnicodeEncodeError:  # a variable of bytes that are no UTF-8 is text with halves of surrogate pairs

@@ -27,7 +27,14 @@ def test_every_command_of_the_list_exists_and_explains_itself(name: str) -> None
     command = main.get_command(click.Context(main), name)
     assert command is not None
     assert command.help
-    assert run(name, "--help").output.startswith(f"Usage: main {name} ")
+    said = run(name, "--help").output
+    assert said.startswith(f"Usage: main {name} ")
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_an_unknown_command_is_answered_with_the_closest() -> None:
+    assert "No such command 'triag'. Did you mean 'triage'?" in run("triag").output
+    assert "No such command 'xyz'.\n" in run("xyz").output
 
 
 @pytest.mark.parametrize(

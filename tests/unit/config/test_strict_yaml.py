@@ -81,7 +81,7 @@ def test_an_empty_file_holds_nothing(text: str) -> None:
         ("a: !secret x\n", "f.yaml:1: tag '!secret' is not supported: write plain values"),
         ("a: 1\n---\nb: 1\n", "f.yaml:2: is not YAML: but found another document"),
         ("a: *nothing\n", "f.yaml:1: is not YAML: found undefined alias"),
-        ("a:\n\t- x\n", "f.yaml:2: is not YAML: found character that cannot start any token"),
+        ("a:\n\t- x\n", "f.yaml:2: is not YAML: found character that cannot start any token; indent with spaces, "),
         ("a: \x00\n", "f.yaml: is not YAML: "),
         ("a: &x [*x]\n", "f.yaml:1: an alias contains itself"),
     ],
