@@ -95,6 +95,11 @@ class LazyGroup(click.Group):
             from kvpressure.cli.say import end_unread  # noqa: PLC0415 - only here
 
             end_unread()
+        except (KeyboardInterrupt, click.Abort):  # click would end with 1, which means a finding
+            from kvpressure.cli.say import say  # noqa: PLC0415 - only here
+
+            say("", err=True)
+            sys.exit(128 + signal.SIGINT)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command as click does; name the closest for an unknown name."""
