@@ -100,7 +100,8 @@ class Expected:
             shown.append(f"refuses {self.refused_ratio:.0%}")
         if self.shortened_ratio > 0:
             shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
-        return ("" if self.servers == 1 else f"on all {self.servers}: ") + ", ".join(shown)
+        where = {1: "", 2: "on both: "}.get(self.servers, f"on all {self.servers}: ")
+        return where + ", ".join(shown)
 
 
 def _shift(shift: Shift, unit: str = "") -> str:

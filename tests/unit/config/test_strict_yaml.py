@@ -90,6 +90,15 @@ def test_what_is_not_plain_yaml_is_a_problem_with_its_line(text: str, message: s
     assert problems(text)[0].startswith(message)
 
 
+def test_merge_keys_are_followed_where_that_is_asked_for() -> None:
+    text = "x: &x {a: 1, b: 1}\ny: &y {<<: *x, c: 3}\nz:\n  <<: [*y, {d: 5, c: 0}]\n  b: 2\n"
+    document = load(text, "f", merges=True)
+    assert document.data["z"] == {"b": 2, "c": 3, "a": 1, "d": 5}
+    assert (document.lines[("z", "b")], document.lines[("z", "c")]) == (5, 2)
+    with pytest.raises(ConfigError, match="an alias contains itself"):
+        load("a: &a {<<: *a}\n", "f", merges=True)
+
+
 def test_all_duplicate_keys_are_reported_at_once() -> None:
     assert len(problems("a: 1\na: 2\nb: 1\nb: 2\n")) == 2
 
