@@ -2,7 +2,7 @@
 
 A document is mappings with string keys, lists and plain scalars. Scalars follow the YAML 1.2 core schema, so `1:30`
 stays a string (PyYAML says 90), `1e-3` is a number and only `true` and `false` are booleans. Duplicate keys, tags,
-several documents, deep nesting, alias bombs and, unless requested, merge keys are problems with a line. Pure: text in, data out.
+several documents, deep nesting, alias bombs and, unless requested, merge keys are problems with a line. Pure.
 """
 
 from __future__ import annotations
