@@ -53,7 +53,7 @@ def test_a_raised_cap_says_what_it_is_expected_to_do():
     assert raised.expected is not None
     assert raised.expected.tokens_per_second.after > raised.expected.tokens_per_second.before
     assert raised.new == raised.flags["--max-num-seqs"]
-    assert found["add_replica"].new.startswith("2 ")
+    assert found["add_replica"].new.startswith("twice ")
 
 
 def test_a_cap_that_is_raised_beyond_the_knee_says_so():
@@ -91,7 +91,7 @@ def test_a_busy_gpu_gets_as_many_servers_as_answer_in_time_and_hears_what_sequen
     found = actions(plenty, Cause.COMPUTE_BOUND, "decode")
     more = found["add_replica"]
     assert more.expected is not None
-    assert "for each one" in more.new
+    assert "as many as now" in more.new
     assert "max_num_seqs 512: gains less than 5%" in found["would_not_help"].why
     assert found["less_work"].unpredicted
 

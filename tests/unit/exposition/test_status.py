@@ -100,7 +100,7 @@ def test_the_working_set_of_an_engine_that_computes_contexts_again():
 
 @pytest.mark.parametrize("spoilt", ["recomputed_prompt_tokens_per_second", "computed_prompt_tokens_per_second"])
 def test_nothing_is_shown_of_a_working_set_while_nothing_is_known_to_be_computed_again(spoilt: str):
-    title = "What the cache keeps"
+    title = "<h4>Prefix cache</h4>"
     assert title in page(evicting())
     whole = evicting()
     assert title not in page(
