@@ -79,6 +79,13 @@ def prompts_hold_up(facts: Facts) -> bool:
 
 
 @fact()
+def often_empty(facts: Facts) -> bool | None:
+    """Return whether there is less than one request on average, so that at times there is nothing to compute."""
+    demand = facts.window.queue.demand
+    return None if demand is None else demand < 1
+
+
+@fact()
 def slower(facts: Facts) -> bool:
     """Return whether steps take much longer than healthy ones, over the newest polls."""
     slowdown = facts.window.throughput.slowdown_factor
@@ -157,7 +164,7 @@ prefill_limits = Shared(mostly_prefill & steps_full)
 
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
-    | (mostly_prefill & prompts_hold_up & ~small_prompt_steps)
+    | (mostly_prefill & prompts_hold_up & ~small_prompt_steps & ~often_empty.known_true())
     | (slower & fuller & ~gpu_idle.known_true())
     | (gpu_busy & (slower | (queued & ~steady)) & ~cache_may_hold_queue)
 )
