@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvpressure.cli.findings import Finding, advised, worst_first
-from kvpressure.cli.report import command_lines, expected, name_of, numbers, problem, verdict_of
+from kvpressure.cli.report import command_lines, expected, hanging, name_of, numbers, problem, verdict_of
 from kvpressure.model.action import AFTER
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
@@ -26,7 +26,7 @@ def brief_report(findings: Sequence[Finding], now: float) -> Group:
     for finding in worst_first(findings):
         parts += [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
         facts = list(facts_of(finding))
-        parts += [Text(f"  - {fact}") for fact in facts[:MAX_FACTS]]
+        parts += [hanging("  - ", fact) for fact in facts[:MAX_FACTS]]
         parts += problem(finding)
         step = finding in shown and bool(finding.actions)
         parts += _step(finding) if step else []

@@ -56,6 +56,14 @@ def test_commands_with_placeholders_are_left_to_the_whole_report() -> None:
     assert "for its commands: --full" in text
 
 
+def test_further_lines_of_a_paragraph_stay_below_its_text() -> None:
+    lines = printed(brief_report([found()], NOW), 60).splitlines()
+    facts = lines[lines.index(next(line for line in lines if line.startswith("  - "))) :]
+    facts = facts[: facts.index(next(line for line in facts if line.startswith("Do: ")))]
+    assert len(facts) > 3
+    assert all(line.startswith(("  - ", "    ")) for line in facts)
+
+
 def test_a_step_for_later_says_so() -> None:
     finding = found()
     later = tuple(action for action in finding.actions if action.when == AFTER)
