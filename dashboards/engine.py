@@ -198,7 +198,7 @@ def _cache() -> Row:
                 lines=[Line(limit("queue_drain_max_seconds"), WARN)],
             ),
             graph(
-                "Is the cache large enough for those who come back",
+                "Is the prefix cache large enough",
                 "Share of the prefix tokens that the cache still held. Where it falls while the turnover to the right "
                 "gets shorter, contexts are evicted before they are asked for again. Computing them again counts as "
                 f"pressure from {shown('eviction_time_min_ratio', 'percent')} of the engine's time. KV events tell "

@@ -183,7 +183,7 @@ def _models() -> Row:
                 most=1.0,
             ),
             graph(
-                "Is the cache large enough for those who come back",
+                "Is the prefix cache large enough",
                 "Share of the prompt tokens of each namespace and model that the cache still held. Where it falls "
                 "while prompts stay as long, contexts are evicted before they are asked for again.",
                 "percentunit",

@@ -242,7 +242,7 @@ def _progress() -> Row:
                 none=_NONE,
             ),
             graph(
-                "Is the cache large enough for those who come back",
+                "Is the prefix cache large enough",
                 "Share of the prefix tokens that the cache still held. Where it falls while prompts are no longer than "
                 "before, contexts are evicted before they are asked for again.",
                 "percentunit",

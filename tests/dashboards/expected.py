@@ -62,8 +62,8 @@ IN: Final[dict[str, tuple[str, ...]]] = {
             *("Safe over allowed concurrency", "Headroom by replica/E", "Limits declared"),
             "Which kind of it",  # pressure that a small pool explains has no kind
             *(
-                "Is the cache large enough for those who come back/B",
-                "Is the cache large enough for those who come back/C",
+                "Is the prefix cache large enough/B",
+                "Is the prefix cache large enough/C",
             ),
         ),
         (),

@@ -35,7 +35,6 @@ def small_kv_for_contexts(case: Case, check: str) -> Action | None:
     action = _small_kv(case, case.capacity, "keeps")
     return replace(
         action,
-        title=f"After the incident: {action.title[:1].lower()}{action.title[1:]}",
         cost="A restart empties the cache. Some accuracy: evaluate answers before users see them.",
         checks=(*action.checks, check),
         commands=apply_flags(case.place, flags),
@@ -81,7 +80,7 @@ def tier_for_contexts(case: Case, check: str) -> Action | None:
         return None
     return Action(
         key=OFFLOAD,
-        title="After the incident: keep evicted contexts in the host's memory",
+        title="Keep evicted contexts in the host's memory",
         why=f"{name} in GiB. Loading a context from there is mostly faster than computing it.",
         cost="That much memory of the host, and a restart, which empties the cache.",
         checks=("After the restart:", check),
@@ -150,7 +149,7 @@ def measure_evictions(case: Case) -> Action | None:
     also = "" if timed else f" {timing} alone times one block in a hundred: the age at eviction."
     return Action(
         key="measure",
-        title="With the next restart: let the engine publish its KV events",
+        title="Let the engine publish its KV events",
         why="They report each block that is evicted and computed again, whatever the engine did before, and the hits "
         f"of pools of 1.25 to 8 times the size.{also}",
         cost="Token ids are in the events: let only kvpressure reach these ports. Less than 1 MB/s on the network, and "

@@ -16,7 +16,7 @@ from kvpressure.simulation.greedy_search import Step
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Token limits at the edge, and how many requests of that size fit."""
+    """Token limits at the gateway, and how many requests of that size fit."""
 
     input_tokens: int
     output_tokens: int
@@ -51,7 +51,7 @@ def cap_tokens(case: Case) -> Action | None:
     if case.shape is None or case.capacity is None:
         return Action(
             key="cap_tokens",
-            title="Cap tokens at the edge",
+            title="Cap tokens at the gateway",
             why="Long requests fill the pool. Their lengths are not known: too few requests have finished.",
             cost="Longer prompts are refused, longer answers end early.",
             commands=("# at the gateway: limit max_tokens and the length of prompts",),
@@ -83,7 +83,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
         )
     return Action(
         key="cap_tokens",
-        title="Cap tokens at the edge",
+        title="Cap tokens at the gateway",
         current=f"prompts {_declared(case, 'max_input_tokens', f'p95 {number(round(shape.prompt_p95))} seen')}, "
         f"answers {_declared(case, 'max_output_tokens', f'p95 {number(round(shape.output_p95))} seen')}",
         new=f"prompts {number(caps.input_tokens)}, answers {number(caps.output_tokens)}",
@@ -127,7 +127,7 @@ def cap_prompts(case: Case, model: Model, step: Step) -> Action:
     flags = case.own.caps(int(cap + longest), int(longest))
     return Action(
         key="cap_prompt",
-        title="Cap prompts at the edge",
+        title="Cap prompts at the gateway",
         current=_declared(case, "max_input_tokens"),
         new=f"prompts {number(cap)}",
         value=cap,
@@ -148,7 +148,7 @@ def cap_answers(case: Case, model: Model, step: Step) -> Action:
     longer = share_text(*model.known.outputs.above(cap))
     return Action(
         key="cap_output",
-        title="Cap answers at the edge",
+        title="Cap answers at the gateway",
         current=_declared(case, "max_output_tokens"),
         new=f"answers {number(cap)}",
         value=cap,

@@ -69,7 +69,7 @@ def forecast_of(case: Case) -> Forecast:
 
 
 def without_restart(case: Case, model: Model) -> Choice:
-    """Return the steps that need no restart, each by itself: caps at the edge, and replicas."""
+    """Return the steps that need no restart, each by itself: caps at the gateway, and replicas."""
     refused = case.thresholds.advice_refused_max_ratio
     choice = _printed(case, model, greedy_search.without_restart(model, refused))
     # Requests under way may be longer than those that ended, by which caps are chosen.

@@ -11,7 +11,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.edge import share_text
 from kvpressure.advice.forecast import as_shown
 from kvpressure.advice.rollout import series, unblocked, unpreempted
-from kvpressure.advice.shell import add_replica
+from kvpressure.advice.shell import add_replica, times_as_many
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import at, number
 from kvpressure.simulation.config_changes import APART, MAX_REPLICAS
@@ -32,7 +32,7 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
     return Action(
         key="add_replica",
         title=f"Add {role}replicas" if more else f"Add a {role}replica",
-        new="" if total is None else f"{total} for each one that serves this traffic now",
+        new="" if total is None else times_as_many(total),
         why=f"{why}{beyond_knee(case, running)}",
         cost="Another GPU (or set of GPUs) for as long as it runs." if not more else "As many GPUs (or sets of them).",
         checks=(

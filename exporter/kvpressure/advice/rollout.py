@@ -172,7 +172,7 @@ def recovered(case: Case, sequences: int | None = None, *, shared: bool = False)
         lines.append(expected(case, "effective_batch_size_quantile", ">=", bound, ("0.95",), quantile="0.95"))
     if tokens is not None and not shared and case.symptom("batch_collapse"):
         lines.append(expected(case, "tokens_per_second", ">=", tokens, ("generation",), kind="generation"))
-    return (*lines, "If one of them is not so, ask again: what to do next follows from what the server does then.")
+    return (*lines, "If one does not hold, run triage again: the next step depends on what the server does then.")
 
 
 def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:

@@ -25,7 +25,7 @@ PLACEHOLDERS = {
     "CONTAINER": "the container that runs the engine",
     "UNIT": "the systemd unit that runs the engine",
     "MODEL": "the model, with your other flags",
-    "REPLICAS": "how many there are to be in all, as the step says",
+    "REPLICAS": "replicas in all, as the step says",
     "CPUS": "CPU cores: at least one per GPU and one per API server, and two to spare",
     "MEMORY": "memory limit of the container, such as 64Gi",
 }
@@ -159,9 +159,17 @@ def whether_it_runs(place: Place) -> Lines:
     )
 
 
+def times_as_many(times: int) -> str:
+    """Return by how much the number of replicas grows, in words."""
+    return f"{'twice' if times == 2 else f'{times} times'} as many as now"
+
+
 def add_replica(place: Place, times: int | None = None) -> Lines:
     """Return commands that add a server, or scale to `times` as many as now."""
-    count, of = "one more than now" if times is None else f"{times} times as many as now", _names(place)
+    count, of = "one more than now" if times is None else times_as_many(times), _names(place)
+    more = "a second server on another GPU, and add it"
+    if times is not None and times > 2:
+        more = f"{times - 1} more on other GPUs for each server of now, and add them"
     return _by_place(
         place,
         (
@@ -170,7 +178,7 @@ def add_replica(place: Place, times: int | None = None) -> Lines:
             of.ready,
         ),
         (
-            "# start a second server on another GPU, and let the load balancer know it",
+            f"# start {more} to the load balancer",
             f"{place.advice.serve} --port={place.serving_port + 1}",
         ),
     )

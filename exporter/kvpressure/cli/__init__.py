@@ -95,6 +95,20 @@ class LazyGroup(click.Group):
             from kvpressure.cli.say import end_unread  # noqa: PLC0415 - only here
 
             end_unread()
+        except (KeyboardInterrupt, click.Abort):  # click would end with 1, which means a finding
+            from kvpressure.cli.say import say  # noqa: PLC0415 - only here
+
+            say("", err=True)
+            sys.exit(128 + signal.SIGINT)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command as click does; name the closest for an unknown name."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches  # noqa: PLC0415 - only here
+
+            if near := get_close_matches(args[0], COMMANDS, 1):
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return the command, None for an unknown name."""

@@ -41,6 +41,7 @@ _SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", _SCRIPT))
 _MAX_FILES: Final = 10_000
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _CHECK: Final = click.Choice([check.name for check in CHECKS])
+_SKIP: Final = f"Leave a check out; may be repeated. Checks: {', '.join(_CHECK.choices)}."
 _CONFIGS: Final = "A model's config.json, by the name it is served as."
 _FAIL_ON: Final = "The lowest level of a failed check that ends with exit code 1."
 
@@ -61,7 +62,7 @@ _MIN_REASON: Final = 20
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Instead of $KUBECONFIG or ~/.kube/config.")
 @click.option("--context", help="Instead of the kubeconfig's current context.")
 @click.option("--thresholds", type=_FILE, help="Your overrides of thresholds.yaml.")
-@click.option("--skip", multiple=True, type=_CHECK, help="Leave a check out; repeatable.")
+@click.option("--skip", multiple=True, type=_CHECK, metavar="CHECK", help=_SKIP)
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="The GPU of engines whose manifests name none, as in plan.")
 @click.option("--model-config", "configs", multiple=True, metavar="NAME=FILE", help=_CONFIGS)
 @click.option("--fail-on", type=click.Choice(LEVELS), default="warning", show_default=True, help=_FAIL_ON)

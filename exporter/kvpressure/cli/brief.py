@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvpressure.cli.findings import Finding, advised, worst_first
-from kvpressure.cli.report import command_lines, expected, name_of, numbers, problem, verdict_of
+from kvpressure.cli.report import command_lines, expected, hanging, name_of, numbers, problem, verdict_of
+from kvpressure.model.action import AFTER
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
@@ -25,7 +26,7 @@ def brief_report(findings: Sequence[Finding], now: float) -> Group:
     for finding in worst_first(findings):
         parts += [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
         facts = list(facts_of(finding))
-        parts += [Text(f"  - {fact}") for fact in facts[:MAX_FACTS]]
+        parts += [hanging("  - ", fact) for fact in facts[:MAX_FACTS]]
         parts += problem(finding)
         step = finding in shown and bool(finding.actions)
         parts += _step(finding) if step else []
@@ -57,8 +58,9 @@ def facts_of(finding: Finding) -> Iterator[str]:
 def _step(finding: Finding) -> list[RenderableType]:
     first = finding.actions[0]
     change = f": {' -> '.join(filter(None, (first.current, first.new)))}" if first.new else ""
-    parts: list[RenderableType] = [Text(clean(f"Do: {first.title}{change}"), style="bold")]
+    do = "Do after the incident" if first.when == AFTER else "Do"
+    parts: list[RenderableType] = [Text(clean(f"{do}: {first.title}{change}"), style="bold")]
     parts += expected(first)
     if set(first.placeholders) - {COUNTED}:
-        return [*parts, Text("  its commands: --full, with --deployment, --pod or --unit named", style="dim")]
+        return [*parts, Text("  for its commands: --full and --deployment, --pod or --unit NAME", style="dim")]
     return [*parts, *command_lines(first)]

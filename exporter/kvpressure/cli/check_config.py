@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
+from pydantic import BaseModel
 
 from kvpressure.cli.options import given, refuse, settings_flags, thresholds_of
 from kvpressure.cli.say import say
+from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, Problem, load_settings
 from kvpressure.config.settings.load import files_named, load
 from kvpressure.web.config import WebGuard
@@ -47,3 +51,17 @@ def command(file: str | None, **flags: str | None) -> None:
     targets = f"targets: {fixed} in the settings, {listed} file_sd entries"
     engines = "an engine on localhost:8000" if settings.single_machine else targets
     say(f"settings are good ({source}): {engines}; thresholds {loaded.thresholds.hash}")
+    for note in _unreadable(settings, ()):
+        say(f"note: {note}", err=True)
+
+
+def _unreadable(section: BaseModel, path: strict_yaml.Path) -> Iterator[str]:
+    """Yield a sentence for each file that cannot be read here; it may be there where the exporter runs."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        for at, one in enumerate(value) if isinstance(value, tuple) else ((None, value),):
+            inner = (*path, name) if at is None else (*path, name, at)
+            if isinstance(one, BaseModel):
+                yield from _unreadable(one, inner)
+            elif isinstance(one, Path) and name.endswith("_file") and not os.access(one, os.R_OK):
+                yield f"{strict_yaml.dotted(inner)}: {one} cannot be read on this machine"

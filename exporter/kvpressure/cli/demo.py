@@ -19,11 +19,10 @@ import click
 from aiohttp import web
 
 from kvpressure import logs
-from kvpressure.cli.options import refuse
 from kvpressure.cli.replay import Column, cells
 from kvpressure.cli.report import cause_words
 from kvpressure.cli.run import run_to_the_end, serve
-from kvpressure.cli.say import say
+from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import ConfigError, Settings, load_settings
 from kvpressure.config.settings.load import load
 from kvpressure.daemon.exporter import Daemon
@@ -277,5 +276,5 @@ def command(listen_address: str, speed: float) -> None:
     logs.configure("error", "logfmt")
     try:
         run_to_the_end(Demo(speed).run(listen_address))
-    except ConfigError as error:
-        refuse(error)
+    except ConfigError as error:  # the address: the demo has no settings
+        fail(*error.problems)

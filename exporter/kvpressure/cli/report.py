@@ -234,7 +234,14 @@ def command_lines(action: Action) -> list[RenderableType]:
 
 def expected(action: Action) -> list[RenderableType]:
     """Return the predicted effect of the action, where there is one."""
-    return [Text(clean(f"  expected: {action.expectation}"))] if action.expectation else []
+    return [hanging("  expected: ", action.expectation)] if action.expectation else []
+
+
+def hanging(lead: str, text: str) -> Table:
+    """Return a paragraph whose further lines begin below the text, not below its lead."""
+    rows = Table.grid()
+    rows.add_row(lead, Text(clean(text), overflow="fold"))
+    return rows
 
 
 def _named_rows() -> Table:

@@ -2,7 +2,7 @@
 
 A document is mappings with string keys, lists and plain scalars. Scalars follow the YAML 1.2 core schema, so `1:30`
 stays a string (PyYAML says 90), `1e-3` is a number and only `true` and `false` are booleans. Duplicate keys, tags,
-merge keys, several documents, deep nesting and alias bombs are problems with a line. Pure: text in, data out.
+several documents, deep nesting, alias bombs and, unless requested, merge keys are problems with a line. Pure.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MAX_PROBLEMS: Final = 100
 MAX_SHOWN: Final = 500
 """Characters of each part of a problem in words: it may quote what the file says."""
 
+_INDENT: Final = "; indent with spaces, not tabs, and quote text that begins with @, ` or %"
 _LOADER: Final[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _LOOSE_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTANTS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
@@ -101,17 +102,19 @@ def load(
     max_values: int = MAX_VALUES,
     charge: Callable[[int], None] = lambda _: None,
     problems: list[Problem] | None = None,
+    merges: bool = False,
 ) -> Document:
     """Parse `text`; `name` is the file's name in messages.
 
     `charge` gets the characters of each value before it is built, aliases expanded; what it raises ends the reading.
     Raises ConfigError with every duplicate key, or with the first error of syntax or size. Where `problems` is given,
-    duplicate keys are added to it instead, and the first value of each counts: so the rest can be checked too.
+    duplicate keys are added to it instead, and the first value of each counts: so the rest can be checked too. With
+    `merges`, merge keys (`<<`) are followed, as in compose files.
     """
     _check(text, name, max_chars, max_values, charge)
     with _translated_errors(name):
         node = yaml.compose(text, Loader=_LOADER)
-    builder = _Builder(name, charge)
+    builder = _Builder(name, charge, merges=merges)
     data = None if node is None else builder.build(node, ())
     if problems is not None:
         problems += builder.problems
@@ -209,8 +212,7 @@ class _Count:
         return self._problem()
 
     def _add(self, values: int, chars: int) -> None:
-        self._values += values
-        self._chars += chars
+        self._values, self._chars = self._values + values, self._chars + chars
 
     def _name(self, anchor: str | None, values_before: int, chars_before: int) -> None:
         if anchor is not None:
@@ -219,11 +221,9 @@ class _Count:
     def _problem(self) -> str:
         if len(self._open) > MAX_DEPTH:
             return f"is nested deeper than {MAX_DEPTH} levels"
-        if self._values > self._max_values:
-            return f"holds more than {self._max_values} keys and values, aliases expanded"
-        if self._chars > self._max_chars:
-            return f"holds more than {self._max_chars} characters, aliases expanded"
-        return ""
+        what = "" if self._chars <= self._max_chars else f"{self._max_chars} characters"
+        what = what if self._values <= self._max_values else f"{self._max_values} keys and values"
+        return what and f"holds more than {what}, aliases expanded"
 
 
 @contextmanager
@@ -232,7 +232,8 @@ def _translated_errors(name: str) -> Iterator[None]:
         yield
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise ConfigError([Problem(name, line, "", f"is not YAML: {error.problem or error.context}")]) from None
+        what = f"is not YAML: {error.problem or error.context}"
+        raise ConfigError([Problem(name, line, "", what + _INDENT * what.endswith("any token"))]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(name, None, "", f"is not YAML: {str(error).splitlines()[0]}")]) from None
     except UnicodeEncodeError:  # a variable of bytes that are no UTF-8 is text with halves of surrogate pairs
@@ -242,9 +243,8 @@ def _translated_errors(name: str) -> Iterator[None]:
 class _Builder:
     """Turns composed nodes into data."""
 
-    def __init__(self, name: str, charge: Callable[[int], None]) -> None:
-        self.name = name
-        self.charge = charge
+    def __init__(self, name: str, charge: Callable[[int], None], *, merges: bool) -> None:
+        self.name, self.charge, self.merges = name, charge, merges
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
 
@@ -262,9 +262,9 @@ class _Builder:
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        for key, value in node.value:
+        for key, value, merged in self._pairs(node):
             line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode) or (key.value == "<<" and not key.style):
+            if not isinstance(key, yaml.ScalarNode) or self._merges(key):
                 self._problem(line, path, "keys must be plain words; merge keys (<<) are not supported")
                 continue
             self.charge(len(key.value))
@@ -273,11 +273,28 @@ class _Builder:
                 continue
             inner = (*path, key.value)
             if key.value in data:
-                self._problem(line, inner, f"duplicate key, first given in line {self.lines[inner]}")
+                if not merged:
+                    self._problem(line, inner, f"duplicate key, first given in line {self.lines[inner]}")
                 continue
             self.lines[inner] = line
             data[key.value] = self.build(value, inner)
         return data
+
+    @staticmethod
+    def _merges(key: yaml.Node) -> bool:
+        return isinstance(key, yaml.ScalarNode) and key.value == "<<" and not key.style
+
+    def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node, bool]]:
+        """Yield keys, values, and whether they are merged: those come last, because the mapping's own keys win."""
+        merged: list[yaml.Node] = []
+        for key, value in node.value:
+            if self.merges and self._merges(key):
+                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+            else:
+                yield key, value, False
+        for each in merged:
+            if isinstance(each, yaml.MappingNode):
+                yield from ((key, value, True) for key, value, _ in self._pairs(each))
 
     def _problem(self, line: int, path: Path, message: str) -> None:
         self.problems.append(Problem(self.name, line, dotted(path), message))

@@ -51,8 +51,8 @@ def at_least(symptom: str, value: float | None, threshold: float, unit: str, tex
 def _shown(value: float, unit: str) -> str:
     if unit == "ratio":
         return f"{value:.0%}"
-    if unit == "seconds":
-        return f"{value:.2f} s"
+    if unit == "count":
+        return f"{value:.0f}"
     return f"{value:.1f}{'x' if unit == 'factor' else ''}"
 
 
@@ -186,7 +186,7 @@ def _throughput_plateau(inputs: Inputs) -> Evidence:
     if value is None:
         return Evidence("throughput_plateau", None, "not known: less than a window of traffic so far")
     text = "" if rate is None else f"{rate:.0f} tokens/s generated, "
-    grows = "demand grows or queues and tokens do not" if value else "tokens follow demand"
+    grows = "more demand gives no more tokens" if value else "tokens follow demand"
     return Evidence("throughput_plateau", value > 0, text + grows, value, 1.0)
 
 
@@ -202,7 +202,8 @@ def _frontend_slow(inputs: Inputs) -> Evidence:
         return Evidence(name, None, "not known while requests wait in the engine", outside.seconds, threshold, unit)
     what = "requests" if outside.whole else "time to first token"
     least = thresholds.frontend_slow_min_ratio if outside.whole else thresholds.frontend_slow_first_token_min_ratio
-    text = f"time of {what} spent outside the engine: {outside.seconds:.2f} s, {outside.ratio:.0%} of it"
+    time = f"{outside.seconds:.2f} s" if outside.seconds >= 1 else f"{1000 * outside.seconds:.0f} ms"
+    text = f"time of {what} spent outside the engine: {time}, {outside.ratio:.0%} of it"
     slow = outside.seconds >= threshold and outside.ratio >= least
     return Evidence(name, slow, text, outside.seconds, threshold, unit)
 
@@ -248,8 +249,8 @@ _ALL: Final[Mapping[str, Callable[[Inputs], Evidence]]] = {
     "memory_rising": _memory_rising,
     "restarting": _restarting,
     "host_oom": _from_elsewhere("host_oom", "container killed for host memory (OOMKilled, 137)", "pod state"),
-    "device_oom": _from_elsewhere("device_oom", "GPU out of memory in the engine's log", "log"),
-    "allocation_errors": _from_elsewhere("allocation_errors", "failed KV cache allocations in the engine's log", "log"),
+    "device_oom": _from_elsewhere("device_oom", "GPU out of memory", "log"),
+    "allocation_errors": _from_elsewhere("allocation_errors", "failed KV cache allocations", "log"),
     "cpu_pressed": _from_elsewhere("cpu_pressed", "CPU pressure or throttling", "CPU pressure of the host"),
     "frontend_slow": _frontend_slow,
 }

@@ -149,7 +149,8 @@ def _facts(view: EngineView, now: float, *, calm: bool) -> list[Shown]:
     ]
     full_in = at(derived, "kv_exhaustion_seconds")
     if diagnosis.stage is Stage.BUILDING and full_in is not None:
-        verdict.append(Shown(duration(full_in), repr(full_in), "KV full in"))
+        when = f"in {duration(full_in)}" if full_in >= 1 else "now"
+        verdict.append(Shown(when, repr(full_in), "no room for a prompt"))
     return [*state, *verdict[-1:]] if calm else [*verdict, *state]
 
 

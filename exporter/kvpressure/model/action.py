@@ -100,7 +100,8 @@ class Expected:
             shown.append(f"refuses {self.refused_ratio:.0%}")
         if self.shortened_ratio > 0:
             shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
-        return ("" if self.servers == 1 else f"on all {self.servers}: ") + ", ".join(shown)
+        where = {1: "", 2: "on both: "}.get(self.servers, f"on all {self.servers}: ")
+        return where + ", ".join(shown)
 
 
 def _shift(shift: Shift, unit: str = "") -> str:
@@ -136,9 +137,9 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "ask_less": "let clients ask for fewer tokens",
     "another_limit": "see which limit holds requests back",
     "api_servers": "more API server processes",
-    "cap_output": "cap answers at the router",
-    "cap_prompt": "cap prompts at the router",
-    "cap_tokens": "cap prompts and answers at the router",
+    "cap_output": "cap answers at the gateway",
+    "cap_prompt": "cap prompts at the gateway",
+    "cap_tokens": "cap prompts and answers at the gateway",
     "cpu": "more CPU for the server",
     "decode_replica": "add decode replicas or KV cache there",
     "fewer_sessions": "send fewer sessions here",

@@ -151,7 +151,7 @@ def beyond_knee(running: float, knee_requests: float) -> str:
     if running <= knee_requests:
         return ""
     knee = math.ceil(knee_requests)
-    return f"From about {knee} running on, a tenth more give less than 5 % more tokens/s: everybody mostly gets slower."
+    return f"Above about {knee} running requests, 10 % more give less than 5 % more tokens/s: mostly all get slower."
 
 
 def batch_of(requests: Sequence[RequestShape]) -> Batch:

@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.advice.advise import Limit, Limits, advise, known_limits
 from kvpressure.exposition.wording import by_time
-from kvpressure.model.action import AFTER, NOW
+from kvpressure.model.action import AFTER, FIRST_STEPS, NOW
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Cause, Evidence, Stage
 from tests.support.advice_cases import LIMITS, PRODUCTION, SHAPE, THRESHOLDS, advice, diagnosis, kv, limits
@@ -28,6 +28,10 @@ def tight(**given):
 def test_where_nothing_can_be_predicted_pool_exhaustion_is_answered_in_the_order_of_the_playbook():
     actions = advice(Cause.KV_CACHE_PRESSURE, Stage.COLLAPSED)
     assert [action.key for action in actions] == ["cap_tokens", "add_replica", "memory_headroom", "verify"]
+    # An alert names the same place.
+    place = "at the gateway"
+    assert actions[0].title.endswith(place)
+    assert all(FIRST_STEPS[key].endswith(place) for key in ("cap_tokens", "cap_prompt", "cap_output"))
     assert [action.order for action in actions] == [1, 2, 3, 4]
     assert [action.when for action in actions] == [NOW, NOW, "", ""]
     assert actions[0].expectation == "not predicted: the traffic of this engine is not known"

@@ -53,15 +53,15 @@ def test_a_raised_cap_says_what_it_is_expected_to_do():
     assert raised.expected is not None
     assert raised.expected.tokens_per_second.after > raised.expected.tokens_per_second.before
     assert raised.new == raised.flags["--max-num-seqs"]
-    assert found["add_replica"].new.startswith("2 ")
+    assert found["add_replica"].new.startswith("twice ")
 
 
 def test_a_cap_that_is_raised_beyond_the_knee_says_so():
     view = pressed_view(CAPPED)
     assert view.diagnosis is not None
     case = Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, view.observed)
-    assert "From about 20 running on, a tenth more give less" in more_sequences(case, 24, knee_requests=19.5).why
-    assert "a tenth more" not in more_sequences(case, 24, knee_requests=40.0).why
+    assert "Above about 20 running requests, 10 % more give less" in more_sequences(case, 24, knee_requests=19.5).why
+    assert "10 % more" not in more_sequences(case, 24, knee_requests=40.0).why
 
 
 @pytest.mark.parametrize(("knee", "said"), [(10.0, True), (1000.0, False), (None, False)])
@@ -71,9 +71,9 @@ def test_whatever_raises_a_cap_or_adds_replicas_says_the_knee_of_the_engines_own
     derived = {**{name: value for name, value in view.derived.items() if name != "running_requests_knee"}, **known}
     assert view.diagnosis is not None
     case = Case(view.diagnosis, derived, view.limits, Place(runtime="vllm"), THRESHOLDS)
-    assert ("From about 10 running on" in more_sequences(case, 24).why) is said
-    assert ("From about 10 running on" in replica(case, "why", 2).why) is said
-    assert "running on" not in replica(case, "why", 8).why  # so many leave each of them below it
+    assert ("Above about 10 running requests" in more_sequences(case, 24).why) is said
+    assert ("Above about 10 running requests" in replica(case, "why", 2).why) is said
+    assert "running requests, 10" not in replica(case, "why", 8).why  # so many leave each of them below it
 
 
 def test_a_cap_that_was_learned_may_be_another_flags():
@@ -91,7 +91,7 @@ def test_a_busy_gpu_gets_as_many_servers_as_answer_in_time_and_hears_what_sequen
     found = actions(plenty, Cause.COMPUTE_BOUND, "decode")
     more = found["add_replica"]
     assert more.expected is not None
-    assert "for each one" in more.new
+    assert "as many as now" in more.new
     assert "max_num_seqs 512: gains less than 5%" in found["would_not_help"].why
     assert found["less_work"].unpredicted
 

@@ -132,6 +132,7 @@ def test_what_was_not_measured_is_not_in_the_words_of_an_expectation():
     known_queue = replace(unknown, waiting=EXPECTED.waiting)
     assert known_queue.text == "waiting 1.9 -> 1.5"
     assert replace(known_queue, servers=3).text == "on all 3: waiting 1.9 -> 1.5"
+    assert replace(known_queue, servers=2).text == "on both: waiting 1.9 -> 1.5"
 
 
 def test_a_verdict_that_the_evidence_does_not_bear_out_changes_nothing():

@@ -10,6 +10,7 @@ from kvpressure.advice.advise import Place, advise
 from kvpressure.cli.brief import brief_report, facts_of
 from kvpressure.cli.findings import Finding
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.action import AFTER
 from tests.support.advice_cases import NOW, PRODUCTION
 from tests.support.observed import pressed_view
 from tests.support.printed import printed
@@ -52,7 +53,21 @@ def test_commands_with_placeholders_are_left_to_the_whole_report() -> None:
     steps = tuple(action for action in finding.actions if action.placeholders)
     text = printed(brief_report([replace(finding, actions=steps)], NOW))
     assert "NAMESPACE" not in text
-    assert "its commands: --full" in text
+    assert "for its commands: --full" in text
+
+
+def test_further_lines_of_a_paragraph_stay_below_its_text() -> None:
+    lines = printed(brief_report([found()], NOW), 60).splitlines()
+    facts = lines[lines.index(next(line for line in lines if line.startswith("  - "))) :]
+    facts = facts[: facts.index(next(line for line in facts if line.startswith("Do: ")))]
+    assert len(facts) > 3
+    assert all(line.startswith(("  - ", "    ")) for line in facts)
+
+
+def test_a_step_for_later_says_so() -> None:
+    finding = found()
+    later = tuple(action for action in finding.actions if action.when == AFTER)
+    assert "Do after the incident: " in printed(brief_report([replace(finding, actions=later)], NOW))
 
 
 def test_a_target_that_cannot_be_read_has_its_reason_alone() -> None:

@@ -109,7 +109,7 @@ def test_a_plan_says_the_knee_where_its_limit_is_beyond_it():
     plan = ("plan", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", *LENGTHS)
     knee = json.loads(run(*plan, "--json").output)["predicted"]["knee_requests"]
     assert 20 < knee < 50
-    assert f"From about {math.ceil(knee)} running on" in run(*plan).output
+    assert f"Above about {math.ceil(knee)} running requests" in run(*plan).output
     any_span = Span(1.0, 1.0, 1.0)
     found = Prediction("h100_sxm", "llama-3.1-8b", any_span, any_span, any_span, knee)
     assert "running on" not in "".join(prediction_report(found, 20))

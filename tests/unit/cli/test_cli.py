@@ -27,7 +27,14 @@ def test_every_command_of_the_list_exists_and_explains_itself(name: str) -> None
     command = main.get_command(click.Context(main), name)
     assert command is not None
     assert command.help
-    assert run(name, "--help").output.startswith(f"Usage: main {name} ")
+    said = run(name, "--help").output
+    assert said.startswith(f"Usage: main {name} ")
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_an_unknown_command_is_answered_with_the_closest() -> None:
+    assert "No such command 'triag'. Did you mean 'triage'?" in run("triag").output
+    assert "No such command 'xyz'.\n" in run("xyz").output
 
 
 @pytest.mark.parametrize(
@@ -88,3 +95,13 @@ def test_everything_wrong_with_settings_and_the_files_they_name_is_said_at_once(
     said = re.findall(r"(\w+\.yaml):(\d)", answer.stderr.replace(str(tmp_path), ""))
     wrong = [("mine.yaml", "3"), ("mine.yaml", "5"), ("t.yaml", "1"), ("t.yaml", "2"), ("w.yaml", "1"), ("w.yaml", "2")]
     assert (answer.exit_code, said) == (2, wrong), answer.output
+
+
+def test_a_file_of_credentials_that_cannot_be_read_here_is_a_note(tmp_path: Path) -> None:
+    path, token = tmp_path / "mine.yaml", tmp_path / "token"
+    path.write_text(f"engines: {{targets: [{{url: 'http://a:8000', bearer_token_file: {token}}}]}}\n")
+    answer = run("check-config", str(path))
+    note = f"note: engines.targets[0].bearer_token_file: {token} cannot be read on this machine\n"
+    assert (answer.exit_code, answer.stderr) == (0, note)
+    token.write_text("x")
+    assert run("check-config", str(path)).stderr == ""

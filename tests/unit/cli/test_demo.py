@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from click.testing import CliRunner
 
 from bench.simulator.scenarios import demo
 from kvpressure.cli.demo import COLLAPSED, DEFAULT_SECONDS, SHORTEST_SECONDS, Demo, Recorded, engine_app, triage_seconds
+from kvpressure.cli.demo import command as demo_command
 from kvpressure.cli.triage import command
 from kvpressure.engines.reader import PageReader
 
@@ -53,3 +55,9 @@ async def test_its_engine_is_served_as_time_passes() -> None:
         now[0] = 200.0
         assert first == Recorded().page(0.0)
         assert await (await client.get("/metrics")).read() == Recorded().page(200.0)
+
+
+def test_an_address_that_is_none_is_a_sentence_without_settings_that_the_demo_has_not() -> None:
+    answer = CliRunner().invoke(demo_command, ["--web.listen-address", "foo"])
+    assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
+    assert answer.stderr.endswith("must be host:port, :port or [ipv6]:port, got 'foo'\n")

@@ -56,7 +56,7 @@ def test_advice_with_what_it_is_expected_to_do_reads_as_reviewed():
     found = Finding("llama:8000", view, actions=advise(*given, observed=view.observed))
     check_golden("advice_predicted.txt", printed(report.advice_report([found])))
     overview = printed(report.triage_report([found], NOW, commands=False))
-    predicted = re.findall(r"expected: (?:on all \d+: )?tokens/s", overview)
+    predicted = re.findall(r"expected: (?:on (?:both|all \d+): )?tokens/s", overview)
     assert len(predicted) == sum(action.expected is not None for action in found.actions)
 
 

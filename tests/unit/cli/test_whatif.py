@@ -235,7 +235,7 @@ def test_a_cap_beyond_the_knee_says_where_that_is():
     beyond, within = (
         " ".join(whatif(*load, "--set", f"max-num-seqs={round(knee * factor)}").stdout.split()) for factor in (1.5, 0.5)
     )
-    assert f"From about {math.ceil(knee)} running on, a tenth more give less than 5 % more tokens/s" in beyond
+    assert f"Above about {math.ceil(knee)} running requests, 10 % more give less than 5 % more tokens/s" in beyond
     assert "running on" not in within
 
 

@@ -81,13 +81,22 @@ def test_an_empty_file_holds_nothing(text: str) -> None:
         ("a: !secret x\n", "f.yaml:1: tag '!secret' is not supported: write plain values"),
         ("a: 1\n---\nb: 1\n", "f.yaml:2: is not YAML: but found another document"),
         ("a: *nothing\n", "f.yaml:1: is not YAML: found undefined alias"),
-        ("a:\n\t- x\n", "f.yaml:2: is not YAML: found character that cannot start any token"),
+        ("a:\n\t- x\n", "f.yaml:2: is not YAML: found character that cannot start any token; indent with spaces, "),
         ("a: \x00\n", "f.yaml: is not YAML: "),
         ("a: &x [*x]\n", "f.yaml:1: an alias contains itself"),
     ],
 )
 def test_what_is_not_plain_yaml_is_a_problem_with_its_line(text: str, message: str) -> None:
     assert problems(text)[0].startswith(message)
+
+
+def test_merge_keys_are_followed_where_that_is_asked_for() -> None:
+    text = "x: &x {a: 1, b: 1}\ny: &y {<<: *x, c: 3}\nz:\n  <<: [*y, {d: 5, c: 0}]\n  b: 2\n"
+    document = load(text, "f", merges=True)
+    assert document.data["z"] == {"b": 2, "c": 3, "a": 1, "d": 5}
+    assert (document.lines[("z", "b")], document.lines[("z", "c")]) == (5, 2)
+    with pytest.raises(ConfigError, match="an alias contains itself"):
+        load("a: &a {<<: *a}\n", "f", merges=True)
 
 
 def test_all_duplicate_keys_are_reported_at_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvpressure.diagnosis.symptoms import judge_all
@@ -19,3 +21,8 @@ def test_that_nobody_who_finished_was_late_is_no_evidence_while_a_queue_is_not_s
     found = judge_all(made({}, {"latency_inflation_factor": {"e2e": factor}, **unserved}))["latency_inflated"]
     assert (found.state, found.value) == (state, factor)
     assert found.text.startswith("not known while a queue is not served") is (state is None)
+
+
+def test_a_value_and_its_text_have_the_same_digits() -> None:
+    found = judge_all(replace(made({}, {}), starts=3))["restarting"]
+    assert (found.value, found.text) == (3.0, "server starts in ten minutes: 3")

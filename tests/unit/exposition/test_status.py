@@ -100,7 +100,7 @@ def test_the_working_set_of_an_engine_that_computes_contexts_again():
 
 @pytest.mark.parametrize("spoilt", ["recomputed_prompt_tokens_per_second", "computed_prompt_tokens_per_second"])
 def test_nothing_is_shown_of_a_working_set_while_nothing_is_known_to_be_computed_again(spoilt: str):
-    title = "What the cache keeps"
+    title = "<h4>Prefix cache</h4>"
     assert title in page(evicting())
     whole = evicting()
     assert title not in page(
@@ -163,7 +163,14 @@ def test_the_headline_tells_what_is_wrong_and_of_how_many(causes, headline):
 
 def test_pressure_that_builds_says_when_the_cache_will_be_full():
     found = diagnosis(Cause.HEALTHY, 0.2, Stage.BUILDING)
-    assert "KV full in 1 min 30 s" in text_of(page(view(found=found, derived={"kv_exhaustion_seconds": 90.0})))
+    for seconds, said in ((90.0, "in 1 min 30 s"), (0.0, "now")):
+        shown = page(view(found=found, derived={"kv_exhaustion_seconds": seconds}))
+        assert f"no room for a prompt {said}" in text_of(shown)
+
+
+def test_detail_and_stage_are_two_words_of_a_list():
+    found = replace(diagnosis(Cause.KV_CACHE_PRESSURE, 0.8, Stage.COLLAPSED), detail="admission")
+    assert "KV cache pressure admission, collapsed" in text_of(page(view(found=found)))
 
 
 def test_an_engine_without_a_diagnosis_says_so():

@@ -82,14 +82,14 @@ async def test_an_unknown_runbook_is_not_found_and_the_list_is_shown(client, nam
 
 async def test_commands_and_queries_are_filled_in(client):
     page = html.unescape(await (await client.get("/runbooks/KVPressureCacheTooSmall", params=CHAT)).text())
-    assert "kubectl -n prod port-forward pod/llama-0 8000:8000" in page
+    assert "kubectl kvpressure triage -n prod pod/llama-0" in page
     assert 'kvpressure_admission_blocked_ratio{target="prod/llama-0:8000",engine="0"}' in page
     assert "$" not in page.split("<main>")[1]
 
 
 async def test_without_values_commands_keep_their_placeholders_and_there_is_a_form_for_them(client):
     page = await (await client.get("/runbooks/KVPressureCacheTooSmall")).text()
-    assert "kubectl -n $NAMESPACE port-forward pod/$POD" in page
+    assert "kubectl kvpressure triage -n $NAMESPACE pod/$POD" in page
     assert re.findall(r'<input name="(\w+)"', page) == ["namespace", "pod", "target", "model", "engine"]
 
 

@@ -91,10 +91,12 @@ def type_name(info: FieldInfo) -> str:
 
 
 def suggestion(name: str, known: list[str], elsewhere: list[str] | None = None) -> str:
-    """Say `; did you mean 'x'?` for a key close to `name`, or for the same key in another section."""
+    """Say `; did you mean 'x'?` for a key close to `name`, the same in another section, or `section_key` like it."""
+    paths = {path.replace(".", "_"): path for path in elsewhere or []}
+    moved = [path for path in paths.values() if path.rpartition(".")[2] == name]
     close = get_close_matches(name, known, 1, 0.6)
-    moved = [path for path in elsewhere or [] if path.rpartition(".")[2] == name]
-    found = moved or close
+    begun = [key for key in close if key.startswith(name)]
+    found = begun or moved or close or [paths[each] for each in get_close_matches(name, paths, 1, 0.7)]
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
@@ -171,13 +173,22 @@ def _message(model: type[BaseModel], error: ErrorDetails) -> str:
     if kind == "value_error":
         return str(error["ctx"]["error"])
     context = {**error.get("ctx", {}), "got": shown(error["input"])}
-    return _MESSAGES[kind].format(**context) if kind in _MESSAGES else error["msg"]
+    text = _MESSAGES[kind].format(**context) if kind in _MESSAGES else error["msg"]
+    if kind == "model_type" and isinstance(error["input"], str):
+        required = [name for name, field in _fields(model, error["loc"]).items() if field.is_required()]
+        scheme = "" if "://" in error["input"] else "http://"
+        text += f"; write url: {scheme}{error['input']}" if required == ["url"] else ""
+    return text
 
 
 def _did_you_mean(model: type[BaseModel], path: strict_yaml.Path) -> str:
+    return suggestion(str(path[-1]), list(_fields(model, path[:-1])), [".".join(key.path) for key in keys(model)])
+
+
+def _fields(model: type[BaseModel], path: strict_yaml.Path) -> dict[str, FieldInfo]:
+    """Return the fields of the section at `path`."""
     inner: type[BaseModel] | None = model
-    for part in path[:-1]:
+    for part in path:
         if inner is not None and isinstance(part, str):
             inner, _ = section_of(inner.model_fields[part])
-    known = list(inner.model_fields) if inner is not None else []
-    return suggestion(str(path[-1]), known, [".".join(key.path) for key in keys(model)])
+    return inner.model_fields if inner is not None else {}

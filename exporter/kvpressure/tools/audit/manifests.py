@@ -123,7 +123,7 @@ def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Ma
     lines = text.split("\n")
     for offset, part in _documents(text):
         try:
-            document = strict_yaml.load(part, name, max_chars=MAX_CHARS, max_values=MAX_VALUES)
+            document = strict_yaml.load(part, name, max_chars=MAX_CHARS, max_values=MAX_VALUES, merges=True)
         except ConfigError as error:
             problems += [_problem(one, offset, part) for one in error.problems]
         except (ValueError, RecursionError, yaml.YAMLError) as error:

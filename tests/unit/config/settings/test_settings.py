@@ -135,6 +135,21 @@ def test_unknown_variables_and_flags_are_errors_with_a_suggestion() -> None:
     assert any(line.startswith("environment KVPRESSURE_POLL: unknown variable") for line in found)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("engines: {target: []}", "engines.target: unknown key; did you mean 'targets'?"),
+        ("engines: {poll_interval: 5}", "engines.poll_interval: unknown key; did you mean 'poll.interval_seconds'?"),
+        (
+            "engines: {targets: ['box:8000']}",
+            "engines.targets[0]: must be a mapping of keys to values, got 'box:8000'; write url: http://box:8000",
+        ),
+    ],
+)
+def test_usual_mistakes_come_with_what_to_write(text: str, problem: str) -> None:
+    assert problems(text=text) == [f"kvpressure.yaml:1: {problem}"]
+
+
 def test_the_variables_that_kubernetes_makes_for_a_service_of_our_name_are_ignored() -> None:
     environ = {
         "KVPRESSURE_SERVICE_HOST": "10.0.0.1",

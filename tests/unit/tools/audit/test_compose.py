@@ -32,6 +32,13 @@ def test_services_with_a_server_are_engines_and_others_are_not() -> None:
     assert qwen.reading.limits["max_model_len"].value == 32_000
 
 
+def test_what_services_share_by_a_merge_key_is_read() -> None:
+    text = "x-vllm: &vllm {image: vllm/vllm-openai:v1, shm_size: 16gb}\n"
+    text += "services:\n  chat:\n    <<: *vllm\n    command: [--model, m]\n"
+    (engine,) = find_engines(read(text, "c.yaml"))[0]
+    assert (engine.model, engine.shared_memory) == ("m", "shm_size: 16gb")
+
+
 @pytest.mark.parametrize("command", ["--model m --max-num-seqs 8", ["--model", "m", "--max-num-seqs", "8"]])
 def test_a_command_may_be_a_text_or_a_list(command: object) -> None:
     (engine,) = service(command=command)
