@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs, sentence
-from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, queue, room, symptoms
+from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, queue, reaches, room, symptoms
 from kvpressure.diagnosis.rules import Grounds, Rule
 from kvpressure.diagnosis.symptoms import at_least
 from kvpressure.model.values import number
@@ -37,32 +37,29 @@ def judge_symptom(inputs: Inputs) -> Evidence | None:
     return at_least(HELD, found.held_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
 
 
-def _reaches(facts: Facts, value: float | None) -> bool:
-    """Return whether the pool is at a limit of the gateway's, of which `value` is the share in use."""
-    return value is not None and value >= facts.thresholds.at_cap_min_ratio
-
-
 @fact()
-def by_engine_queue(facts: Facts) -> bool:
+def by_engine_queue(facts: Facts) -> bool | None:
     """Return whether the gateway waits for the engines' own queues, and not for their caches."""
     found = _queue(facts.window)
-    return _reaches(facts, found.engine_queue_ratio) and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
+    full = reaches(found.engine_queue_ratio, facts.thresholds.at_cap_min_ratio)
+    return full and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
 
 
 @fact()
 def by_kv_usage(facts: Facts) -> bool | None:
     """Return whether the gateway waits for room in the engines' caches; None where their use is not known."""
-    found = _queue(facts.window)
     if by_engine_queue.state(facts):
         return False
-    return None if found.held_ratio and found.kv_ratio is None else _reaches(facts, found.kv_ratio)
+    return reaches(_queue(facts.window).kv_ratio, facts.thresholds.at_cap_min_ratio)
 
 
 @fact()
-def waits_in_engine(facts: Facts) -> bool:
+def waits_in_engine(facts: Facts) -> bool | None:
     """Return whether requests wait in the engine too while the gateway holds others back."""
-    ratio = _queue(facts.window).in_engine_ratio
-    return ratio is not None and ratio >= facts.thresholds.waiting_min_ratio
+    return reaches(_queue(facts.window).in_engine_ratio, facts.thresholds.waiting_min_ratio)
+
+
+_held_there_alone: Final = held_at_gateway & ~waits_in_engine.known_true()
 
 
 @fact()
@@ -111,10 +108,10 @@ RULES: Final = (
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        held_at_gateway & ~waits_in_engine & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
+        _held_there_alone & ~by_engine_queue.known_true() & ~by_kv_usage & ~batch.compute_limits.known_true(),
         _own_limit,
         admission_blocked=False,
         preempting=False,
     ),
-    _rule("unexplained", Cause.UNKNOWN, held_at_gateway & ~waits_in_engine, _queued),
+    _rule("unexplained", Cause.UNKNOWN, _held_there_alone, _queued),
 )
