@@ -250,8 +250,8 @@ def _changes(case: Case, model: Model) -> tuple[list[ConfigChange], list[ConfigC
     limit, raised = case.limits.gpu_memory_utilization, memory(case)
     if raised is not None and raised.value > (1.0 if limit is None else limit.value):
         settings.append(raised)
-    if preempting and "kept_free" in flags:
-        settings.append(config_changes.keep_free(config_changes.WATERMARK_RATIO))
+    if preempting and "watermark" in flags:
+        settings.append(config_changes.watermark(config_changes.WATERMARK_RATIO))
     if PREFIX_CACHING in flags and case.observed and case.observed.cache.prefix_caching is False:
         settings.append(config_changes.prefix_caching())
     step, least = case.limits.max_num_batched_tokens, case.thresholds.advice_step_tokens_min_tokens

@@ -123,7 +123,7 @@ def _agreement(rule: Rule, facts: Facts) -> float:
             agree += facts.thresholds.confidence_core_weight_factor * _eviction_shows(facts)
             counted += facts.thresholds.confidence_core_weight_factor
             continue
-        state, weight = _weighed(name, facts)
+        state, weight = _state_and_weight(name, facts)
         agree += weight if state is expected else 0.0
         counted += unknown * min(weight, 1.0) if state is None else weight
     return agree / counted if counted else 0.0  # nothing is known, and an operator let that count nothing
@@ -138,7 +138,7 @@ def _eviction_shows(facts: Facts) -> float:
     )
 
 
-def _weighed(name: str, facts: Facts) -> tuple[bool | None, float]:
+def _state_and_weight(name: str, facts: Facts) -> tuple[bool | None, float]:
     """Return whether a symptom is there, and how much that counts."""
     core = facts.thresholds.confidence_core_weight_factor
     if name == KV_SHOWS:

@@ -41,7 +41,7 @@ FAMILIES: Final = (
 class Transfer:
     """What an engine is to others, over some polls; every field is empty where it is not known that it is anything.
 
-    `role` is `PREFILL` or `DECODE`. `held_tokens` are those of finished prompts, at least, and `held_ratio` is their
+    `role` is `PREFILL` or `DECODE`. `held_tokens` are those of finished prompts, at least, and `held_kv_ratio` is their
     share of the tokens in use; each prompt is there for `held_seconds`, by Little's law. `in_flight` is how many
     transfers were under way on average, by Little's law; each took `seconds` on average, and all together brought
     `bytes_per_second`.
@@ -49,7 +49,7 @@ class Transfer:
 
     role: str = ""
     held_tokens: float | None = None
-    held_ratio: float | None = None
+    held_kv_ratio: float | None = None
     held_seconds: float | None = None
     in_flight: float | None = None
     seconds: float | None = None

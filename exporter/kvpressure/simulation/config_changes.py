@@ -13,7 +13,7 @@ from kvpressure.simulation.server import Demand, LengthRouting, Server
 MEMORY: Final = "gpu_memory_utilization"
 KV_DTYPE: Final = "kv_cache_dtype"
 STEP: Final = "max_num_batched_tokens"
-APART: Final = "apart"
+ROUTE_BY_LENGTH: Final = "route_by_length"
 SHORT_FIRST: Final = "short_first"
 PREFIX_CACHING: Final = "prefix_caching"
 OFFLOAD: Final = "kv_offloading"
@@ -71,10 +71,10 @@ def sequences(most: float) -> ConfigChange:
     return ConfigChange("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
 
 
-def keep_free(ratio: float) -> ConfigChange:
+def watermark(ratio: float) -> ConfigChange:
     """Keep a share of the pool free of new requests, for those that run to grow into."""
     return ConfigChange(
-        "kept_free", ratio, lambda state: (replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1])
+        "watermark", ratio, lambda state: (replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1])
     )
 
 
@@ -157,11 +157,15 @@ def replicas(total: int) -> ConfigChange:
     return ConfigChange("add_replica", total, lambda state: (state[0], state[1].divided(total)), by=total)
 
 
-def apart(tokens: int, short: int, long: int) -> ConfigChange:
+def route_by_length(tokens: int, short: int, long: int) -> ConfigChange:
     """So many servers for prompts up to so many tokens, and others for longer ones, instead of each one now."""
     kept = LengthRouting(tokens, short, long)
     return ConfigChange(
-        APART, tokens, lambda state: (state[0], replace(state[1], length_routing=kept)), by=short + long, long=long
+        ROUTE_BY_LENGTH,
+        tokens,
+        lambda state: (state[0], replace(state[1], length_routing=kept)),
+        by=short + long,
+        long=long,
     )
 
 

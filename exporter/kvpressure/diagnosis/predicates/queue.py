@@ -124,7 +124,7 @@ def finished_prompts_fill_the_cache(facts: Facts) -> bool | None:
     found, thresholds = facts.window.transfer, facts.thresholds
     if found.role != PREFILL:
         return False
-    most = reaches(found.held_ratio, thresholds.held_for_transfer_min_ratio)
+    most = reaches(found.held_kv_ratio, thresholds.held_for_transfer_min_ratio)
     return most and reaches(found.held_seconds, thresholds.held_for_transfer_min_seconds)
 
 

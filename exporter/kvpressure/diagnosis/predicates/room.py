@@ -77,7 +77,7 @@ def preempted(facts: Facts) -> bool:
 
 
 @fact()
-def preempted_lately(facts: Facts) -> bool:
+def preempted_in_long_window(facts: Facts) -> bool:
     """Return whether a request was preempted in the longer window."""
     return facts.window.preemption.in_long_window
 

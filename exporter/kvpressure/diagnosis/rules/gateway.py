@@ -30,11 +30,11 @@ def _queue(window: VerdictWindow) -> GatewayQueue:
 def judge_symptom(inputs: Inputs) -> Evidence | None:
     """Judge the share of polls in which requests were queued at a gateway of the pool; None without a gateway."""
     found = _queue(inputs.window)
-    if found.held_ratio is None:
+    if found.held_polls_ratio is None:
         return None
     seconds = "" if found.seconds is None else f", {found.seconds:.0f} s"
     text = f"queued at the gateway: {number(round(found.requests or 0.0))}{seconds}; polls with any"
-    return at_least(HELD, found.held_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
+    return at_least(HELD, found.held_polls_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
 
 
 @fact()
@@ -65,10 +65,10 @@ _held_there_alone: Final = held_at_gateway & ~waits_in_engine.known_true()
 @fact()
 def holds_some(facts: Facts) -> bool:
     """Return whether requests were queued at the gateway in any poll."""
-    return bool(_queue(facts.window).held_ratio)
+    return bool(_queue(facts.window).held_polls_ratio)
 
 
-kept_free: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
+_beyond_its_share: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
 """Prompts do not fit into what the gateway leaves of the cache, and would into all of it."""
 
 
@@ -100,7 +100,7 @@ RULES: Final = (
     _rule(
         "kv_usage",
         Cause.KV_CACHE_PRESSURE,
-        (held_at_gateway & by_kv_usage) | kept_free,
+        (held_at_gateway & by_kv_usage) | _beyond_its_share,
         _by_kv_usage,
         preempting=False,
         gpu_memory_high=True,

@@ -74,7 +74,7 @@ def _stranded(facts: Facts) -> str:
 
 def _held_for_transfer(facts: Facts) -> str:
     found = facts.window.transfer
-    tokens = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_ratio or 0.0:.0%} of the cache in use"
+    tokens = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_kv_ratio or 0.0:.0%} of the cache in use"
     return f"{capital(waiting(facts))}; {tokens}, are finished prompts that the decode side has not read yet."
 
 

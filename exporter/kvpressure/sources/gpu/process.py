@@ -180,20 +180,20 @@ class GpuSource(Source):
 
     async def _follow(self, child: ChildProcess) -> Failure:
         """Take reports until there are no more; return why."""
-        patience = self._settings.start_seconds
+        seconds = self._settings.start_seconds
         while True:
             try:
-                async with asyncio.timeout(patience):  # wait_for of Python 3.11 may swallow a cancellation
+                async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
                     line = await child.lines.get()
             except TimeoutError:
-                return Failure("timeout", f"no reading within {patience:g} s; the child process was killed")
+                return Failure("timeout", f"no reading within {seconds:g} s; the child process was killed")
             if isinstance(line, Failure):
                 return await self._explain(child, line)
             try:
                 self._accept(decode(line))
             except ValueError as error:
                 return Failure("crashed", f"the child process wrote something else than reports: {error}")
-            patience = max(self._settings.deadline_seconds, 5 * self._settings.interval_seconds)
+            seconds = max(self._settings.deadline_seconds, 5 * self._settings.interval_seconds)
 
     def _accept(self, report: GpuReport) -> None:
         self.latest = report

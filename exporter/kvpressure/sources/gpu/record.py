@@ -140,19 +140,19 @@ def record_gpus(vendor: str, settings: GpuSettings, seconds: float) -> dict[str,
     """
     command = [sys.executable, "-P", "-m", "kvpressure.sources.gpu.record", vendor]
     command += [str(seconds), str(settings.interval_seconds)]
-    patience = seconds + settings.start_seconds
+    timeout_seconds = seconds + settings.start_seconds
     try:
         done = subprocess.run(  # noqa: S603 our own module, no shell
             command,
             env=child_environment(settings),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=patience,
+            timeout=timeout_seconds,
             check=False,
         )
         dump: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        dump = _empty(vendor, f"the vendor's library did not answer within {patience:g} s")
+        dump = _empty(vendor, f"the vendor's library did not answer within {timeout_seconds:g} s")
     except ValueError:
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         dump = _empty(vendor, f"the reading process ended with {done.returncode}: {last_line}")
