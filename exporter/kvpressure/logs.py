@@ -47,7 +47,7 @@ class LineWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is held back."""
 
     def _write(self, text: str) -> bool:
         if self._descriptor is None:
@@ -85,7 +85,7 @@ _writers: list[LineWriter] = []
 
 
 def dropped() -> int:
-    """How many lines could not be written since the process began."""
+    """Return how many lines could not be written since the process began."""
     return sum(writer.dropped for writer in _writers)
 
 

@@ -48,7 +48,7 @@ class GpuWindow:
         self.memory_trend = line([(t, value) for t, value in used if value is not None])
 
     def utilization_since(self, since: float) -> float | None:
-        """Mean of the driver's own samples since `since`; None when the newest reading has none."""
+        """Return the mean of the driver's own samples since `since`; None when the newest reading has none."""
         if not self.last.utilization:
             return None
         total, count = 0.0, 0
@@ -59,7 +59,7 @@ class GpuWindow:
         return total / count if count else None
 
     def mean(self, read: Callable[[GpuSample], float | None]) -> float | None:
-        """Mean over the window of what `read` takes from a sample; None when the newest has none."""
+        """Return the mean over the window of what `read` takes from a sample; None when the newest has none."""
         if read(self.last) is None:
             return None
         values = [value for sample in self.samples if (value := read(sample)) is not None]

@@ -73,7 +73,7 @@ class HealthyRate:
         self._points = None
 
     def at(self, demand: float, thresholds: Thresholds) -> float | None:
-        """Tokens per second at this demand; None until enough healthy time is known, and if none are ever generated."""
+        """Return tokens per second at this demand; None until enough healthy time is known, or where none are made."""
         points = self._known(thresholds)
         if not points:
             return None
@@ -161,7 +161,7 @@ class Cost:
         self._lost: float | None = None
 
     def restarted(self) -> None:
-        """Another process answers than before."""
+        """Note that another process answers than before."""
         if self._trouble is not None:
             self._trouble.restarts += 1
 
@@ -211,7 +211,7 @@ class Cost:
     def _expected(
         self, one: _Interval, cause: Cause, thresholds: Thresholds, unconstrained: float | None
     ) -> float | None:
-        """Tokens a second but for the trouble; None where that is not known."""
+        """Return tokens a second but for the trouble; None where that is not known."""
         if cause in _FOR_ROOM:
             return unconstrained
         healthy = self._healthy.at(one.demand, thresholds)

@@ -133,7 +133,7 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """`gateway_queue_requests` and `gateway_queue_seconds`."""
+    """Return `gateway_queue_requests` and `gateway_queue_seconds`."""
     newest = window.points[-1].gauges if window.points else {}
     share = window.mean(_SHARE) if _SHARE in newest else None
     return known({"gateway_queue_requests": share, "gateway_queue_seconds": newest.get(_SECONDS)})

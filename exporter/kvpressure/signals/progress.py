@@ -107,7 +107,7 @@ def _same_gauges(one: Point, other: Point) -> bool:
 
 
 def _unmoved_since(points: Sequence[Point], counters: Sequence[str]) -> float:
-    """Since when all of these have been what they are in the newest poll."""
+    """Return since when all of these have been what they are in the newest poll."""
     newest = points[-1]
 
     def same(point: Point) -> bool:
@@ -117,7 +117,7 @@ def _unmoved_since(points: Sequence[Point], counters: Sequence[str]) -> float:
 
 
 def _still_since(points: Sequence[Point]) -> float:
-    """Since when nothing has run while requests waited, and nothing came out."""
+    """Return since when nothing has run while requests waited, and nothing came out."""
 
     def waits(point: Point) -> bool:
         return point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
@@ -130,14 +130,14 @@ def _since(points: Sequence[Point], holds: Callable[[Point], bool]) -> float:
 
 
 def _looping(points: Sequence[Point]) -> float:
-    """For how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
+    """Return how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
     since = _unmoved_since(points, _OUTPUT)
     falls, _ = _falls_and_rises(points, since)
     return points[-1].t - since if _runs_since(points) <= since and falls >= 2 else 0.0
 
 
 def _filling(points: Sequence[Point], capacity_tokens: float | None, done_within_seconds: float) -> tuple[float, float]:
-    """For how long the cache only filled and no prompt was done, up to now or lately; and the share of prompts.
+    """Return for how long the cache only filled and no prompt was done, up to now or lately; and the share of prompts.
 
     The page counts a prompt when its first token comes; answers are counted as they grow.
     """

@@ -75,7 +75,7 @@ class QueueWait:
 
 
 def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: float) -> float | None:
-    """Seconds until the waiting requests are admitted at the recent rate, if no others came; None if not known.
+    """Return seconds until the waiting requests are admitted at the recent rate, if no others came; None if not known.
 
     The rate is that of the last `least_seconds`, or since the newest admission before them, or of as long as is known.
     Where there was none in the whole window, the time is that for which requests have waited in vain.

@@ -103,5 +103,5 @@ def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds)
 
 
 def derive(found: Transfer) -> Derived:
-    """`role` and `held_for_transfer_tokens`."""
+    """Return `role` and `held_for_transfer_tokens`."""
     return known({"role": {found.role: 1.0} if found.role else None, "held_for_transfer_tokens": found.held_tokens})

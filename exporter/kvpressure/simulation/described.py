@@ -128,7 +128,7 @@ def spread(shape: MeanAndP95) -> LengthDistribution:
 
 
 def in_two_groups(shape: MeanAndP95) -> LengthDistribution:
-    """Short ones that are all alike, and a few as long as the p95: of this mean and p95 with no tail beyond it."""
+    """Return short ones that are all alike and a few as long as the p95, of this mean and p95 and no tail beyond it."""
     short = (shape.mean - LONG_RATIO * shape.p95) / (1 - LONG_RATIO)
     if short < 1:
         raise DescriptionError(f"with a p95 of {shape.p95:g} tokens the mean cannot be as small as {shape.mean:g}")

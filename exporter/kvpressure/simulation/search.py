@@ -85,7 +85,7 @@ def search(
 
 
 def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iterator[list[ConfigChange | None]]:
-    """Of each limit that is free: as it is, and what is worth trying."""
+    """Return values of each limit that is free: as it is, and what is worth trying."""
     server, demand = state = applied(model.state, base)
     if "max_num_seqs" not in fixed:
         room, most = holds(state), demand.clients or math.inf

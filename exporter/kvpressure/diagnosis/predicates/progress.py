@@ -63,7 +63,7 @@ def frozen_a_while(facts: Facts) -> bool:
 
 @fact()
 def loops_longest(facts: Facts) -> bool:
-    """Nothing has come out for longer than everything has stood still."""
+    """Return whether nothing has come out for longer than everything has stood still."""
     window = facts.window
     return window.progress.looping_seconds > 0 and window.progress.looping_seconds >= window.progress.frozen_seconds
 

@@ -32,7 +32,7 @@ def as_dict(report: GpuReport) -> dict[str, Any]:
 
 
 def encode(report: GpuReport) -> bytes:
-    """One line, newline included. Raises ValueError for NaN or infinity, which the sieve must have dropped."""
+    """Return one line, newline included. Raises ValueError for NaN or infinity, which the sieve must have dropped."""
     return json.dumps(as_dict(report), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
