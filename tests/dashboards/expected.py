@@ -33,7 +33,7 @@ IN: Final[dict[str, tuple[str, ...]]] = {
         (
             *("Batch p95", "Latency against healthy", "Free KV cache/B", "Effective batch against demand/B"),
             *("Effective batch against demand/C", "p95 latency", "p95 time between tokens"),
-            *("Latency against the healthy baseline", "Prompt length", "max_tokens asked for", "Output length"),
+            *("Latency against the healthy baseline", "Prompt length", "requested max_tokens", "Output length"),
         ),
         WITH_REQUESTS,
     ),
