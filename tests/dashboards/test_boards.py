@@ -110,7 +110,7 @@ def test_a_query_never_draws_a_line_for_each_of_ten_thousand_engines(query: Boar
     """Over time only those shown are asked for, and never all buckets, symptoms or causes of all."""
     families = {family.name: family for family in FAMILIES}
     for selector in selectors(plain(query.expr.replace("$shown", "SHOWN"), LOADED[query.uid])):
-        per_engine = selector.name in families and "model_name" in families[selector.name].all_labels
+        per_engine = selector.name in families and "model_name" in families[selector.name].scope.labels
         values = {matcher.value for matcher in selector.matchers.matchers}
         if per_engine and not query.instant:
             assert "SHOWN" in values, f"{query}: {selector}"

@@ -13,7 +13,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
-from kvpressure.diagnosis.rules import Grounds, Rule, nothing_to_say, of_symptom, waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, nothing_to_say, of_symptom, same, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -99,8 +99,7 @@ def _longest(facts: Facts) -> str:
     return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
 
 
-def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
-    return "Requests were preempted, and wait until they fit with their answers."
+_preempted = same("Requests were preempted, and wait until they fit with their answers.")
 
 
 def _evicted(facts: Facts) -> str:
