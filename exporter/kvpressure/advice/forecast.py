@@ -50,7 +50,7 @@ _ADVISED_AS: Final = {SESSIONS: "fewer_sessions"}
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The engine as it can be simulated and what is worth doing; or, with neither, why nothing can be predicted."""
+    """The engine as it can be simulated and the changes that help; or, with neither, why nothing can be predicted."""
 
     model: Model | None = None
     choice: Choice | None = None

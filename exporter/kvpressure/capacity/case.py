@@ -1,4 +1,4 @@
-"""One plan's inputs together, the longest request that they allow, and what is worth a warning about them."""
+"""One plan's inputs together, the longest request that they allow, and warnings about them."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
 
 
 def _evicted(inputs: Inputs) -> float | None:
-    """Return the share of time that eviction takes, once it lasts; little of it is noise of who is active."""
+    """Return the share of time that eviction takes, once it lasts; a short one comes from a change of users."""
     found, least = inputs.window.eviction, inputs.thresholds.eviction_turnover_min_count
     return found.time_ratio if found.turnovers >= least else None
 

@@ -31,7 +31,7 @@ class GpuWindow:
         return self.samples[-1]
 
     def add(self, sample: GpuSample) -> None:
-        """Take one reading in; one that is not newer than the last is dropped, and a clock set back starts anew."""
+        """Take one reading in; one no newer than the last is dropped, and a clock set back empties the window."""
         if self.samples and stepped_back(self.samples[-1].t, sample.t):
             self.samples.clear()
             self._totals.clear()

@@ -1,4 +1,4 @@
-"""How long those who wait now will wait, and since when that has been too long: known before any of them is served.
+"""How long requests that wait now will wait, and since when that has been too long: known before one is served.
 
 Latencies are observed when requests finish, so in a collapse they are the last to show it. The queue shows it at once:
 by Little's law those who wait, over those admitted a second, is how long they wait. That is a mean: where some wait for

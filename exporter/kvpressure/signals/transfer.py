@@ -85,7 +85,7 @@ def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Threshol
 
 
 def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> Transfer:
-    """Count as held what more is in use than as many long prompts take as run."""
+    """Return what is held for transfer: the tokens in use beyond a long prompt for each running request."""
     capacity, usage = window.cache.capacity_tokens, values(points, "kv_usage")
     prompt = long_prompt_tokens(window, typical_prompt_tokens(window), thresholds.last_bucket_middle_factor)
     if capacity is None or prompt is None or not usage:

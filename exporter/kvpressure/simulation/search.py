@@ -85,7 +85,7 @@ def search(
 
 
 def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iterator[list[ConfigChange | None]]:
-    """Return values of each limit that is free: as it is, and what is worth trying."""
+    """Yield the values to try of each limit that is free, the present one first."""
     server, demand = state = applied(model.state, base)
     if "max_num_seqs" not in fixed:
         room, most = holds(state), demand.clients or math.inf

@@ -67,7 +67,7 @@ class UnconstrainedThroughput:
 
 
 def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float | None:
-    """Return it by the engine's own steps over the window; None where these do not tell.
+    """Return the rate by the engine's own steps over the window; None where these do not show it.
 
     Clients who wait for their answers would all be in the batch. Where requests come at a rate, so that the queue grows
     or drains, nobody would have queued: as many tokens come out as are asked for.

@@ -54,7 +54,7 @@ def wait_for_parent_to_leave(seconds: float) -> bool:
 
 
 class ReopenRule:
-    """When devices in trouble are worth new handles: at once after a MIG change, else now and then.
+    """When devices in trouble get new handles: at once after a MIG change, else now and then.
 
     A device that merely does not answer is no reason: initializing the driver could block on it and lose the others.
     """

@@ -136,7 +136,7 @@ class Collector:
             yield self._ended(self._open, ended=ended or not self._open.goes_on)
 
     def _queue_began(self, t: float) -> float | None:
-        """Return when the current queue began, by the samples before `t`; None where none began lately."""
+        """Return when the current queue began, by the samples before `t`; None where none of them shows it."""
         began = t
         for point in reversed(self._before):
             waiting = point.values[1]
