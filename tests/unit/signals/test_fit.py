@@ -57,6 +57,15 @@ def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
     assert steady.blocked_by_long_ratio == 1.0
 
 
+@pytest.mark.parametrize(("deferred", "capped"), [(3.0, True), (4.0, False)])
+def test_a_place_that_stays_free_is_chance_unless_the_deferred_requests_may_be_what_keeps_it_free(deferred, capped):
+    assert THRESHOLDS.refill_spare_count >= 1.0
+    gauges = {"waiting": 8.0, "waiting_deferred": deferred, "kv_usage": 0.2}
+    found = fit(lambda t: gauges | {"running": 9.0 if t == 50 else 10.0}, lambda t: {"steps": float(t), "started": 5.0})
+    assert found.steadiness == 1.0
+    assert found.at_cap is capped
+
+
 def beyond(t: int):
     """Nine prompts of up to 200 tokens, then one of more than the last bound, 2,000."""
     return {"request_prompt_tokens": histogram((200.0, 2000.0), (9.0 * t, 9.0 * t, 10.0 * t))}
