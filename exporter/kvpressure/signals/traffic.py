@@ -34,9 +34,9 @@ _SHAPES = {
 }
 
 FAMILIES: Final = (
-    engine_family("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
-    engine_family("max_tokens", "Quantile of the requested max_tokens, over the traffic shape window.", "quantile"),
-    engine_family("output_tokens", "Quantile of output length over the traffic shape window.", "quantile"),
+    engine_family("prompt_tokens", "Quantile of prompt length over the long window.", "quantile"),
+    engine_family("max_tokens", "Quantile of the requested max_tokens, over the long window.", "quantile"),
+    engine_family("output_tokens", "Quantile of output length over the long window.", "quantile"),
     engine_family(
         "request_prompt_tokens", "Prompt length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
@@ -55,7 +55,7 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """Return quantiles over the longer shape window, cumulative power-of-two histograms, burstiness."""
+    """Return quantiles over the long window, cumulative power-of-two histograms, burstiness."""
     return known({"arrival_burstiness_factor": burstiness(window)}) | window.of_histograms(_shapes)
 
 
