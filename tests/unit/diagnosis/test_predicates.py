@@ -110,3 +110,9 @@ def test_a_predicate_of_a_number_that_is_not_known_is_unknown_and_not_false(pred
         window.add(1000.0 + t, EngineSample("m", "0", {}, {}, {}))
     derived, newest = compute(window, Context(THRESHOLDS))
     assert predicate.state(facts(Inputs(derived, THRESHOLDS, newest))) is None
+
+
+def test_a_busy_gpu_explains_a_queue_where_no_cap_or_cache_is_known_to():
+    found = facts(inputs(demand=12.0, waiting=12.0, gpu_utilization_ratio=0.97))
+    assert batch.steady.state(found) is room.cache_may_hold_queue.state(found) is None
+    assert batch.compute_limits.state(found) is True
