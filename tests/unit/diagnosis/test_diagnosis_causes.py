@@ -119,6 +119,13 @@ def test_without_gpu_data_fuller_and_slower_steps_are_compute_bound():
     assert cause(dataclasses.replace(made, step_tokens_baseline=390.0)) is Cause.HEALTHY
 
 
+def test_prompts_that_hold_up_decoding_are_no_limit_where_the_engine_is_often_empty():
+    """Such as a prefill pod with little to do: its answers of a token or two come late whenever a prompt does."""
+    held_up = {"prefill_ratio": 0.99, "held_up_ratio": 0.6}
+    assert cause(inputs(**held_up, demand=3.0)) is Cause.COMPUTE_BOUND
+    assert cause(inputs(**held_up, demand=0.4)) is Cause.HEALTHY
+
+
 def test_time_lost_outside_the_engine_is_host_bound_whatever_the_gpu_claims():
     slow = {"outside": TimeOutsideEngine(5.0, 0.95, whole=True)}
     assert cause(inputs(**slow)) is Cause.HOST_BOUND

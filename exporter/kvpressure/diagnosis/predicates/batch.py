@@ -74,6 +74,13 @@ def prompts_hold_up(facts: Facts) -> bool | None:
 
 
 @fact()
+def often_empty(facts: Facts) -> bool | None:
+    """Return whether there is less than one request on average, so that at times there is nothing to compute."""
+    demand = facts.window.queue.demand
+    return None if demand is None else demand < 1
+
+
+@fact()
 def slower(facts: Facts) -> bool | None:
     """Return whether steps take much longer than healthy ones, over the newest polls."""
     return reaches(facts.window.throughput.slowdown_factor, facts.thresholds.latency_inflated_min_factor)
@@ -150,7 +157,7 @@ prefill_limits = Shared(mostly_prefill & steps_full)
 
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
-    | (mostly_prefill & prompts_hold_up & ~small_prompt_steps.known_true())
+    | (mostly_prefill & prompts_hold_up & ~small_prompt_steps.known_true() & ~often_empty.known_true())
     | (slower & fuller & ~gpu_idle.known_true())
     | (gpu_busy & (slower | (queued & ~steady.known_true())) & ~cache_may_hold_queue.known_true())
 )
