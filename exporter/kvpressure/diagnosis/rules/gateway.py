@@ -59,7 +59,7 @@ def waits_in_engine(facts: Facts) -> bool | None:
     return reaches(_queue(facts.window).in_engine_ratio, facts.thresholds.waiting_min_ratio)
 
 
-_held_there_alone: Final = held_at_gateway & ~waits_in_engine.known_true()
+_held_there_alone: Final = held_at_gateway & ~waits_in_engine
 
 
 @fact()
@@ -108,7 +108,7 @@ RULES: Final = (
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        _held_there_alone & ~by_engine_queue.known_true() & ~by_kv_usage & ~batch.compute_limits.known_true(),
+        _held_there_alone & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits.known_true(),
         _own_limit,
         admission_blocked=False,
         preempting=False,
