@@ -115,7 +115,9 @@ def plan_running(
     another utilization would leave.
     """
     said, utilization = running.pool, running.gpu_memory_utilization
-    pool: Pool = said if cost is None else said.for_model(cost, running.max_model_len)
+    pool: Pool = said
+    if cost is not None:
+        pool = said.for_model(cost, running.max_model_len, max_num_batched_tokens or 0)
     meant = "as it says"
     if cost is None:
         meant = "as the engine says; for models with sliding windows give --model-config too"

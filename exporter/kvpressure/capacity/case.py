@@ -225,16 +225,11 @@ def _model_warnings(case: Case) -> Iterator[str]:
         return
     if memory is not None:
         yield from _parallel_warnings(geometry, memory.tensor_parallel)
-    if geometry.state_layers and geometry.state is None:
+    if geometry.state is not None and geometry.state_layers:
         yield (
-            f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state per request instead of a cache; "
-            "how large it is in this family is not known and not counted"
-        )
-    elif geometry.state_layers:
-        yield (
-            f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state instead of a cache: blocks become "
-            f"{number(case.pool.block_tokens)} tokens, and each request holds two of them in each such layer (prefix "
-            "caching; one without)"
+            f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state: blocks become "
+            f"{number(case.pool.block_tokens)} tokens, and each request takes {geometry.state.blocks} of them in each "
+            "such layer (prefix caching; one without)"
         )
     if any(group.window is not None for group in geometry.groups) and len(geometry.groups) > 1:
         yield (f"layers with a window are counted with their window, {case.runtime.planning.windows}")

@@ -9,15 +9,16 @@ are those of the servers' own allocators; decisions 0041 and 0300 name them, and
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvpressure.capacity import layers
-from kvpressure.capacity.layers import ATTENTION, FULL, SHARED, STATE, State, head_size, kv_heads
+from kvpressure.capacity.cost import KvCost, LayerGroup
+from kvpressure.capacity.layers import ATTENTION, BOTH, FULL, SHARED, STATE
 from kvpressure.capacity.model_fields import Fields, ModelConfigError
+from kvpressure.capacity.states import State, layer_state
 from kvpressure.capacity.weights import Weights, estimated_weights
 
 __all__ = ["BLOCK_TOKENS", "Geometry", "KvCost", "LayerGroup", "ModelConfigError", "read_geometry"]
@@ -25,9 +26,10 @@ __all__ = ["BLOCK_TOKENS", "Geometry", "KvCost", "LayerGroup", "ModelConfigError
 BLOCK_TOKENS: Final = 16
 """The usual block size on GPUs: a request's last block is on average half empty."""
 
-STATE_BLOCKS: Final = 2
-"""Blocks that a request holds of a layer with a fixed state: the running one, and the last that can be shared (prefix
-caching, which is on by default)."""
+_LATENT_HYBRID_TOKENS: Final = 128
+"""What a block of a latent cache beside layers of state is a multiple of: its kernels need so many tokens together."""
+_LATENT_AS_HEADS: Final = frozenset({"minicpm3"})
+"""Families with a latent in their projections whose cache has whole heads: vLLM runs them without MLA."""
 
 _STRETCHING: Final = frozenset({"dynamic", "linear", "ntk", "yarn"})
 """Ways to scale positions by a factor that `max_position_embeddings` may not have in it."""
@@ -41,34 +43,7 @@ KV_DTYPE_BYTES: Final[Mapping[str, int]] = {
     "fp8": 1,
     "fp8_e4m3": 1,
     "fp8_e5m2": 1,
-    "int8": 1,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LayerGroup:
-    """Layers that cache alike: one KV head's key has `key_size` values for one token, its value `value_size`.
-
-    `window` is how many tokens of a request they hold at most, None for all of them. A latent (MLA) counts as one
-    head that no rank can split.
-    """
-
-    kind: str
-    layers: int
-    kv_heads: int
-    key_size: int
-    value_size: int
-    window: int | None = None
-    latent: bool = False
-
-    @property
-    def values_per_head(self) -> int:
-        """Values of key and value per head; a latent is both at once."""
-        return self.key_size if self.latent else self.key_size + self.value_size
-
-    def values_per_gpu(self, tensor_parallel: int) -> int:
-        """Return values per token and layer on one GPU: KV heads are divided, and replicated when there are too few."""
-        return max(1, self.kv_heads // tensor_parallel) * self.values_per_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +53,7 @@ class Geometry:
     `kinds` are the layers that have a cache or a state of their own, first to last; `state` is what one of
     `state_layers` holds, None where that is not known. `quantized_in` is how many values of a quantized matrix share a
     scale along its width, None for any other; `experts` is 0 for a dense model. `stretched` says that positions may be
-    scaled beyond `max_model_len`.
+    scaled beyond `max_model_len`; `kv_bytes` are those of a cached value that the checkpoint asks for, None for none.
     """
 
     model_type: str
@@ -97,11 +72,12 @@ class Geometry:
     moe_intermediate_size: int = 0
     quantized_in: int | None = None
     stretched: bool = False
+    kv_bytes: int | None = None
 
     def stage(self, layers: range) -> Geometry:
         """Return the geometry of some layers, as one pipeline stage holds them."""
         kinds = self.kinds[layers.start : layers.stop]
-        counts = Counter(kinds)
+        counts = _counted(kinds)
         groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
         return replace(self, groups=groups, kinds=kinds, layers=len(layers), state_layers=counts[STATE])
 
@@ -117,109 +93,36 @@ class Geometry:
         return f"{name} attention ({widest.kv_heads} KV heads{sliding})"
 
     def cost(self, kv_cache_dtype: str, tensor_parallel: int, block_tokens: int = BLOCK_TOKENS) -> KvCost:
-        """Return what requests cost on each GPU; raises KeyError for a cache type that is not in `KV_DTYPE_BYTES`."""
-        value_bytes = DTYPE_BYTES[self.dtype] if kv_cache_dtype == "auto" else KV_DTYPE_BYTES[kv_cache_dtype]
+        """Return what requests cost on each GPU. Raises KeyError for a cache type that is not in `KV_DTYPE_BYTES`.
+
+        Raises `ModelConfigError` for layers with a state of unknown size.
+        """
+        own = self.kv_bytes or DTYPE_BYTES[self.dtype]
+        value_bytes = own if kv_cache_dtype == "auto" else KV_DTYPE_BYTES[kv_cache_dtype]
         return self.costing(value_bytes, tensor_parallel, block_tokens)
 
     def costing(self, value_bytes: int, tensor_parallel: int, block_tokens: int) -> KvCost:
         """Return what requests cost on each GPU, given the bytes of a cached value."""
-        if self.state is None or not self.state_layers or not self.groups:
+        if not self.state_layers or not self.groups:
             return KvCost(self.groups, value_bytes, tensor_parallel, block_tokens, block_tokens)
+        if self.state is None:
+            unknown = f"{self.state_layers} of {self.layers} layers hold a fixed state, whose size is not known here"
+            raise ModelConfigError(self.model_type, [], [unknown])
         state = self.state.bytes(tensor_parallel, DTYPE_BYTES[self.dtype])
         # A block of attention is made as large as a state, so that both come from one pool.
         token = max(group.values_per_gpu(tensor_parallel) for group in self.groups) * value_bytes
-        tokens = block_tokens * math.ceil(state / (block_tokens * token))
+        latent = _LATENT_HYBRID_TOKENS if any(group.latent for group in self.groups) else 1
+        unit = math.lcm(block_tokens, self.state.alignment, latent)
         return KvCost(
-            self.groups, value_bytes, tensor_parallel, tokens, block_tokens, self.state_layers, tokens * token
+            groups=self.groups,
+            value_bytes=value_bytes,
+            tensor_parallel=tensor_parallel,
+            block_tokens=(tokens := unit * max(1, math.ceil(state / (unit * token)))),
+            requested_block_tokens=block_tokens,
+            state_layers=self.state_layers,
+            state_block_bytes=tokens * token,
+            state_blocks=self.state.blocks,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class KvCost:
-    """Bytes of KV cache on each GPU of an engine, for one way of running a model.
-
-    `block_tokens` are those of a block as made, `requested_block_tokens` those requested. A layer of state takes
-    `STATE_BLOCKS` blocks of `state_block_bytes` for each request.
-    """
-
-    groups: tuple[LayerGroup, ...]
-    value_bytes: int
-    tensor_parallel: int
-    block_tokens: int
-    requested_block_tokens: int
-    state_layers: int = 0
-    state_block_bytes: int = 0
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes per token of all layers with KV cache, while no window is full."""
-        return sum(group.layers * self.layer_bytes(group) for group in self.groups)
-
-    @property
-    def windowed_bytes_per_token(self) -> int:
-        """Bytes per token of the layers with a window, as allocated."""
-        return sum(
-            self.allocated_layers(group) * self.layer_bytes(group) for group in self.groups if group.window is not None
-        )
-
-    @property
-    def uniform(self) -> bool:
-        """Whether every token of a request costs the same."""
-        return not self.state_layers and all(group.window is None for group in self.groups)
-
-    @property
-    def request_state_bytes(self) -> int:
-        """Bytes that a request holds whatever its length, in blocks as they are allocated."""
-        return STATE_BLOCKS * self.allocated_state_layers * self.state_block_bytes
-
-    @property
-    def allocated_state_layers(self) -> int:
-        """The number of layers with a state, padded as the others are."""
-        return math.ceil(self.state_layers / self._group_size) * self._group_size if self.state_layers else 0
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block in all layers with attention."""
-        return sum(self.allocated_layers(one) * self.layer_bytes(one) for one in self.groups) * self.block_tokens
-
-    def request_bytes(self, tokens: int) -> int:
-        """Return the bytes that a running request of `tokens` (prompt and output) holds, in whole blocks."""
-        attended = sum(
-            self.allocated_layers(group) * self.layer_bytes(group) * self._held_tokens(group, tokens)
-            for group in self.groups
-        )
-        return attended + self.request_state_bytes
-
-    def allocated_layers(self, group: LayerGroup) -> int:
-        """Return the number of the group's layers as allocated.
-
-        Models of several kinds are cut into groups of as many layers as the rarest kind has (the commonest, if they
-        are close), and the last group of a kind is padded (decision 0041), which assumes that a layer's bytes
-        are the same in all of them; where they are not, nothing is padded here.
-        """
-        size = self._group_size
-        return math.ceil(group.layers / size) * size
-
-    @property
-    def _group_size(self) -> int:
-        if len({self.layer_bytes(one) for one in self.groups}) > 1:
-            return 1
-        counts = [one.layers for one in self.groups] + ([self.state_layers] if self.state_layers else [])
-        return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
-
-    def longest_request(self, pool_bytes: float, most: int) -> int:
-        """Return the most tokens, up to `most`, with which one request fits into `pool_bytes`; 0 for none."""
-        return bisect_right(range(1, most + 1), pool_bytes, key=self.request_bytes)
-
-    def layer_bytes(self, group: LayerGroup) -> int:
-        """Return the bytes of one token in one layer on one GPU."""
-        return group.values_per_gpu(self.tensor_parallel) * self.value_bytes
-
-    def _held_tokens(self, group: LayerGroup, tokens: int) -> int:
-        """Return the tokens kept in whole blocks; a full window takes one more, as it seldom starts with a block."""
-        kept = tokens if group.window is None else min(tokens, group.window)
-        blocks = math.ceil(kept / self.block_tokens) + int(kept < tokens)
-        return min(blocks, math.ceil(tokens / self.block_tokens)) * self.block_tokens
 
 
 def read_geometry(
@@ -230,10 +133,12 @@ def read_geometry(
     Raises `ModelConfigError`, which names every field that is missing and everything else that is wrong.
     """
     fields = Fields(config, source)
-    kinds = layers.layer_kinds(fields, fields.count("num_hidden_layers"))
+    if (why := layers.has_no_cache(fields)) is not None:
+        raise ModelConfigError(source, [], [why])
+    kinds = layers.layer_kinds(fields)
     shared = min(fields.maybe_count("num_kv_shared_layers") or 0, len(kinds) - 1)
-    own = Counter(kinds[: len(kinds) - shared])
-    groups = tuple(_group(fields, kind, count) for kind, count in sorted(own.items()) if kind in ATTENTION)
+    own = _counted(kinds[: len(kinds) - shared])
+    groups = tuple(_group(fields, kind, count, kinds) for kind, count in sorted(own.items()) if kind in ATTENTION)
     if not groups:
         fields.wrong("has no layer with attention, so no KV cache to plan")
     inner, scaling = (
@@ -254,28 +159,42 @@ def read_geometry(
         max_model_len=fields.maybe_count("max_position_embeddings"),
         weights=weights,
         kinds=tuple(kinds[: len(kinds) - shared]) + (SHARED,) * shared,
-        state=layers.layer_state(fields) if own[STATE] else None,
+        state=layer_state(fields) if own[STATE] else None,
         experts=layers.expert_count(fields),
         moe_intermediate_size=fields.maybe_count("moe_intermediate_size") or inner,
         quantized_in=_block_width(fields),
         stretched=scaling.get("rope_type", scaling.get("type")) in _STRETCHING,
+        kv_bytes=_kv_bytes(fields),
     )
     fields.check()
     return geometry
 
 
-def _group(fields: Fields, kind: str, count: int) -> LayerGroup:
-    """Return the layers of one kind; a family may give its full layers other heads than its windowed ones (Gemma 4)."""
+def _counted(kinds: Iterable[str]) -> Counter[str]:
+    """Return how many layers have each kind of cache; a layer with attention and a state counts as one of either."""
+    return Counter(part for kind in kinds for part in ((FULL, STATE) if kind == BOTH else (kind,)))
+
+
+def _group(fields: Fields, kind: str, count: int, kinds: Sequence[str]) -> LayerGroup:
+    """Return the layers of one kind."""
     window = layers.window_tokens(fields, kind)
-    if fields.maybe_count("kv_lora_rank") is not None:
-        latent = fields.count("kv_lora_rank") + fields.count("qk_rope_head_dim")
-        return LayerGroup(kind, count, 1, latent, 0, window, latent=True)
-    heads, key = kv_heads(fields), head_size(fields)
-    value = fields.maybe_count("v_head_dim") or key
-    if kind == FULL and fields.maybe_count("global_head_dim") is not None:
-        heads = fields.maybe_count("num_global_key_value_heads") or heads
-        key = value = fields.count("global_head_dim")
-    return LayerGroup(kind, count, heads, key, value, window)
+    if fields.maybe_count("kv_lora_rank") is None:
+        if fields.maybe_count("index_head_dim") is not None:
+            fields.wrong("has a sparse indexer beside whole heads: what it caches is not known here")
+        return LayerGroup(kind, count, *layers.heads_of(fields, kind, kinds), window)
+    rope = fields.count("qk_rope_head_dim")
+    if fields.text("model_type") in _LATENT_AS_HEADS:
+        size = rope + fields.count("qk_nope_head_dim")
+        return LayerGroup(kind, count, fields.count("num_attention_heads"), size, size, window)
+    latent, index = fields.count("kv_lora_rank") + rope, fields.maybe_count("index_head_dim") or 0
+    return LayerGroup(kind, count, 1, latent, 0, window, latent=True, rope_size=rope, index_size=index)
+
+
+def _kv_bytes(fields: Fields) -> int | None:
+    """Return the bytes of a cached value that a quantized checkpoint sets for servers that are not told any."""
+    config = fields.mapping("quantization_config") or {}
+    scheme, name = config.get("kv_cache_scheme"), str(config.get("kv_cache_quant_algo")).upper()
+    return 1 if name == "FP8" or (isinstance(scheme, dict) and scheme.get("num_bits") == 8) else None
 
 
 def _block_width(fields: Fields) -> int | None:

@@ -30,6 +30,7 @@ _GIB: Final = {
     "A100-80": 79.14,
     "A40": 44.34,
     "B200": 178.35,
+    "B300": 267.69,
     "GH200": 94.50,
     "H100": 79.10,
     "H20": 95.00,
@@ -39,6 +40,8 @@ _GIB: Final = {
     "L40S": 44.34,
     "MI300X": 191.69,
     "MI325X": 255.69,
+    "RTX-4090": 23.51,
+    "RTX-5090": 31.34,
     "RTX-6000-ADA": 47.40,
     "RTX-A6000": 47.40,
     "RTX-PRO-6000": 94.97,
@@ -50,9 +53,11 @@ GPUS: Final = {name: Gpu(name, gib * GIB) for name, gib in _GIB.items()}
 _SPELLINGS: Final = (
     ("RTX-PRO-6000", r"rtx pro 6000"),
     ("RTX-6000-ADA", r"rtx 6000 ada"),
+    *((f"RTX-{number}", rf"rtx ?{number}") for number in (4090, 5090)),
     ("RTX-A6000", r"(?:rtx )?a6000"),
     ("A10", r"a10g?"),
-    *((name, name.lower()) for name in ("A40", "B200", "GH200", "H20", "L20", "L4", "L40S", "MI300X", "MI325X", "T4")),
+    *((name, name.lower()) for name in ("A40", "B200", "B300", "GH200", "H20", "L20", "L4", "L40S", "T4")),
+    *((name, name.lower()) for name in ("MI300X", "MI325X")),
 )
 _PARTS: Final = tuple((name, re.compile(rf"\b{pattern}\b")) for name, pattern in _SPELLINGS)
 # These were made in several sizes: the product's number tells which, and another number is another part.
@@ -69,8 +74,8 @@ def gpu_named(text: str) -> Gpu | None:
     ['H100', 'L4', 'A100-40']
     """
     words = re.sub(r"[^a-z0-9.]+", " ", text.lower())
-    if re.search(r"\b(?:mig|nvl)\b", words):
-        return None  # a slice, or the variant with more memory
+    if re.search(r"\b(?:mig|nvl|laptop|3e|144gb?)\b", words):
+        return None  # a slice, or a variant with another memory (H20-3e, GH200 144G)
     if (sized := _SIZED_PART.search(words)) is not None:
         part, size = sized[1], sized[2] or ""
         if part == "a100" and not size and "tesla" in words:

@@ -1,14 +1,12 @@
 """What each layer of a model caches: all tokens, those in a window, or a fixed state; and its heads and sizes.
 
-The state that Mamba and linear-attention layers hold of a request is as large for one token as for a million: the last
-inputs of a short convolution and a matrix per head. Decision 0300 says where the shapes come from.
+What says so in a way that is not known here is an error: without it every layer would count as full attention.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.capacity.model_fields import Fields
@@ -21,15 +19,18 @@ STATE: Final = "fixed state"
 MLP: Final = "plain MLP"
 EXPERTS: Final = "experts"
 """Layers of some hybrids that hold nothing of a request: their MLPs stand apart from what mixes tokens."""
+BOTH: Final = "attention and fixed state"
 SHARED: Final = "another layer's cache"
-ATTENTION: Final = frozenset({FULL, SLIDING, CHUNKED})
+ATTENTION: Final = frozenset({FULL, SLIDING, CHUNKED, BOTH})
+STATES: Final = frozenset({STATE, BOTH})
 
 _KINDS: Final[Mapping[str, str]] = {
     "full_attention": FULL,
     "attention": FULL,
-    "hybrid": FULL,
+    "hybrid": BOTH,
     "sliding_attention": SLIDING,
     "chunked_attention": CHUNKED,
+    "indexed_attention": FULL,
     "linear_attention": STATE,
     "mamba": STATE,
     "mamba2": STATE,
@@ -58,33 +59,64 @@ GATED_DELTA_NETS: Final = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_text", "q
 """Families of which every fourth layer has attention, whose queries bring a gate of their own size; the others have a
 fixed state."""
 
-_INNER_IS_FOUR_TIMES: Final = frozenset({"gpt2", "gpt_bigcode", "falcon", "bloom", "mpt"})
+_BOTH_EVERYWHERE: Final = frozenset({"falcon_h1"})
+_TWO_ATTENTIONS: Final = frozenset({"longcat_flash"})
+"""Families whose layers attend twice, each time before an MLP, beside their experts."""
 
-_SSM_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
-_IN_FLOAT32: Final = frozenset({"nemotron_h"})
-"""Families whose matrices are kept in 32 bits unless the configuration says otherwise."""
+_INDICES: Final = ("attn_layer_indices", "full_attn_idxs", "full_attention_idx")
+"""Lists of the layers that attend; the others have a fixed state."""
+_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
+    "attn_type_list": (STATE, FULL),
+    "hybrid_layer_pattern": (FULL, SLIDING),
+}
+"""Lists with a number for each layer, and what 0 and 1 mean in them."""
+_DRAFT_LAYERS: Final = 4
+"""How much longer a list may be that has an element for each layer: layers for drafts (MTP) follow the others."""
+_ABOUT_OTHERS: Final = ("activation", "expert", "mlp", "moe", "no_rope", "nope", "rope")
+"""What the names of lists that differ between layers begin with where they say nothing of caches."""
+
+_ENCODERS: Final = frozenset(
+    {
+        "albert",
+        "bert",
+        "camembert",
+        "deberta",
+        "deberta-v2",
+        "distilbert",
+        "electra",
+        "modernbert",
+        "mpnet",
+        "nomic_bert",
+    }
+) | {"roberta", "xlm-roberta", "xlm-roberta-xl"}
+
+_INNER_IS_FOUR_TIMES: Final = frozenset({"gpt2", "gpt_bigcode", "gptj", "falcon", "bloom", "mpt"})
 
 
-def layer_kinds(fields: Fields, layers: int) -> list[str]:
+def has_no_cache(fields: Fields) -> str | None:
+    """Return why the model is none whose KV cache is planned here, None for one that decodes from its own cache."""
+    if fields.flag("is_encoder_decoder"):
+        return "is of an encoder-decoder model: the cache of its cross-attention is not known here"
+    masked = any(name.endswith("ForMaskedLM") for name in fields.names("architectures") or ())
+    if masked or fields.text("model_type") in _ENCODERS or fields.maybe_count("type_vocab_size"):
+        return "is of an encoder: it keeps no KV cache, so there is nothing to plan"
+    return None
+
+
+def layer_kinds(fields: Fields) -> list[str]:
     """Return the kind of every layer, first to last."""
     listed = fields.names("layer_types") or fields.names("layers_block_type")
     if listed is not None:
-        return _listed(fields, listed, layers)
+        return _listed(fields, listed)
+    layers = fields.count("num_hidden_layers")
     if pattern := fields.text("hybrid_override_pattern"):
         if unknown := sorted(set(pattern) - set(_LETTERS)):
             fields.wrong(f"hybrid_override_pattern has letters we cannot size: {', '.join(unknown)}")
         return [_LETTERS.get(letter, FULL) for letter in pattern]
     if linear := fields.mapping("linear_attn_config"):
         full = linear.get("full_attn_layers")
-        count = len(full) if isinstance(full, list) else 0
-        return [FULL] * min(count, layers) + [STATE] * (layers - count)
-    family = fields.text("model_type")
-    if every := fields.maybe_count("full_attention_interval") or (4 if family in GATED_DELTA_NETS else None):
-        return _every(layers, every, STATE)
-    if every := fields.maybe_count("attn_layer_period"):
-        offset = fields.maybe_count("attn_layer_offset") or 0
-        return [FULL if layer % every == offset else STATE for layer in range(layers)]
-    return _windowed(fields, layers)
+        return [FULL if isinstance(full, list) and layer + 1 in full else STATE for layer in range(layers)]
+    return _by_family(fields, layers) or _numbered(fields, layers) or _windowed(fields, layers)
 
 
 def window_tokens(fields: Fields, kind: str) -> int | None:
@@ -106,6 +138,33 @@ def head_size(fields: Fields) -> int:
     return written or max(1, fields.count("hidden_size") // fields.count("num_attention_heads"))
 
 
+def heads_of(fields: Fields, kind: str, kinds: Sequence[str]) -> tuple[int, int, int]:
+    """Return KV heads, the size of a key and of a value; windowed or full layers may have others than the rest."""
+    heads, key = kv_heads(fields), head_size(fields)
+    if own := _own_of_layers(fields, kind, kinds):
+        heads, key = own.maybe_count("num_key_value_heads") or heads, own.maybe_count("head_dim") or key
+    value = fields.maybe_count("v_head_dim") or key
+    if kind == SLIDING:
+        heads = fields.maybe_count("swa_num_key_value_heads") or heads
+        key, value = fields.maybe_count("swa_head_dim") or key, fields.maybe_count("swa_v_head_dim") or value
+    if kind == FULL and fields.maybe_count("global_head_dim") is not None:
+        heads = fields.maybe_count("num_global_key_value_heads") or heads
+        key = value = fields.count("global_head_dim")
+    return heads, key, value
+
+
+def _own_of_layers(fields: Fields, kind: str, kinds: Sequence[str]) -> Fields | None:
+    """Return what `per_layer_config` writes for the layers of a kind, None where nothing; it must be alike in them."""
+    written = {
+        int(layer): own for layer, own in (fields.mapping("per_layer_config") or {}).items() if layer.isdecimal()
+    }
+    mine = [written.get(layer, {}) for layer, its in enumerate(kinds) if its == kind]
+    if any(own != mine[0] or not isinstance(own, dict) for own in mine):
+        fields.wrong(f"per_layer_config differs between layers with {kind}, which is not known here")
+        return None
+    return Fields(mine[0], "per_layer_config") if mine and mine[0] else None
+
+
 def expert_count(fields: Fields) -> int:
     """Return the experts of a layer, 0 for a dense model."""
     count = fields.maybe_count("num_experts") or 0
@@ -115,18 +174,53 @@ def expert_count(fields: Fields) -> int:
 def intermediate_size(fields: Fields) -> int:
     """Return the width of the dense MLP; families that leave it out mean four times the hidden size."""
     written = fields.maybe_count("intermediate_size_mlp") or fields.maybe_count("intermediate_size")
+    if written is not None and fields.flag("block_auto_adjust_ff_dim"):
+        multiple = fields.maybe_count("block_multiple_of") or 1
+        return math.ceil(int(2 * written / 3) / multiple) * multiple
     if written is None and fields.text("model_type") in _INNER_IS_FOUR_TIMES:
         return 4 * fields.count("hidden_size")
     return written or fields.maybe_count("moe_intermediate_size") or fields.count("intermediate_size")
 
 
-def _listed(fields: Fields, listed: tuple[str, ...], layers: int) -> list[str]:
+def _listed(fields: Fields, listed: tuple[str, ...]) -> list[str]:
     if unknown := sorted(set(listed) - set(_KINDS)):
         fields.wrong(f"layer_types has kinds we cannot size: {', '.join(unknown)}; known are {', '.join(_KINDS)}")
-    if len(listed) != layers and fields.get("num_hidden_layers") is not None:
+    layers = fields.maybe_count("num_hidden_layers")
+    if layers is not None and len(listed) != layers:
         fields.wrong(f"layer_types lists {len(listed)} layers, num_hidden_layers says {layers}")
     kinds = [_KINDS.get(name, FULL) for name in listed]
     return [FULL if kind == SLIDING else kind for kind in kinds] if _window_off(fields) else kinds
+
+
+def _by_family(fields: Fields, layers: int) -> list[str] | None:
+    """Return the kinds that an interval gives, or the family alone; None for any other."""
+    family = fields.text("model_type")
+    if every := fields.maybe_count("full_attention_interval") or (4 if family in GATED_DELTA_NETS else None):
+        return _every(layers, every, STATE)
+    if every := fields.maybe_count("attn_layer_period"):
+        offset = fields.maybe_count("attn_layer_offset") or 0
+        return [FULL if layer % every == offset else STATE for layer in range(layers)]
+    if family in _BOTH_EVERYWHERE:
+        return [BOTH] * layers
+    if family in _TWO_ATTENTIONS:
+        return [FULL, MLP, FULL, MLP, EXPERTS] * layers
+    return None
+
+
+def _numbered(fields: Fields, layers: int) -> list[str] | None:
+    """Return the kinds by lists of numbers; None where no list differs between layers, and an error for an unknown."""
+    for name in _INDICES:
+        if isinstance(found := fields.get(name), list) and found:
+            return [FULL if layer in found else STATE for layer in range(layers)]
+    for name, (zero, one) in _FLAGS.items():
+        if isinstance(found := fields.get(name), list) and len(found) == layers:
+            return [one if flag else zero for flag in found]
+    for name, found in fields.lists().items():
+        if layers <= len(found) <= layers + _DRAFT_LAYERS and not name.startswith(_ABOUT_OTHERS):
+            fields.wrong(f"{name} differs between layers, in a way that is not known here")
+    if fields.get("mamba_d_state") is not None:
+        fields.wrong("has layers with a fixed state (Mamba), and no field known here says which layers attend")
+    return None
 
 
 def _windowed(fields: Fields, layers: int) -> list[str]:
@@ -152,50 +246,3 @@ def _window_off(fields: Fields) -> bool:
 
 def _every(layers: int, every: int, otherwise: str) -> list[str]:
     return [FULL if (layer + 1) % every == 0 else otherwise for layer in range(layers)]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Values of one layer's state over all GPUs; `matrix_bytes` is the size of a matrix's value, None as the model's.
-
-    `groups` are shared by heads: a rank holds at least one, of `group_values` each.
-    """
-
-    conv_values: int
-    matrix_values: int
-    groups: int = 0
-    group_values: int = 0
-    matrix_bytes: int | None = None
-
-    def bytes(self, tensor_parallel: int, value_bytes: int) -> int:
-        """Return the bytes on one GPU; heads are divided among the ranks."""
-        groups = self.groups if self.groups % tensor_parallel == 0 else self.groups + tensor_parallel - self.groups
-        conv = (self.conv_values + groups * self.group_values) // tensor_parallel
-        return conv * value_bytes + self.matrix_values // tensor_parallel * (self.matrix_bytes or value_bytes)
-
-
-def layer_state(fields: Fields) -> State | None:
-    """Return what one layer of fixed state holds; None for an unknown kind of layer."""
-    written = fields.text("mamba_ssm_cache_dtype") or fields.text("mamba_ssm_dtype")
-    default = 4 if fields.text("model_type") in _IN_FLOAT32 else None
-    size = _SSM_BYTES.get(written, default)
-    if fields.get("linear_num_value_heads") is not None:
-        key, value = fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim")
-        keys, values = fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads")
-        steps = (fields.maybe_count("linear_conv_kernel_dim") or 4) - 1
-        return State((2 * key * keys + value * values) * steps, values * value * key, matrix_bytes=size)
-    mamba2 = fields.get("mamba_n_heads") is not None
-    if not mamba2 and fields.get("mamba_d_state") is None:
-        return None
-    inner, width, steps = inner_size(fields), fields.count("mamba_d_state"), fields.count("mamba_d_conv") - 1
-    if not mamba2:
-        return State(inner * steps, inner * width)
-    return State(inner * steps, inner * width, fields.maybe_count("mamba_n_groups") or 1, 2 * width * steps, size)
-
-
-def inner_size(fields: Fields) -> int:
-    """Return the inner width of a Mamba layer."""
-    heads = fields.maybe_count("mamba_n_heads")
-    if heads is not None:
-        return heads * fields.count("mamba_d_head")
-    return (fields.maybe_count("mamba_expand") or 2) * fields.count("hidden_size")

@@ -13,24 +13,39 @@ _NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_confi
 _LARGEST: Final = 10**9
 _LARGEST_LAYERS: Final = 10_000
 
+_MAY_BE_LISTS: Final = frozenset({"moe_intermediate_size", "n_shared_experts", "num_experts"})
+"""Facts that some families write once for each layer or kind of token; taken where all are the same."""
+_PARTS: Final = ("attn_config", "ffn_config")
+"""Where some configurations keep what others have at the top (DBRX, MPT)."""
+
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
-    "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
+    "num_hidden_layers": ("n_layer", "num_layers", "n_layers", "depth", "encoder_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_kv_heads", "n_head_kv", "multi_query_group_num"),
-    "hidden_size": ("n_embd", "n_embed", "d_model"),
-    "head_dim": ("kv_channels",),
-    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "num_key_value_heads": (
+        *("num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups", "n_kv_heads", "kv_n_heads"),
+        "num_query_groups",
+    ),
+    "hidden_size": ("n_embd", "n_embed", "d_model", "embed_dim"),
+    "head_dim": ("kv_channels", "attention_head_dim"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "encoder_ffn_dim"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
     "sliding_window_pattern": ("_sliding_window_pattern",),
-    "num_experts": ("num_local_experts", "n_routed_experts"),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "n_shared_experts": ("num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "moe_intermediate_size": ("expert_ffn_hidden_size",),
+    "first_k_dense_replace": ("num_dense_layers", "moe_layer_start_index"),
+    "sliding_window": ("sliding_window_size",),
+    "tie_word_embeddings": ("tie_embedding",),
     "dtype": ("torch_dtype",),
-    "mamba_n_heads": ("mamba_num_heads",),
-    "mamba_d_head": ("mamba_head_dim",),
-    "mamba_d_state": ("ssm_state_size",),
+    "mamba_n_heads": ("mamba_num_heads", "n_mamba_heads"),
+    "mamba_d_head": ("mamba_head_dim", "mamba_headdim"),
+    "mamba_d_state": ("ssm_state_size", "state_size"),
     "mamba_d_conv": ("conv_kernel",),
     "mamba_expand": ("expand",),
-    "mamba_n_groups": ("n_groups",),
-    "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "mamba_n_groups": ("n_groups", "mamba_ngroups"),
+    "shared_expert_intermediate_size": (
+        *("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
+    ),
 }
 """Other names of the same fact, the second of each pair as older families or transformers versions write it."""
 
@@ -85,6 +100,8 @@ class Fields:
     def maybe_count(self, name: str) -> int | None:
         """Return a whole number above 0, None when it is absent, null or 0."""
         value = self.get(name)
+        if name in _MAY_BE_LISTS and isinstance(value, list) and value and all(one == value[0] for one in value):
+            value = value[0]
         if value is None or (value == 0 and not isinstance(value, bool)):
             return None
         most = _LARGEST_LAYERS if name == "num_hidden_layers" else _LARGEST
@@ -113,6 +130,11 @@ class Fields:
         value = self.get(name)
         return tuple(map(str, value)) if isinstance(value, list) and value else None
 
+    def lists(self) -> Mapping[str, list[Any]]:
+        """Return the language model's lists whose elements are not all equal, by name."""
+        named = ((name, value) for name, value in self._levels[0].items() if isinstance(value, list))
+        return {name: value for name, value in named if any(one != value[0] for one in value)}
+
     def lacks(self, name: str) -> None:
         """Say that a field is missing, by the name most configurations give it."""
         self._missing.append("torch_dtype" if name == "dtype" else name)
@@ -132,4 +154,5 @@ def _defaults(inner: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[st
 def _levels(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """Return the nested language model's fields, then the outer ones, which apply to both."""
     inner = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), None)
-    return (*_levels(inner), config) if inner is not None else (config,)
+    parts = [config[name] for name in _PARTS if isinstance(config.get(name), dict)]
+    return (*_levels(inner), config, *parts) if inner is not None else (config, *parts)

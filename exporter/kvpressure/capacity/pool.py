@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from kvpressure.capacity.arithmetic import GIB, Step, number, quotient, size
-from kvpressure.capacity.geometry import BLOCK_TOKENS, STATE_BLOCKS, Geometry, KvCost, LayerGroup
+from kvpressure.capacity.geometry import BLOCK_TOKENS, Geometry, KvCost, LayerGroup
 from kvpressure.capacity.parallel import Parallel
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
@@ -104,15 +104,17 @@ class TokenPool:
         left = math.floor(self.capacity_tokens - lost_bytes / self.bytes_per_token)
         return replace(self, capacity_tokens=max(0, left))
 
-    def for_model(self, cost: KvCost, max_model_len: int | None) -> BytePool:
+    def for_model(self, cost: KvCost, max_model_len: int | None, step_tokens: int = 0) -> BytePool:
         """Return the same pool for a model whose requests are known to cost `cost`.
 
         Runtimes say of models with windows how many tokens requests of `max_model_len` may have together; those hold
-        less per token than shorter ones do, so the size follows from that length.
+        less per token than shorter ones do, so the size follows from that length, and from the tokens of a step, which
+        each of them may hold in its windows: without those the pool is taken for smaller than it is.
         """
         if cost.uniform or max_model_len is None:
             return BytePool(self.capacity_tokens * cost.bytes_per_token, cost)
-        return BytePool(self.capacity_tokens / max_model_len * cost.request_bytes(max_model_len), cost)
+        longest = cost.request_bytes(max_model_len, step_tokens)
+        return BytePool(self.capacity_tokens / max_model_len * longest, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ def _token_steps(cost: KvCost) -> list[Step]:
         value = group.layers * cost.layer_bytes(group)
         steps.append(Step(f"KV cache per token{kind}", _token_formula(group, cost), value, "bytes"))
     if cost.state_layers:
-        formula = f"{STATE_BLOCKS} blocks x {cost.allocated_state_layers} layers x {number(cost.state_block_bytes)} B"
+        blocks, layers = f"{cost.state_blocks} blocks", f"{cost.allocated_state_layers} layers"
+        formula = f"{blocks} x {layers} x {number(cost.state_block_bytes)} B"
         steps.append(Step("State per request", formula, cost.request_state_bytes, "bytes"))
     return steps
 
@@ -226,7 +229,9 @@ def _token_formula(group: LayerGroup, cost: KvCost) -> str:
     """Return the formula of one token's bytes in all layers of a kind: 32 layers x 8 KV heads x (128 + 128) x 2 B."""
     ranks, layers, each = cost.tensor_parallel, f"{group.layers} layers", f"{cost.value_bytes} B"
     if group.latent:
-        return f"{layers} x {group.values_per_head} latent values x {each}"
+        beside = group.bytes_beside(cost.value_bytes)
+        latent = f"{group.values_per_head} latent values x {each}"
+        return f"{layers} x ({latent} + {beside} B of its index)" if beside else f"{layers} x {latent}"
     heads = f"{group.kv_heads} KV head{'s' if group.kv_heads > 1 else ''}"
     if ranks > group.kv_heads:
         heads = "1 KV head"
@@ -255,6 +260,7 @@ def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None)
         (weights.embeddings, embedded, parallel.tensor),
         (weights.layers, share, parallel.tensor),
         (weights.experts, share, parallel.tensor * parallel.data),
+        (weights.tower, float(begins), parallel.tensor),
     ):
         if part.parameters and of_it:
             divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * of_it

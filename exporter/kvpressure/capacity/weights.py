@@ -1,8 +1,9 @@
 """How many parameters a model has and how many bytes they take, estimated from its geometry.
 
-Counted are embeddings, projections of attention and of what replaces it, and (expert) MLPs; norms, biases and vision
-towers are left out. That is within 2 % of the published count of the models in the tests, within 10 % in bytes where
-weights are quantized. `--weights-gib` replaces it with what the server logs when it has loaded them.
+Counted are embeddings, projections of attention and of what replaces it, (expert) MLPs, and the layers and mergers of
+towers for images and sounds; norms and biases are left out. That is within 2 % of the published count of the models in
+the tests, within 10 % in bytes where weights are quantized. `--weights-gib` replaces it with what the server logs when
+it has loaded them.
 """
 
 from __future__ import annotations
@@ -11,14 +12,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.capacity import layers
+from kvpressure.capacity import layers, states
 from kvpressure.capacity.layers import EXPERTS, MLP, expert_count
 from kvpressure.capacity.model_fields import Fields
 
 _TWO_MATRICES: Final = frozenset(
-    {"gpt2", "gpt_bigcode", "gpt_neox", "falcon", "opt", "bloom", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h"}
+    {
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neox",
+        "gptj",
+        "falcon",
+        "opt",
+        "bloom",
+        "mpt",
+        "phi",
+        "starcoder2",
+        "nemotron",
+        "nemotron_h",
+    }
 )
 """Families whose MLP has no gate."""
+_WITHOUT_GATE: Final = frozenset({"relu2", "xielu"})
+"""Activations of MLPs without a gate."""
 
 _FP8: Final = dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt"), 8.0)
 _BITS: Final = _FP8 | {"mxfp4": 4.25, "modelopt_fp4": 4.5, "nvfp4": 4.5}
@@ -27,6 +43,21 @@ _BITS: Final = _FP8 | {"mxfp4": 4.25, "modelopt_fp4": 4.5, "nvfp4": 4.5}
 _GROUPED: Final = frozenset({"awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"})
 _SCALE_BITS: Final = 20.0
 """A 16-bit scale and a 4-bit zero for each group of weights."""
+
+_FLOAT_SCALE_BITS: Final = 8.0
+"""An 8-bit scale for each group of 4-bit floats (NVFP4, MXFP4)."""
+
+_TIED: Final = frozenset(
+    {"bloom", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "falcon", "gpt2", "gpt_bigcode", "granite_swa", "lfm2"}
+) | {"lfm2_moe", "minicpm3", "mpt", "opt", "smollm3", "starcoder2"}
+"""Families with one matrix for both ends where nothing is written (transformers' defaults), beside all Gemmas."""
+
+_TOWERS: Final = ("vision_config", "audio_config")
+"""What turns images and sounds into tokens."""
+_GATED_TOWERS: Final = frozenset({"pixtral", "qwen2_5_vl"})
+"""Towers whose MLP has a gate, whatever their activation."""
+
+_SHARING: Final = ("num_mem_blocks", "num_layers_per_stack")
 
 _EXPERTS_ONLY: Final = frozenset({"mxfp4"})
 
@@ -44,12 +75,13 @@ class Weights:
     """Parameters of the whole model; `format` is how most of them are stored.
 
     `embeddings` are at the two ends (one matrix for both where `tied`), `layers` what every rank has its share of, and
-    `experts` what data-parallel ranks divide among them too.
+    `experts` what data-parallel ranks divide among them too, `tower` what turns images and sounds into tokens.
     """
 
     embeddings: Part
     layers: Part
     experts: Part
+    tower: Part
     format: str
     quantized: bool = False
     tied: bool = False
@@ -57,23 +89,30 @@ class Weights:
     @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        return sum(part.parameters for part in (self.embeddings, self.layers, self.experts))
+        return sum(part.parameters for part in self.parts)
 
     @property
     def bytes(self) -> float:
         """Bytes of the whole model."""
-        return sum(part.parameters * part.bits / 8 for part in (self.embeddings, self.layers, self.experts))
+        return sum(part.parameters * part.bits / 8 for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts of the model."""
+        return self.embeddings, self.layers, self.experts, self.tower
 
 
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
     """Return parameters times bits; embeddings (and for MXFP4 all but the experts) stay in the model's own type."""
     hidden = fields.count("hidden_size")
+    if sharing := next((name for name in _SHARING if fields.get(name) is not None), None):
+        fields.wrong(f"has weights that several layers share ({sharing}): how many is not known; give the weights")
     # The separate MLP layers where a model has any, else every layer has one.
     apart = {MLP, EXPERTS} & set(kinds)
     mlps = [layer for layer, kind in enumerate(kinds) if kind in apart or not apart]
     sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
     attention = sum(kind in layers.ATTENTION for kind in kinds) * _attention(fields, hidden)
-    mixers = sum(kind == layers.STATE for kind in kinds) * _state_mixer(fields, hidden)
+    mixers = sum(kind in layers.STATES for kind in kinds) * _state_mixer(fields, hidden)
     dense = (len(mlps) - len(sparse)) * _matrices(fields) * hidden * intermediate_size
     shared = len(sparse) * _shared_experts(fields, hidden, intermediate_size) if sparse else 0
     experts = 0
@@ -87,6 +126,7 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
         embeddings=Part(_embeddings(fields, hidden, len(kinds)), own),
         layers=Part(attention + mixers + dense + shared, rest),
         experts=Part(experts, bits),
+        tower=Part(sum(_tower(fields.mapping(name) or {}, hidden) for name in _TOWERS), own),
         format=f"{dtype_bytes} B" if quantized is None else f"{name} {bits:.2f} bits, embeddings {dtype_bytes} B",
         quantized=quantized is not None,
         tied=_tied(fields),
@@ -103,7 +143,24 @@ def _embeddings(fields: Fields, hidden: int, depth: int) -> int:
 
 def _tied(fields: Fields) -> bool:
     tied, family = fields.flag("tie_word_embeddings"), fields.text("model_type")
-    return family == "gpt2" or family.startswith("gemma") if tied is None else tied
+    return family in _TIED or family.startswith("gemma") if tied is None else tied
+
+
+def _tower(config: Mapping[str, Any], hidden: int) -> int:
+    """Return the parameters of a tower: attention and MLP of its layers, and what merges its patches or frames."""
+    tower = Fields({name: value for name, value in config.items() if name != "model_type"}, "the tower")
+    depth, width, inner = map(tower.maybe_count, ("num_hidden_layers", "hidden_size", "intermediate_size"))
+    family = str(config.get("model_type"))
+    if family.startswith("glm4v"):
+        inner = tower.maybe_count("out_hidden_size")
+    if not depth or not width or not inner:
+        return 0
+    gated = family in _GATED_TOWERS or tower.text("hidden_act") == "silu"
+    blocks = depth * width * (4 * width + (3 if gated else 2) * inner)
+    merged = width * (tower.maybe_count("spatial_merge_size") or 1) ** 2
+    stacked = tower.get("deepstack_visual_indexes")
+    mergers = 1 + (len(stacked) if isinstance(stacked, list) else 0)
+    return blocks + mergers * merged * (merged + hidden)
 
 
 def _attention(fields: Fields, hidden: int) -> int:
@@ -120,7 +177,8 @@ def _attention(fields: Fields, hidden: int) -> int:
 
 
 def _matrices(fields: Fields) -> int:
-    return 2 if fields.text("model_type") in _TWO_MATRICES else 3
+    no_gate = fields.text("hidden_act") in _WITHOUT_GATE or fields.text("model_type") in _TWO_MATRICES
+    return 2 if no_gate else 3
 
 
 def _state_mixer(fields: Fields, hidden: int) -> int:
@@ -130,9 +188,14 @@ def _state_mixer(fields: Fields, hidden: int) -> int:
         key = fields.count("linear_num_key_heads") * fields.count("linear_key_head_dim")
         value = values * fields.count("linear_value_head_dim")
         return hidden * (2 * key + 2 * value + 2 * values) + value * hidden
+    if (linear := fields.mapping("linear_attn_config")) is not None and linear.get("num_heads") is not None:
+        count, size = states.delta_heads(fields, linear)
+        return hidden * (4 * count * size + 2 * size + count) + 2 * size * count * size
+    if fields.maybe_count("conv_L_cache") is not None:
+        return 4 * hidden * hidden
     if fields.get("mamba_d_state") is None:
         return 0
-    inner, state = layers.inner_size(fields), fields.count("mamba_d_state")
+    inner, state = states.inner_size(fields), fields.count("mamba_d_state")
     heads = fields.maybe_count("mamba_n_heads")
     if heads is not None:
         groups = fields.maybe_count("mamba_n_groups") or 1
@@ -148,11 +211,21 @@ def _is_sparse(fields: Fields, layer: int, kind: str) -> bool:
         return True
     if every := fields.maybe_count("expert_layer_period"):
         return layer % every == (fields.maybe_count("expert_layer_offset") or 0)
+    if (listed := _listed_sparse(fields)) is not None:
+        return layer in listed
     dense = fields.get("mlp_only_layers")
     step = fields.maybe_count("decoder_sparse_step") or fields.maybe_count("interleave_moe_layer_step") or 1
     first = fields.maybe_count("first_k_dense_replace") or 0
     skipped = dense if isinstance(dense, list) else []
     return (layer + 1) % step == 0 and layer >= first and layer not in skipped
+
+
+def _listed_sparse(fields: Fields) -> set[int] | None:
+    """Return the layers with experts where the configuration lists them; None where it does not."""
+    flags, named = fields.get("moe_layer_freq"), fields.text("moe_layers_enum")
+    if isinstance(flags, list):
+        return {layer for layer, flag in enumerate(flags) if flag}
+    return {int(layer) for layer in named.split(",") if layer.strip().isdecimal()} if named else None
 
 
 def _width(fields: Fields, intermediate_size: int) -> int:
@@ -196,13 +269,16 @@ def _stored_bits(method: str, config: Mapping[str, Any]) -> float | None:
         groups = config.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         scheme = first.get("weights") if isinstance(first, dict) else None
-        return _grouped(scheme.get("num_bits"), scheme.get("group_size")) if isinstance(scheme, dict) else None
+        if not isinstance(scheme, dict):
+            return None
+        scale = _FLOAT_SCALE_BITS if scheme.get("type") == "float" else _SCALE_BITS
+        return _grouped(scheme.get("num_bits"), scheme.get("group_size"), scale)
     if method.startswith("modelopt") and "FP4" in str(config.get("quant_algo", "")).upper():
         return _BITS["nvfp4"]
     return _BITS.get(method)
 
 
-def _grouped(bits: object, group: object) -> float | None:
+def _grouped(bits: object, group: object, scale_bits: float = _SCALE_BITS) -> float | None:
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
         return None
-    return bits + (_SCALE_BITS / group if isinstance(group, int) and group > 0 else 0.0)
+    return bits + (scale_bits / group if isinstance(group, int) and group > 0 else 0.0)

@@ -115,7 +115,8 @@ def command(**options: Any) -> None:
     """Plan safe limits: max_num_seqs, token limits, max-num-batched-tokens and memory target.
 
     For a model give --model-config or --model, --gpu or --gpu-memory, --prompt-p95 and --output-p95. For a running
-    engine --url is enough; with --model-config as well its layers with sliding windows are counted right.
+    engine --url is enough; with --model-config and --max-num-batched-tokens as well, its layers with sliding windows
+    are counted right.
 
     Chats and agents that come back with all that was said before are described by --sessions, --context and --think,
     which are enough by themselves: it says what they keep in the pool, where hits collapse, and what serves them.

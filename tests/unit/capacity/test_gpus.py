@@ -22,6 +22,10 @@ from kvpressure.capacity.gpus import GPUS, gpu_named
         ("NVIDIA-A10G", "A10"),
         ("Tesla-T4", "T4"),
         ("NVIDIA-RTX-6000-Ada-Generation", "RTX-6000-ADA"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("rtx5090", "RTX-5090"),
+        ("NVIDIA-B300-SXM6-AC", "B300"),
+        ("NVIDIA-GH200-480GB", "GH200"),
     ],
 )
 def test_a_part_is_known_by_the_names_it_has_in_labels(text: str, name: str) -> None:
@@ -31,7 +35,11 @@ def test_a_part_is_known_by_the_names_it_has_in_labels(text: str, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["A100", "H100-NVL", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "nvidia-h100-96gb", "V9", ""]
+    "text",
+    [
+        *("A100", "H100-NVL", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "nvidia-h100-96gb", "V9", ""),
+        *("NVIDIA-H20-3e", "NVIDIA GH200 144G HBM3e", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GB300"),
+    ],
 )
 def test_what_may_be_several_parts_or_a_slice_of_one_is_not_guessed(text: str) -> None:
     assert gpu_named(text) is None

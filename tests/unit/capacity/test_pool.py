@@ -6,7 +6,7 @@ from kvpressure.capacity.arithmetic import GIB, Step
 from kvpressure.capacity.capacity_plan import plan_model
 from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.parallel import RefusedError
-from kvpressure.capacity.pool import Memory
+from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.formulas import evaluate
 from tests.support.models import MODELS, geometry
@@ -52,3 +52,10 @@ def test_keys_and_values_are_written_as_people_compute_them() -> None:
     assert steps("llama-3-70b", Memory((80 * GIB,), 4))[0].formula == (
         "2 (K, V) x 80 layers x 8 KV heads / 4 GPUs x 128 x 2 B"
     )
+
+
+@pytest.mark.parametrize(("step", "gib"), [(4096, 20.0), (0, 16.97)])
+def test_a_pool_logged_in_tokens_has_its_size_where_the_tokens_of_a_step_are_known(step: int, gib: float) -> None:
+    # vLLM 0.33 makes 212,243 tokens of 20 GiB, with 4,096 tokens in flight (two steps of 2,048).
+    cost = geometry("gemma-3-27b").cost("auto", 1)
+    assert TokenPool(212_243).for_model(cost, 131_072, step).size_bytes / GIB == pytest.approx(gib, rel=0.002)

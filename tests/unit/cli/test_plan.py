@@ -79,6 +79,11 @@ def test_the_plan_of_windowed_layers_on_several_gpus_is_the_golden_one() -> None
     check_golden("plan_gemma-3-27b-fp8-4-gpus.txt", answer.stdout)
 
 
+def test_a_type_of_cached_values_that_no_server_takes_is_none_to_choose() -> None:
+    answer = plan(*LLAMA, *LENGTHS, "--kv-cache-dtype", "int8")
+    assert (answer.exit_code, "'int8' is not one of 'auto'" in answer.output) == (2, True)
+
+
 def test_every_line_fits_a_terminal() -> None:
     assert max(map(len, plan(*LLAMA, *LENGTHS).stdout.splitlines())) <= 120
 
