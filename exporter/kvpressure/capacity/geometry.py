@@ -29,7 +29,7 @@ BLOCK_TOKENS: Final = 16
 _LATENT_HYBRID_TOKENS: Final = 128
 """What a block of a latent cache beside layers of state is a multiple of: its kernels need so many tokens together."""
 _LATENT_AS_HEADS: Final = frozenset({"minicpm3"})
-"""Families with a latent in their projections whose cache has whole heads: vLLM runs them without MLA."""
+"""Families with a latent in their projections whose cache has whole heads: servers run them without MLA."""
 
 _STRETCHING: Final = frozenset({"dynamic", "linear", "ntk", "yarn"})
 """Ways to scale positions by a factor that `max_position_embeddings` may not have in it."""

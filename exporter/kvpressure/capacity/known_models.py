@@ -74,10 +74,10 @@ _ALONE: Final = {name.rpartition("/")[2]: file for name, file in _FILES.items()}
 
 
 def file_of(served: str) -> str | None:
-    """Return the file for a name on the hub, its URI (`hf://...`) or a path that ends in it; None for any other."""
-    name = served.partition("://")[2] or served
-    name = name.strip().rstrip("/").partition(":")[0].lower()
-    in_path = name.startswith(("/", ".")) or name.count("/") > 1
+    """Return the file for a name on the hub, or a URI or a path that ends in it (`hf://...`); None for any other."""
+    scheme, _, rest = served.strip().rpartition("://")
+    name = rest.rstrip("/").partition(":")[0].lower()
+    in_path = scheme not in {"", "hf"} or name.startswith(("/", ".")) or name.count("/") > 1
     return _ALONE.get(name.rpartition("/")[2]) if in_path else _FILES.get(name)
 
 

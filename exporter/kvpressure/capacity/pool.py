@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from kvpressure.capacity.arithmetic import GIB, Step, number, quotient, size
 from kvpressure.capacity.geometry import BLOCK_TOKENS, Geometry, KvCost, LayerGroup
-from kvpressure.capacity.parallel import Parallel
+from kvpressure.capacity.parallel import Parallel, stages
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 
@@ -243,8 +244,14 @@ def _token_formula(group: LayerGroup, cost: KvCost) -> str:
 
 
 def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None) -> Step:
-    """Return the weights on one GPU; raises ValueError where neither their size nor an estimate is known."""
+    """Return the weights on one GPU of a stage, without one of the fullest.
+
+    Raises ValueError where neither their size nor an estimate is known.
+    """
     parallel, weights = memory.parallel, geometry.weights
+    if stage is None and parallel.pipeline > 1:
+        every = (weights_step(geometry, memory, one) for one in stages(geometry.layers, parallel.pipeline))
+        return max(every, key=attrgetter("value"))
     if memory.weights_bytes is not None:
         ranks = parallel.tensor * parallel.pipeline
         split = "" if ranks == 1 else f" / {ranks} GPUs"

@@ -21,7 +21,7 @@ _BLOCKS: Final = 2
 """The running one, and the last that can be shared (prefix caching, which is on by default)."""
 _WITH_CHECKPOINT: Final = 3
 """One more where a prompt's last boundary is written in the middle of a step: Mamba 2, and Qwen's delta nets on Hopper
-(vLLM 0.33; 0.22 had two)."""
+(decision 0797)."""
 _LARGEST: Final = 10**6
 _DELTA_ALIGNMENT: Final = 64
 """Tokens between which such a net can write its state: blocks are multiples of it."""

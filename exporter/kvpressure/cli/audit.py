@@ -30,13 +30,14 @@ from kvpressure.config.files import NotAFileError, read_text, require_regular
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.record import SourceError
 from kvpressure.printable import clean
-from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read
+from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read, read_script
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import MAX_CHARS
 from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place
 
-_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json"))
+_SCRIPT: Final = ".sh"
+_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", _SCRIPT))
 _MAX_FILES: Final = 10_000
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _CHECK: Final = click.Choice([check.name for check in CHECKS])
@@ -67,7 +68,7 @@ _MIN_REASON: Final = 20
 @click.option("--json", "as_json_object", is_flag=True, help="One JSON object.")
 @click.option("--sarif", is_flag=True, help="SARIF 2.1.0, for code review.")
 def command(paths: tuple[str, ...], **options: Any) -> None:
-    """Check that engines declare safe limits: manifests, Helm values, a directory of them, or a cluster.
+    """Check that engines declare safe limits: manifests, Helm values, scripts, a directory of them, or a cluster.
 
     Give everything that belongs together: ConfigMaps that hold configuration files, autoscalers, monitors and rules are
     read too. `-` is standard input, such as the output of helm template.
@@ -184,7 +185,9 @@ def _environment(file: Path) -> dict[str, str]:
 
 def _parsed(data: bytes, name: str, environment: Mapping[str, str] | None = None) -> Manifests:
     try:
-        return read(data.decode("utf-8-sig"), name, environment)
+        text = data.decode("utf-8-sig")
+        is_script = name.endswith(_SCRIPT) or (text.startswith("#!") and "sh" in text.partition("\n")[0])
+        return read_script(text, name) if is_script else read(text, name, environment)
     except UnicodeDecodeError as error:
         return _problem("is not UTF-8", name, data.count(b"\n", 0, error.start) + 1)
 

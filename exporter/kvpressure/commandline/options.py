@@ -186,6 +186,7 @@ def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
     if at == 0:
         return len(words) == 1
     before = words[at - 1]
+    before = f"--{dialect.short[before]}" if before in dialect.short else before
     return not before.startswith("--") or "=" in before or dialect.switches.match(before) is not None
 
 

@@ -14,6 +14,12 @@ _REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-A-Za-z0-9_.]*)\)")
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SHELL_FLAGS: Final = re.compile(r"-[abd-z]*c[a-z]*")
 _SHELL_FLAGS_WITH_VALUE: Final = frozenset(("-o", "+o", "-O", "--rcfile", "--init-file"))
+_CONTAINERS: Final = frozenset(("docker", "podman", "nerdctl"))
+# Options of `docker run` that take no value; of short ones it may stand in the same word.
+_NO_VALUE: Final = re.compile(
+    r"-[a-zA-Z].+|-[ditPq]|--.*=.*"
+    r"|--(detach|help|init|interactive|no-healthcheck|privileged|publish-all|quiet|read-only|replace|rm|tty)"
+)
 # Programs that run their arguments as a command.
 _WRAPPERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup"))
 # Programs whose arguments may look like a launch, and start nothing.
@@ -119,6 +125,17 @@ def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str
     if at < len(words) and not is_inline and words[at] in files:
         return files[words[at]], words[at:]
     return (words[at], words[at + 1 :]) if is_inline and at < len(words) else None
+
+
+def image_of(words: Words) -> tuple[str, Words]:
+    """Return the image that `docker run` starts, and what is passed to it; "" for any other program."""
+    at = 1 if words[:1] == ("sudo",) else 0
+    if at >= len(words) or base(words[at]) not in _CONTAINERS or "run" not in words[at + 1 : at + 3]:
+        return "", ()
+    at = words.index("run") + 1
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 if _NO_VALUE.fullmatch(words[at]) else 2
+    return (words[at], words[at + 1 :]) if at < len(words) else ("", ())
 
 
 def talks(words: Words) -> bool:

@@ -14,6 +14,7 @@ from itertools import dropwhile
 from typing import Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
+from kvpressure.commandline.waiting import CONTROL, end_of_wait
 
 Words = tuple[str, ...]
 """One simple command: the program and its arguments."""
@@ -38,10 +39,6 @@ _SUBSTITUTION: Final = re.compile(r"\$[({]|`")
 _NOT_LITERAL: Final = re.compile(r"[\\'\"$`]")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
 _BRACKETS: Final = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
-_CONTROL: Final = (
-    *("if", "then", "elif", "else", "fi", "while", "until", "for", "select", "do", "done", "case", "esac"),
-    *("{", "}", "!", "function", "coproc"),
-)
 _DECLARES: Final = frozenset(("export", "declare", "typeset", "local", "readonly"))
 # Built-in commands that change the variables named as their arguments.
 _CHANGES: Final = frozenset(("read", "mapfile", "readarray", "getopts", "let", "printf", "unset"))
@@ -211,8 +208,7 @@ class Script:
             self._add(word)
 
     def _skip_brackets(self, opening: str) -> None:
-        start, depth = self._at, 0
-        self._at = len(self._text)
+        start, depth, self._at = self._at, 0, len(self._text)
         for bracket in _BRACKETS[opening].finditer(self._text, start):
             self._budget.take()
             depth += 1 if bracket[0] == opening else -1
@@ -233,8 +229,12 @@ class Script:
         word, self._word = "".join(self._word), None
         if self._in_redirection:
             self._in_redirection = False
-        elif not self._words and word in _CONTROL:
-            self._refuse(word)
+        elif not self._words and word in CONTROL:
+            if (end := None if self.unreadable else end_of_wait(word, self._text, self._at)) is None:
+                self._refuse(word)
+            else:
+                self._budget.take(end - self._at)
+                self._at = end
         elif self._words or word != "time":
             self._words.append(word)
 

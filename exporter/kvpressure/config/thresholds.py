@@ -154,6 +154,7 @@ class Thresholds:
     advice_pool_headroom_ratio: float
     advice_request_share_max_ratio: float
     advice_long_context_min_tokens: float
+    advice_start_min_seconds: float
     advice_bursty_min_factor: float
     advice_gain_min_ratio: float
     advice_at_best_gain_min_ratio: float

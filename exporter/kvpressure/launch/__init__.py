@@ -9,12 +9,12 @@ from typing import Final
 
 from kvpressure.commandline.budget import Budget, BudgetExceededError
 from kvpressure.commandline.options import Given, Options, human, read_options, unresolved
-from kvpressure.commandline.programs import Launch, programs, settle, talks
+from kvpressure.commandline.programs import Launch, image_of, programs, settle, talks
 from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.runtimes.starting import Flags
+from kvpressure.runtimes.starting import DYNAMO, Flags
 
 TOO_MUCH: Final = "the start command expands to more than can be read"
 """Why a start is cut that is longer than its budget."""
@@ -36,6 +36,11 @@ class Server:
     def is_worker(self) -> bool:
         """Whether the server only works for another one, and has no API."""
         return self.runtime.starting.worker(self.options)
+
+    @property
+    def behind_frontend(self) -> bool:
+        """Whether another program serves the API for it, and its metrics are on a port of their own (Dynamo)."""
+        return self.module.startswith(DYNAMO)
 
     @property
     def flags(self) -> Flags:
@@ -107,7 +112,14 @@ def launch(words: Words) -> tuple[Runtime, Launch] | None:
     if talks(words):
         return None
     found = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)
-    return next(((runtime, one) for runtime, one in found if one is not None), None)
+    return next(((runtime, one) for runtime, one in found if one is not None), _launched_image(words))
+
+
+def _launched_image(words: Words) -> tuple[Runtime, Launch] | None:
+    """Return the server that an image's own entrypoint starts in `docker run`."""
+    image, arguments = image_of(words)
+    served = (runtime for runtime in RUNTIMES if runtime.starting.image_serves(image, (), arguments, ()))
+    return next(((runtime, Launch(arguments)) for runtime in served), None)
 
 
 def runtime_of(image: str, start: Start) -> Runtime | None:
@@ -124,7 +136,8 @@ def runtime_of(image: str, start: Start) -> Runtime | None:
 
 def serving_port(start: Start) -> int | None:
     """Return the port of the servers' own arguments; None where they give none or several, or may give another."""
-    ports = {one.runtime.starting.port(one.module, one.options) for one in start.servers if not one.is_worker}
+    serving = (one for one in start.servers if not (one.is_worker or one.behind_frontend))
+    ports = {one.runtime.starting.port(one.module, one.options) for one in serving}
     return ports.pop() if len(ports) == 1 and not start.cut else None
 
 
@@ -194,8 +207,9 @@ def declared(reading: Reading, *, command_is_known: bool) -> tuple[DeclaredLimit
 
 
 def _read(server: Server) -> Reading:
-    options, flags, title = server.options.given, server.flags, server.runtime.title
-    unsettled = server.options.unsettled
+    flags, title, unsettled = server.flags, server.runtime.title, server.options.unsettled
+    # Without a value it sizes nothing: `--kv-cache-memory-bytes=${BYTES-}`.
+    options = {name: one for name, one in server.options.given.items() if one.text or name != flags.sizes_pool}
     limits: dict[str, DeclaredLimit] = {}
     unclear: dict[str, str] = {}
     for name, (option, read) in flags.limits.items():

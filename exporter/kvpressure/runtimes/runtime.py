@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from kvpressure.commandline.options import Given
 from kvpressure.runtimes.starting import Chart, KServe, Starting
 from kvpressure.runtimes.table import OptionalSignal, Table
 
@@ -179,7 +180,9 @@ class Audit:
     by itself, by version and GPU, and `default_sequences` that for the sequences on a GPU by its name and bytes, None
     where not known. `largest_sequences` is the most of them, None where it has no such number. `needs_step`: no more
     sequences may run than a step has tokens. `output_cap` is a value of the flag that bounds outputs at %d tokens, ""
-    where there is none.
+    where there is none. `removed` are options that some versions have: the last that is known with it, None for none,
+    and the first without it; `version` is that of an image, None where not known. `pooling`: by its options it serves a
+    model that generates nothing.
     """
 
     undeclared: Mapping[str, str]
@@ -190,6 +193,9 @@ class Audit:
     largest_sequences: int | None = None
     needs_step: bool = False
     output_cap: str = ""
+    removed: Mapping[str, tuple[tuple[int, int] | None, tuple[int, int]]] = field(default_factory=dict)
+    version: Callable[[str], tuple[int, int] | None] = field(default=lambda image: None)  # noqa: ARG005
+    pooling: Callable[[Mapping[str, Given]], bool] = field(default=lambda options: False)  # noqa: ARG005
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
+
+DYNAMO: Final = "dynamo."
+"""How the modules of Dynamo's workers begin: they take the options of their engine."""
 
 
 def image_name(image: str) -> str:
@@ -31,7 +34,8 @@ Read = Callable[[str], float | None]
 class Sizing:
     """The options, without dashes, that memory follows from besides the limits: how the model is divided and stored.
 
-    `stretches` may let the model take longer requests than its configuration says.
+    With `within` the data-parallel ranks are on the GPUs of the tensor-parallel ones. `stretches` may let the model
+    take longer requests than its configuration says.
     """
 
     tensor: str = ""
@@ -41,6 +45,7 @@ class Sizing:
     kv_cache_dtype: str = ""
     dtype: str = ""
     quantization: str = ""
+    within: str = ""
     stretches: tuple[str, ...] = ()
 
 
@@ -66,6 +71,11 @@ class Flags:
     data_local: str = ""
     tls: str = ""
     sizing: Sizing = field(default_factory=Sizing)
+
+    def divides(self, given: Mapping[str, Given]) -> tuple[str, str, str]:
+        """Return the options whose ranks, multiplied, are the GPUs: of tensor, pipeline, and data parallelism or ""."""
+        sizing = self.sizing
+        return sizing.tensor, sizing.pipeline, "" if sizing.within in given else sizing.data
 
     def option(self, limit: str) -> str:
         """Return the option, without dashes, that gives a limit; "" where the runtime has none."""
@@ -131,7 +141,8 @@ class Chart:
     """What the values of a Helm chart call a runtime's options.
 
     In the entry of a model `config` holds what becomes options: `flags` by its keys, and the words under `extra`,
-    which come after them, as written. `command` starts the server in the container `container`.
+    which come after them, as written. `command` starts the server in the container `container`. With the key `shares`
+    the chart mounts a larger /dev/shm. Objects of `kind` have the same keys, in two places.
     """
 
     config: str
@@ -139,6 +150,8 @@ class Chart:
     flags: Mapping[str, str]
     command: tuple[str, ...]
     container: str
+    shares: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

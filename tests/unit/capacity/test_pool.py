@@ -6,7 +6,7 @@ from kvpressure.capacity.arithmetic import GIB, Step
 from kvpressure.capacity.capacity_plan import plan_model
 from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.parallel import RefusedError
-from kvpressure.capacity.pool import Memory, TokenPool
+from kvpressure.capacity.pool import Memory, TokenPool, weights_step
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.formulas import evaluate
 from tests.support.models import MODELS, geometry
@@ -52,6 +52,12 @@ def test_keys_and_values_are_written_as_people_compute_them() -> None:
     assert steps("llama-3-70b", Memory((80 * GIB,), 4))[0].formula == (
         "2 (K, V) x 80 layers x 8 KV heads / 4 GPUs x 128 x 2 B"
     )
+
+
+def test_weights_of_a_pipeline_are_those_of_its_fullest_stage() -> None:
+    model = geometry("llama-3.1-405b")
+    whole, halves = (weights_step(model, Memory((80e9,), 8, pipeline_parallel=count)).value for count in (1, 2))
+    assert whole / 2 <= halves < 0.51 * whole
 
 
 @pytest.mark.parametrize(("step", "gib"), [(4096, 20.0), (0, 16.97)])

@@ -136,7 +136,7 @@ def test_the_table_fits_a_terminal_of_100_columns_but_for_what_is_pasted() -> No
 def test_everything_passing_ends_with_nought() -> None:
     answer = run("deployment-good.yaml")
     assert answer.exit_code == 0
-    assert answer.stdout.endswith("1 engine: 14 pass, 0 fail, 0 unknown\n")
+    assert answer.stdout.endswith("1 engine: 16 pass, 0 fail, 0 unknown\n")
 
 
 def test_json_has_the_shape_that_is_documented() -> None:
@@ -156,7 +156,7 @@ def test_json_has_the_shape_that_is_documented() -> None:
     assert [check["check"] for check in engine["checks"]] == [check.name for check in CHECKS]
     assert list(engine["checks"][0]) == ["check", "status", "level", "reason", "file", "line", "fix"]
     assert [problem["line"] for problem in record["problems"]] == [4, 18]
-    assert record["summary"] == {"pass": 18, "fail": 6, "unknown": 4}
+    assert record["summary"] == {"pass": 22, "fail": 6, "unknown": 4}
 
 
 def test_a_broken_file_is_told_and_hides_no_findings() -> None:
@@ -304,7 +304,7 @@ def test_a_cluster_is_judged_like_its_manifests(tmp_path: Path) -> None:
         answer = run("--cluster", "-A", "--kubeconfig", kubeconfig(tmp_path, url), "--json")
     assert answer.exit_code == 0, answer.output
     record = json.loads(answer.stdout)
-    assert record["summary"] == {"pass": 14, "fail": 0, "unknown": 0}
+    assert record["summary"] == {"pass": 16, "fail": 0, "unknown": 0}
     assert (record["engines"][0]["file"], record["engines"][0]["line"]) == ("cluster", None)
     assert "/apis/apps/v1/deployments" in asked
     assert not [path for path in asked if "secrets" in path]
@@ -366,3 +366,10 @@ def test_fail_on_names_the_lowest_level_that_counts_and_hides_nothing(
     assert len({answer.stdout for answer in answers.values()}) == 1
     assert run("deployment-bare.yaml", *skip).exit_code == codes["warning"]
     assert run("no-engine.yaml", "--fail-on", "error").exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "first"), [("serve.sh", ""), ("serve", "#!/usr/bin/env bash\n")])
+def test_a_script_is_read_by_its_ending_or_its_first_line(name: str, first: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f"{first}exec vllm serve x --max-num-seqs=64\n")
+    found = json.loads(run(str(tmp_path / name), "--json").stdout)
+    assert [engine["limits"]["max_num_seqs"]["value"] for engine in found["engines"]] == [64]

@@ -40,3 +40,8 @@ def test_every_name_has_its_file_and_every_file_can_be_planned_with() -> None:
         for name in names:
             assert file_of(name) is not None
             assert read_geometry(known_model(name) or {}, name).weights is not None
+
+
+@pytest.mark.parametrize("bucket", ["s3://b/Qwen3-8B", "gs://team/models/Qwen3-8B/", "pvc://x/Qwen3-8B"])
+def test_a_uri_that_is_not_of_the_hub_is_a_path(bucket: str) -> None:
+    assert file_of(bucket) == "qwen3-8b"

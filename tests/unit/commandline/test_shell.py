@@ -79,6 +79,40 @@ def test_before_control_flow_words_are_certain() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while ! nc -z redis 6379; do sleep 1; done",
+        'until curl -sf http://127.0.0.1:8265 > /dev/null 2>&1; do\n  echo "waiting $(date)";\n  sleep 2\ndone',
+        "until x\ndo\n :\ndone > log",
+        "while [ ! -f /ready ]; do echo 'not done; yet'; sleep 1; done && cd /x",
+    ],
+)
+def test_a_loop_that_only_waits_changes_nothing_behind_it(loop: str) -> None:
+    found = [*programs(["sh", "-c", f'A=1\n{loop}\na $A "$@"', "sh", "x"], [], {}, Budget())]
+    assert (found[-1].words, found[-1].unreadable) == (("a", "1", "x"), "")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while x; do A=2; done",
+        "while read A; do :; done",
+        "while x; do . /env; done",
+        "while x; do : ${A:=2}; done",
+        "while x; do shift; done",
+        "while x; do if y; then z; fi; done",
+        "while x; do vllm serve a; done",
+        "while x; do python3 -m y; done",
+        "while x; do echo '; done",
+        "while x; do sleep 1",
+    ],
+)
+def test_a_loop_that_may_do_more_leaves_nothing_certain(loop: str) -> None:
+    *_, last = programs(["sh", "-c", f"A=1\n{loop}\na $A"], [], {}, Budget())
+    assert last.unreadable
+
+
 def test_control_flow_in_a_script_of_its_own_makes_only_its_own_words_uncertain() -> None:
     script = {"/s": "if x; then A=2; fi"}
     assert [one.unreadable for one in programs(["sh", "-c", "A=1; sh /s; a $A"], [], {}, Budget(), script)][-1] == ""

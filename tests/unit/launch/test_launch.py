@@ -149,7 +149,7 @@ def test_what_is_set_under_a_condition_declares_nothing(condition: str) -> None:
 UNREADABLE = [
     "if x; then {}; fi",
     "if x; then\n  N=2\nfi\n{}",
-    "while x; do sleep 1; done; {}",
+    "while x; do A=1; done; {}",
     "for p in 1 2; do {} --port $p & done",
     "case $R in a) {};; esac",
     "start() {{ {}; }}; start",
@@ -160,7 +160,7 @@ UNREADABLE = [
     "A=(--dtype half); {}",
     "((N=2)); {}",
     "cat > /c.yaml <<END\nx: 1\nEND\n{} --config /c.yaml",
-    "{} & while x; do :; done; {} --port 2",
+    "{} & while x; do A=1; done; {} --port 2",
     "if x; then bash -c '{}'; fi",
     "eval 'if x; then {}; fi'",
 ]
@@ -179,6 +179,11 @@ def test_a_start_with_control_flow_around_or_before_it_declares_nothing_and_says
     assert len(reading.hidden) == 1
     assert reading.hidden[0].startswith("the start script cannot be read: ")
     assert reading.runtime is runtime_of("own", start)
+
+
+def test_a_loop_that_only_waits_before_the_start_says_nothing_of_it() -> None:
+    script = "N=8\nuntil ray status; do echo waiting; sleep 2; done &&\nvllm serve m --max-num-seqs $N"
+    assert in_shell(script) == {"max_num_seqs": 8}
 
 
 def test_control_flow_behind_the_start_says_nothing_of_it() -> None:

@@ -12,7 +12,7 @@ from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import ROLE_CODES
 from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Runtime, without_dashes
 from kvpressure.runtimes.sglang.metrics import EVIDENCE, LOGS, SGLANG
-from kvpressure.runtimes.starting import Flags, KServe, Sizing, Starting, image_name, port_or, start_script
+from kvpressure.runtimes.starting import DYNAMO, Flags, KServe, Sizing, Starting, image_name, port_or, start_script
 
 NAMES: Final[Mapping[str, str]] = {
     "chunked-prefill-size": "chunked-p",
@@ -21,6 +21,8 @@ NAMES: Final[Mapping[str, str]] = {
     "disaggregation-mode": "disaggregation-m",
     "dp-size": "dp-size",
     "dtype": "dtype",
+    "enable-dp-attention": "enable-dp-a",
+    "is-embedding": "is-e",
     "ep-size": "ep-size",
     "kv-cache-dtype": "kv-cache-d",
     "max-running-requests": "max-ru",
@@ -70,11 +72,14 @@ FLAGS: Final = Flags(
     role=_role,
     model="model-path",
     tls="ssl-certfile",
-    sizing=Sizing("tp-size", "pp-size", "dp-size", "ep-size", "kv-cache-dtype", "dtype", "quantization"),
+    sizing=Sizing(
+        "tp-size", "pp-size", "dp-size", "ep-size", "kv-cache-dtype", "dtype", "quantization", "enable-dp-attention"
+    ),
 )
 
 
 MODULE: Final = "sglang.launch_server"
+WORKER_MODULE: Final = f"{DYNAMO}sglang"
 PORT: Final = 30000
 
 _IMAGES: Final = re.compile(r"sglang(-[a-z0-9.-]+)?")
@@ -87,6 +92,8 @@ def _launch(words: Words) -> Launch | None:
         following = words[at + 1] if at + 1 < len(words) else ""
         if (word == "-m" and following == MODULE) or (base(word) == "sglang" and following == "serve"):
             return Launch(words[at + 2 :])
+        if word == "-m" and following == WORKER_MODULE:
+            return Launch(words[at + 2 :], following)
         if word.endswith("sglang/launch_server.py"):
             return Launch(words[at + 1 :])
     return None
@@ -98,8 +105,8 @@ def _worker(options: Options) -> bool:
     return rank is not None and whole(rank.text) is not None
 
 
-def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - there is one module
-    return not _worker(options)
+def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - another's images serve too
+    return module != WORKER_MODULE and not _worker(options)
 
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:  # noqa: ARG001
@@ -200,6 +207,7 @@ AUDIT: Final = Audit(
     },
     defaults={"max_num_seqs": (2048, 4096), "max_num_batched_tokens": (2048, 4096, 8192, 16384)},
     largest_sequences=4096,
+    pooling=lambda options: "is-embedding" in options,
 )
 
 PLANNING: Final = Planning(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.runtimes.runtime import Advice, Asking, Audit, Change, Planning, Remedy, Runtime, without_dashes
-from kvpressure.runtimes.vllm.launch import KSERVE, PRODUCTION_STACK, STARTING
+from kvpressure.runtimes.vllm.deployed import KSERVE, PRODUCTION_STACK
+from kvpressure.runtimes.vllm.launch import STARTING, pooling
 from kvpressure.runtimes.vllm.logs import LOGS
 from kvpressure.runtimes.vllm.metrics import EVIDENCE, VLLM
+from kvpressure.runtimes.vllm.removed import REMOVED, version_of
 
 _FLAGS: Final = {
     "max_num_seqs": "--max-num-seqs",
@@ -165,6 +167,9 @@ AUDIT: Final = Audit(
     largest_sequences=1024,
     needs_step=True,
     output_cap='{"max_new_tokens": %d}',
+    removed=REMOVED,
+    version=version_of,
+    pooling=pooling,
 )
 
 PLANNING: Final = Planning(

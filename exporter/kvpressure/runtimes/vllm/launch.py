@@ -22,12 +22,14 @@ from kvpressure.commandline.options import (
 from kvpressure.commandline.programs import SHELLS, Launch, base
 from kvpressure.commandline.shell import Words
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
-from kvpressure.runtimes.starting import Chart, Flags, KServe, Sizing, Starting, image_name, start_script
+from kvpressure.runtimes.starting import DYNAMO, Flags, Sizing, Starting, image_name, start_script
+from kvpressure.runtimes.vllm.removed import REMOVED
 
 NAMES: Final[Mapping[str, str]] = {
     "backend": "backend",
     "block-size": "block-s",
     "config": "config",
+    "convert": "convert",
     "data-parallel-size": "data-parallel-size",
     "data-parallel-size-local": "data-parallel-size-l",
     "dtype": "dtype",
@@ -50,6 +52,7 @@ NAMES: Final[Mapping[str, str]] = {
     "port": "por",
     "quantization": "quantiz",
     "rope-scaling": "rope-s",
+    "runner": "runner",
     "served-model-name": "served-",
     "tensor-parallel-size": "tensor-p",
     "watermark": "watermark",
@@ -113,9 +116,17 @@ def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
     return None if code is None else (code, options["kv-transfer-config"].written)
 
 
+_POOLING: Final = frozenset(("classify", "embed", "embedding", "pooling", "reward", "score"))
+
+
+def pooling(options: Mapping[str, Given]) -> bool:
+    """Return whether the options say that the model embeds, scores or classifies, and generates nothing."""
+    return any(options[name].text in _POOLING for name in ("task", "runner", "convert") if name in options)
+
+
 FLAGS: Final = Flags(
     dialect=Dialect(
-        NAMES,
+        {**{name: name for name in REMOVED}, **NAMES},
         _SWITCH,
         output_caps=_output_caps,
         short={
@@ -164,6 +175,8 @@ KSERVE_MODULE: Final = "huggingfaceserver"
 
 KSERVE_PORT: Final = 8080
 
+WORKER_MODULE: Final = f"{DYNAMO}vllm"
+
 EXTRA_ARGUMENTS: Final = "VLLM_ADDITIONAL_ARGS"
 """Read by start scripts: KServe appends it to `vllm serve`."""
 
@@ -191,7 +204,7 @@ def _launch(words: Words) -> Launch | None:
         following = words[at + 1]
         if following == "serve" and (base(word) == "vllm" or word == COMMAND_MODULE):
             return Launch(words[at + 2 :])
-        if word == "-m" and (following in MODULES or following == KSERVE_MODULE):
+        if word == "-m" and (following in MODULES or following in {KSERVE_MODULE, WORKER_MODULE}):
             return Launch(words[at + 2 :], "" if following in MODULES else following)
         if word.endswith("vllm/entrypoints/openai/api_server.py"):
             return Launch(words[at + 1 :])
@@ -202,7 +215,7 @@ def _serves(module: str, options: Options, image: str) -> bool:
     """Return whether it serves a page: workers of a multi-node engine (`--headless`, `ray start`) do not."""
     if module == KSERVE_MODULE:
         return _own_backend(options) and not image.rsplit("/", 1)[-1].endswith("-cpu")
-    return not _worker(options)
+    return module != WORKER_MODULE and not _worker(options)
 
 
 def _worker(options: Options) -> bool:
@@ -258,37 +271,3 @@ def _from_env(env: Mapping[str, str]) -> Iterator[str]:
 
 
 STARTING: Final = Starting(FLAGS, _launch, _image_serves, _port, _worker, _serves, _completed)
-
-
-_FORMATS: Final = frozenset(("vllm", "huggingface"))
-
-PRODUCTION_STACK: Final = Chart(
-    config="vllmConfig",
-    extra="extraArgs",
-    flags={
-        "maxModelLen": "--max-model-len",
-        "maxNumSeqs": "--max-num-seqs",
-        "gpuMemoryUtilization": "--gpu-memory-utilization",
-        "tensorParallelSize": "--tensor-parallel-size",
-        "dtype": "--dtype",
-    },
-    command=("vllm", "serve"),
-    container="vllm",
-)
-
-
-def _deployed(model: Mapping[str, Any]) -> bool:
-    """Return whether vLLM serves the model: for KServe's two formats, and where the runtime's name says so."""
-    described, given = model.get("modelFormat"), model.get("args")
-    name = _text(described.get("name")) if isinstance(described, Mapping) else ""
-    runtime = _text(model.get("runtime"))
-    if isinstance(given, list) and "--backend=huggingface" in given:
-        return False
-    return "vllm" in runtime or (name in _FORMATS and runtime in {"", "kserve-huggingfaceserver"}) or name == "vllm"
-
-
-def _text(value: Any) -> str:
-    return value.lower() if isinstance(value, str) else ""
-
-
-KSERVE: Final = KServe(_deployed, EXTRA_ARGUMENTS, by_default=True)

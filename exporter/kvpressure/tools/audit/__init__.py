@@ -18,16 +18,17 @@ from kvpressure.commandline.options import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATIONS
 from kvpressure.model.environment import LIMIT_NAMES
-from kvpressure.tools.audit import compose, configs, workloads
+from kvpressure.tools.audit import compose, configs, custom, scripts, workloads
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Item, Manifests, from_objects, get, read, sequence, text
 from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Level, Place, Problem, Status
 from kvpressure.tools.audit.pods import GPU_ANNOTATION
+from kvpressure.tools.audit.scripts import read_script
 from kvpressure.tools.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowledge, size
 
-__all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read"]
+__all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read", "read_script"]
 
 Progress = Callable[[int, int], None]
 
@@ -56,9 +57,23 @@ KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine |
     "InferenceService": (workloads.inference_service,),
     "LLMInferenceService": (workloads.llm_inference_service,),
     "RayService": (configs.ray_service,),
-    "": (configs.in_values, configs.serve_config, compose.engines),
+    "Model": (custom.kubeai,),
+    **{chart.kind: (custom.of_chart,) for chart in custom.CHARTS},
+    "Workspace": (custom.kaito,),
+    "": (
+        configs.in_values,
+        configs.serve_config,
+        compose.engines,
+        workloads.anywhere,
+        scripts.engines,
+        scripts.task,
+        custom.server_config,
+    ),
 }
-"""Kinds that can hold engines; "" for a chart's values, a Ray Serve configuration, or a compose file."""
+"""Where engines are in an object of these kinds; "" is what has none: values of a chart, a compose file, a script.
+
+In objects of other kinds they may be anywhere.
+"""
 
 
 def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
@@ -66,11 +81,11 @@ def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
 
     An object whose owner is among the manifests is skipped: the owner describes the same pods.
     """
-    owners = {(item.kind, item.name, item.namespace) for item in given.items if item.kind in KINDS}
+    owners = {(item.kind, item.name, item.namespace) for item in given.items}
     found: list[Engine | Problem] = []
     for item in given.items:
-        rules = KINDS.get(item.kind, ())
-        if rules and not _owned(item, owners):
+        rules = KINDS.get(item.kind, (workloads.anywhere,))
+        if not _owned(item, owners):
             found += (result for rule in rules for result in rule(item, given))
     engines = [result for result in found if isinstance(result, Engine)]
     return engines, list(dict.fromkeys(result for result in found if isinstance(result, Problem)))
@@ -102,7 +117,7 @@ def audit(
         for name, why in _wrong_annotations(engine)
     )
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
-    context = Context(given, tuple(engines), thresholds, sized)
+    context = Context(given, tuple(engines), thresholds, sized, knowledge)
     reviewed = []
     for engine in engines:
         reviewed.append(replace(engine, findings=tuple(_findings(engine, context, skip))))

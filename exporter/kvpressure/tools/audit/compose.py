@@ -110,7 +110,8 @@ def _shared(spec: Mapping[str, Any]) -> str:
 
 def _gpus(spec: Mapping[str, Any]) -> int | str | None:
     """Return how many GPUs are reserved, "all" for every one, None for none."""
-    if spec.get("gpus") == "all":
+    mounted = any(word.startswith("/dev/kfd") or word.endswith("/gpu=all") for word in texts(spec.get("devices")))
+    if mounted or spec.get("gpus") == "all":
         return "all"
     devices = [*sequence(get(spec, "deploy", "resources", "reservations", "devices")), *sequence(spec.get("gpus"))]
     for device in map(mapping, devices):
@@ -120,7 +121,8 @@ def _gpus(spec: Mapping[str, Any]) -> int | str | None:
             return len(ids)
         count = device.get("count", "all")
         return count if isinstance(count, int) and not isinstance(count, bool) else "all"
-    return None
+    # NVIDIA's runtime gives all of them, unless a variable says which.
+    return "all" if spec.get("runtime") == "nvidia" else None
 
 
 def interpolated(value: Any, variables: Mapping[str, str]) -> Any:

@@ -40,8 +40,12 @@ def ray_service(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # 
     annotations = pods.annotations_of(item, *_WORKERS, "metadata")
     resources = mapping(get(pod, "containers", 0, "resources"))
     labels = strings(get(item.data, *_WORKERS, "metadata", "labels"))
-    for one in _in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod):
+    found = list(_in_serve_config(inner, f"{item.kind}/{item.name}", annotations, pod))
+    for one in found:
         yield replace(one, resources=resources, labels=labels) if isinstance(one, Engine) else one
+    if not found and ASSUMED.name in text(get(item.data, *_CONFIG)).lower():
+        code = f"the applications of {item.kind} {item.name} are Python code, which sets its engine's options itself"
+        yield Problem(f"{code}; {pods.NOT_JUDGED}", item.place(_CONFIG))
 
 
 def serve_config(item: Item, given: Manifests) -> Iterator[Engine | Problem]:  # noqa: ARG001 - every kind gets both
@@ -96,7 +100,7 @@ def _engine(
     served = text(loading.get("model_id"))
     model = text(loading.get("model_source")) or served
     env = strings(get(spec, "runtime_env", "env_vars"))
-    words = (model or "model", *_words(mapping(spec.get("engine_kwargs"))))
+    words = (model or "model", *words_of(mapping(spec.get("engine_kwargs"))))
     given, deployment = spec.get("engine_kwargs"), (*at, "deployment_config")
     autoscaling, bounds = (*deployment, "autoscaling_config"), ("min_replicas", "max_replicas")
     scales = isinstance(get(item.data, *autoscaling), dict)
@@ -121,7 +125,7 @@ def _engine(
     )
 
 
-def _words(kwargs: Mapping[str, Any]) -> Iterator[str]:
+def words_of(kwargs: Mapping[str, Any]) -> Iterator[str]:
     """Yield keyword arguments of the engine as options of its command: the same names with dashes."""
     for name, value in kwargs.items():
         option = f"--{name.replace('_', '-')}"
@@ -148,7 +152,7 @@ def in_values(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
                 at: Path = (*listed, position)
                 chart = chart_of(spec)
                 wrong = tuple(_wrong(item, at, spec, chart))
-                yield from wrong
+                yield from (*wrong, *_unread(item, at, spec, chart))
                 yield _of_values(item, given, at, spec, section, chart, wrong)
 
 
@@ -158,6 +162,13 @@ def _wrong(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Itera
         yield pods.wrong_mapping(config, item, (*at, chart.config))
     extra = mapping(config).get(chart.extra)
     yield from pods.wrong_list(extra, item, (*at, chart.config, chart.extra), "strings")
+
+
+def _unread(item: Item, at: Path, spec: Mapping[str, Any], chart: Chart) -> Iterator[Problem]:
+    for key in (chart.extra, *chart.flags):
+        if key in spec:
+            what = f"{'.'.join(map(str, (*at, key)))} is nothing that the chart reads"
+            yield Problem(f"{what}: its place is below {chart.config}; {pods.NOT_JUDGED}", item.place((*at, key)))
 
 
 def chart_of(spec: Mapping[str, Any]) -> Chart:
@@ -200,8 +211,12 @@ def _of_values(
         resources_at=(*at, "resources" if resources else "requestMemory"),
         scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
         model=text(spec.get("modelURL")),
+        image=":".join(filter(None, map(text, (spec.get("repository"), spec.get("tag"))))),
         gpus=(gpus or None) if count is None else int(count),
         gpu_key="requestGPU",
+        # Ray starts one pod for each stage.
+        machines=int(whole(text(get(spec, chart.config, "pipelineParallelSize"))) or 1) if "raySpec" in spec else 1,
+        shared_memory=None if get(spec, chart.config, chart.shares) is None else "the chart mounts a larger /dev/shm",
     )
 
 

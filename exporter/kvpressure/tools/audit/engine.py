@@ -14,9 +14,9 @@ from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.manifests import Item, Manifests, get, text
 from kvpressure.tools.audit.model import Finding, Place
 
-Style = Literal["args", "shell", "values", "env", "kwargs"]
-"""How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, or as a keyword
-argument of the engine."""
+Style = Literal["args", "shell", "values", "env", "kwargs", "config"]
+"""How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, as a keyword
+argument of the engine, or in its configuration file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,11 @@ class Engine:
     """A container that serves an engine. `at` is the container's path in its object, `pod` that of the pod's metadata.
 
     `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
-    is a template in another object whose arguments come before these; `gpu` is the GPU's name as written, `gpus` how
-    many are requested under `gpu_key` ("all" for those of the machine, None for none), `shared_memory` what makes
-    /dev/shm larger ("" for nothing, None where that is not known), `chart` the one whose values these are, and
-    `findings` the verdicts on it, in the order of the checks.
+    is a template in another object whose arguments come before these; `image` is its image and `gpu` the GPU's name, as
+    written; `gpus` is how many are requested under `gpu_key` ("all" for those of the machine, None for none), on each
+    of as many `machines` as one replica takes, `shared_memory` what makes /dev/shm larger ("" for nothing, None where
+    that is not known), `chart` the one whose values these are, and `findings` the verdicts on it, in the order of the
+    checks.
     """
 
     item: Item
@@ -61,10 +62,12 @@ class Engine:
     behind: tuple[Item, Path] | None = None
     scraped: bool | None = None
     model: str = ""
+    image: str = ""
     gpu: str = ""
     gpus: int | str | None = None
     gpu_key: str = "count"
     shared_memory: str | None = None
+    machines: int = 1
     chart: Chart | None = None
     findings: tuple[Finding, ...] = ()
     _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -19,7 +19,7 @@ MAX_CHARS: Final = 16 << 20
 MAX_VALUES: Final = 400_000
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r]|$)[^\n]*$", re.MULTILINE)
 _LINE: Final = re.compile(r"in line (\d+)$")
-_TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*(if|range|with|include|toYaml|template|define|end|\.|\$)")
+_TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*[A-Za-z_.$]")
 
 
 @dataclass(frozen=True, slots=True)

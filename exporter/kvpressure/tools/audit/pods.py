@@ -30,6 +30,10 @@ _LABELS: Final = re.compile(
     r"gpu[./_-](product|name|model|type|class)|accelerator|instance-gpu-name|product-name", re.IGNORECASE
 )
 _TERMS: Final = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+# `gpu` alone is Dynamo's.
+_DEVICES: Final = re.compile(
+    r"gpu|.*/gpu|habana\.ai/gaudi|google\.com/tpu|aws\.amazon\.com/neuron|gpu\.intel\.com/(i915|xe)|huawei\.com/Ascend\w+"
+)
 _SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
 _MAX_FILES: Final = 1000
 
@@ -72,7 +76,8 @@ class Container:
     @property
     def runtime(self) -> Runtime | None:
         """The runtime that image, command or arguments show, None for no engine's."""
-        return runtime_of(text(self.spec.get("image")), self.start)
+        behind = (one.runtime for one in self.start.servers if one.behind_frontend)
+        return runtime_of(text(self.spec.get("image")), self.start) or next(behind, None)
 
 
 def container(spec: Mapping[str, Any], pod: Mapping[str, Any], item: Item, given: Manifests, at: Path) -> Container:
@@ -115,6 +120,7 @@ def engine_in(
         resources_at=(*read.at, "resources"),
         mounted=read.mounted,
         model=known.model,
+        image=text(read.spec.get("image")),
         gpu=gpu_text(pod, annotations),
         gpus=gpus,
         gpu_key=key,
@@ -265,7 +271,7 @@ def requested_gpus(resources: Mapping[str, Any]) -> tuple[int | str | None, str]
     """Return the number of GPUs that a container requests and the resource's name; None and NVIDIA's for none."""
     for kind in ("limits", "requests"):
         for name, count in mapping(get(resources, kind)).items():
-            if name.endswith("/gpu"):
+            if _DEVICES.fullmatch(name):
                 number = whole(text(count))
                 return (text(count) if number is None else int(number)), name
     return None, "nvidia.com/gpu"

@@ -131,7 +131,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     geometry = knowledge.geometry(_quantized(engine, config), engine.model, dtype)
     if any(option in engine.reading.options for option in flags.stretches):
         geometry = replace(geometry, stretched=True)
-    ranks = [_rank(engine, option) for option in (flags.tensor, flags.pipeline, flags.data)]
+    ranks = [_rank(engine, option) for option in engine.runtime.starting.flags.divides(engine.reading.options)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
     sizing = (getattr(flags, field.name) for field in fields(flags) if field.name != "stretches")

@@ -1,4 +1,7 @@
-"""Engines in the objects of Kubernetes itself, in LeaderWorkerSets, and in KServe's two kinds of services."""
+"""Engines in the objects of Kubernetes itself, in LeaderWorkerSets, and in KServe's two kinds of services.
+
+Any other kind is searched for pod specs: operators of inference engines all have a kind of their own around one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import Reading, read_limits, read_start
-from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES, named
 from kvpressure.tools.audit import pods
 from kvpressure.tools.audit.engine import Engine, Replicas, counted, replicas, scaled
 from kvpressure.tools.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text
@@ -30,6 +33,7 @@ class Shape:
     alone: str = ""
 
 
+_INFERENCE: Final = "InferenceService"
 _PREDICTOR: Final[Path] = ("spec", "predictor")
 _TEMPLATE: Final[Path] = ("spec", "template")
 _SCALED: Final = Shape((_TEMPLATE,), ("spec", "replicas"))
@@ -54,24 +58,131 @@ def engines(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     """Yield the engines in an object's containers, and what cannot be read."""
     shape = SHAPES[item.kind]
     for template in shape.templates:
-        found = list(_in_template(item, given, shape, template))
+        yield from pods.misplaced(item, (*template, "spec", "containers"))
+        found = list(_in_pod(item, given, (*template, "spec"), _replicas(item, given, shape)))
         yield from found
         if any(isinstance(one, Engine) for one in found):
             return
 
 
-def _in_template(item: Item, given: Manifests, shape: Shape, template: Path) -> Iterator[Engine | Problem]:
-    pod, metadata = mapping(get(item.data, *template, "spec")), (*template, "metadata")
-    for read in pods.containers(item, given, (*template, "spec", "containers"), pod):
-        if isinstance(read, Problem):
-            yield read
+def anywhere(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
+    """Yield the engines in the pod specs of an object of any kind; workers of a group with a leader are left out."""
+    if item.kind in _TEMPLATES and (given.complete or _is_used(item, given)):
+        return
+    found = []
+    for pod in pod_specs(item.data, commands=not item.kind and not {"services", "applications"} & item.data.keys()):
+        leader = tuple("leaderTemplate" if part == "workerTemplate" else part for part in pod)
+        if leader == pod or leader not in found:
+            inner = list(_in_pod(item, given, pod, _multiplied(item, given, pod)))
+            found += [pod] if any(isinstance(one, Engine) for one in inner) else []
+            yield from inner
+
+
+_TEMPLATES: Final = frozenset(("ServingRuntime", "ClusterServingRuntime"))
+"""Kinds that start nothing by themselves."""
+
+
+def _is_used(runtime: Item, given: Manifests) -> bool:
+    return any(text(get(one.data, *_PREDICTOR, "model", "runtime")) == runtime.name for one in given.of(_INFERENCE))
+
+
+def _may_add(item: Item) -> Iterator[str]:
+    if item.kind in _TEMPLATES:
+        yield "the InferenceService that uses this runtime may give more, and is not among the manifests"
+
+
+_NO_PODS: Final = frozenset(("metadata", "status", "containers", "initContainers"))
+_DEEPEST: Final = 16
+
+
+def pod_specs(value: Any, at: Path = (), *, commands: bool = False) -> Iterator[Path]:
+    """Yield the paths of pod specs: mappings with a list of containers, or with the main one (Dynamo).
+
+    With `commands` also those of containers themselves, by their command: values of a chart have it anywhere.
+    """
+    if len(at) > _DEEPEST:
+        return
+    if isinstance(value, dict):
+        kinds = ("containers", list), ("mainContainer", dict), *((("command", list),) if commands else ())
+        if any(isinstance(value.get(key), kind) for key, kind in kinds):
+            yield at
+        # The leader of a group before its workers.
+        for key in sorted(value, key=lambda key: key == "workerTemplate"):
+            if key not in _NO_PODS:
+                yield from pod_specs(value[key], (*at, key), commands=commands)
+    elif isinstance(value, list):
+        for position, one in enumerate(value):
+            yield from pod_specs(one, (*at, position), commands=commands)
+
+
+def _in_pod(item: Item, given: Manifests, at: Path, replicas: Replicas) -> Iterator[Engine | Problem]:
+    pod, around = mapping(get(item.data, *at)), at[:-1]
+    metadata = (*around, "metadata") if at[-1:] == ("spec",) else around
+    listed = [(*at, "containers", position) for position in range(len(sequence(pod.get("containers"))))]
+    annotations = pods.annotations_of(item, *metadata)
+    main = [(*at, "mainContainer")] if "mainContainer" in pod else [at]
+    for place in listed or main:
+        spec = mapping(get(item.data, *place))
+        # Some operators take the resources of the one container beside its pod.
+        resources = place if "resources" in spec else around
+        described = {**spec, "resources": get(item.data, *resources, "resources")}
+        read = pods.container(described, pod, item, given, place)
+        if read.runtime is None:
             continue
-        annotations = pods.annotations_of(item, *metadata)
+        yield from read.wrong
+        engine = pods.engine_in(read, pod, metadata, replicas, annotations)
+        title = engine.title if item.kind else f"values/{at[-1] if at else read.name}"
         yield replace(
-            pods.engine_in(read, pod, metadata, _replicas(item, given, shape), annotations),
+            engine,
+            title=" ".join((title, *_roles(item, around))),
+            model=engine.model or text(get(item.data, "modelArtifacts", "name")),
+            container=read.name or str(place[-1] if place else read.runtime.name),
+            resources_at=(*(resources if described["resources"] else place), "resources"),
             labels=strings(get(item.data, *metadata, "labels")),
-            shared_memory=pods.shared_memory(read.spec, pod),
+            # An operator may mount it.
+            shared_memory=pods.shared_memory(read.spec, pod) or (None if item.kind not in SHAPES else ""),
+            machines=_machines(item, at),
+            reading=replace(
+                known := _divided(engine.reading, mapping(pod.get("parallelism"))),
+                hidden=(*known.hidden, *_may_add(item)),
+            ),
         )
+
+
+def _roles(item: Item, around: Path) -> Iterator[str]:
+    """Yield the names of the parts of an object that a pod is in: `prefill`."""
+    for end, part in enumerate(around, 1):
+        named = part if end > 1 and around[end - 2] == "services" else get(item.data, *around[:end], "name")
+        if name := text(named) if isinstance(part, int) or named is part else "":
+            yield name
+
+
+def _machines(item: Item, at: Path) -> int:
+    """Return how many pods one replica is divided among."""
+    for end in range(len(at)):
+        outer = get(item.data, *at[:end])
+        for path in (("leaderWorkerTemplate", "size"), ("multinode", "nodeCount"), ("podGroupSize",)):
+            if isinstance(count := get(outer, *path), int) and count > 1:
+                return count
+    return 1
+
+
+def _multiplied(item: Item, given: Manifests, at: Path) -> Replicas:
+    """Return the number of pods: the product of those at the pod and around it, of which any may be left out."""
+    around = (at[:end] for end in range(len(at) + 1))
+    counts = [(*outer, name) for outer in around for name in _COUNTS if get(item.data, *outer, name) is not None]
+    if not counts:
+        return Replicas(None, f"how many of these pods {item.kind or 'the chart'} runs is not known here")
+    inner = replicas(item, counts[-1], given)
+    for path in counts[:-1]:
+        outer = counted(item, path)
+        if inner.count is None or outer.count is None or outer.count == 1:
+            continue
+        inner = replace(inner, count=inner.count * outer.count, why=f"{inner.why}, {outer.why}")
+    return inner
+
+
+_COUNTS: Final = ("replicas", "replicaCount", "slices")
 
 
 def _replicas(item: Item, given: Manifests, shape: Shape) -> Replicas:
@@ -148,6 +259,8 @@ def _role(item: Item, given: Manifests, at: Path, role: str) -> Iterator[Engine 
     reading = engine.reading
     if references := [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
+    if (runtime := text(get(item.data, "spec", "runtime"))) and read.runtime is None:
+        reading = replace(reading, runtime=named(runtime))
     yield replace(
         engine,
         title=f"{engine.title}{role}",

@@ -24,33 +24,33 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
     return next(one for one in engine.findings if one.check == check)
 
 
-# Letters are in the order of CHECKS: input, output, sequences, batched, memory, GPUs, shared memory,
-# separate, replicas, request, documented, monitored, alerts, load test.
+# Letters are in the order of CHECKS: input, output, sequences, batched, options, memory, GPUs, shared memory,
+# separate, replicas, request, probes, documented, monitored, alerts, load test.
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("deployment-bare.yaml", {"Deployment/llama": "ufuppppufffuuf"}),
-        ("deployment-good.yaml", {"Deployment/llama": "pppppppppppppp"}),
-        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upuppupppffuuf"}),
-        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffppupuppfuuf"}),
+        ("deployment-bare.yaml", {"Deployment/llama": "ufupppppuffpfuuf"}),
+        ("deployment-good.yaml", {"Deployment/llama": "pppppppppppppppp"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upupppupppfpfuuf"}),
+        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupupppfuuf"}),
         (
             "kserve.yaml",
             {
-                "InferenceService/mistral": "ufpppupufffuuf",
-                "InferenceService/elsewhere": "uuuupuuufufuuf",
-                "LLMInferenceService/qwen-pd": "uppppupufpfuuf",
-                "LLMInferenceService/qwen-pd prefill": "ufuppupupffuuf",
-                "LLMInferenceService/based": "uuuuuuuufufuuf",
+                "InferenceService/mistral": "ufppppupuffufuuf",
+                "InferenceService/elsewhere": "uuuuupuuufuufuuf",
+                "LLMInferenceService/qwen-pd": "upppppupufpufuuf",
+                "LLMInferenceService/qwen-pd prefill": "ufupppupupfufuuf",
+                "LLMInferenceService/based": "uuuuuuuuufuufuuf",
             },
         ),
         (
             "production-stack-values.yaml",
-            {"values/llama-long": "pfpppuppppfpuf", "values/llama-short": "pfuppupppffpuf"},
+            {"values/llama-long": "pfppppuppppufpuf", "values/llama-short": "pfupppupppfufpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "uffpuupufffpuf", "DaemonSet/edge": "uffppupuuffuuf"}),
-        ("broken-and-good.yaml", {"Pod/survivor": "ufuppupufffuuf"}),
-        ("compose.yaml", {"compose/llama": "ufpppffufpfuuf", "compose/qwen": "pfuppppfpffuuf"}),
-        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufpppupufufuuf", "ray/gpt-oss": "ppuppupffufuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "uffppuupuffpfpuf", "DaemonSet/edge": "uffpppupuufpfuuf"}),
+        ("broken-and-good.yaml", {"Pod/survivor": "ufupppupuffpfuuf"}),
+        ("compose.yaml", {"compose/llama": "ufppppffufppfuuf", "compose/qwen": "pfupppppfpfpfuuf"}),
+        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufuufuuf", "ray/gpt-oss": "ppupppupffuufuuf"}),
         ("no-engine.yaml", {}),
     ],
 )

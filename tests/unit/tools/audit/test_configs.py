@@ -62,3 +62,19 @@ def test_keyword_arguments_are_options_and_what_is_false_is_none() -> None:
     )
     assert engine.reading.limits["max_num_seqs"].value == 8
     assert set(engine.reading.options) == {"max-num-seqs", "enable-expert-parallel"}
+
+
+def test_a_ray_service_of_python_code_is_named_where_it_serves_with_the_engine() -> None:
+    service = """
+kind: RayService
+metadata: {name: code}
+spec:
+  serveConfigV2: |
+    applications:
+      - {name: llm, import_path: "serve:model", runtime_env: {pip: ["vllm==0.5.4"]}}
+"""
+    (problem,) = map(str, find_engines(read(service, "f"))[1])
+    assert problem.startswith(
+        "f:5: the applications of RayService code are Python code, which sets its engine's options"
+    )
+    assert find_engines(read(service.replace("vllm", "torch"), "f")) == ([], [])

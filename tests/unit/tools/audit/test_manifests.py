@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,8 +30,9 @@ def test_a_duplicate_key_names_both_lines_of_the_file() -> None:
     assert [str(problem) for problem in found.problems] == ["f:4: kind: duplicate key, first given in line 3"]
 
 
-def test_a_template_is_told_to_be_rendered() -> None:
-    found = read("metadata:\n  name: {{ .Release.Name }}-x\n", "f")
+@pytest.mark.parametrize("value", ["{{ .Release.Name }}-x", "{{HF_TOKEN}}", "{{- if x }}"])
+def test_a_template_is_told_to_be_rendered(value: str) -> None:
+    found = read(f"metadata:\n  name: {value}\n", "f")
     assert "render templates first (helm template)" in found.problems[0].message
 
 
@@ -57,6 +59,9 @@ KEYS = [
     *("metadata", "spec", "template", "containers", "args", "command", "env", "image", "name", "annotations", "labels"),
     *("resources", "requests", "replicas", "volumes", "volumeMounts", "predictor", "model", "servingEngineSpec"),
     *("modelSpec", "vllmConfig", "keda", "prefill", "scaling", "ownerReferences", "items", "data"),
+    *("slices", "services", "multinode", "nodeCount", "podGroupSize", "mainContainer", "leaderWorkerTemplate", "size"),
+    *("livenessProbe", "startupProbe", "periodSeconds", "failureThreshold", "resourceProfile", "url", "parallelism"),
+    *("deploymentConfig", "inference", "preset", "config", "run", "accelerators", "envs", "service", "limits"),
 ]
 HOSTILE = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
@@ -72,6 +77,10 @@ KINDS = [
     "ConfigMap",
     "",
     "PodMonitor",
+    "Model",
+    "VLLMRuntime",
+    "Workspace",
+    "Operator",
 ]
 
 
@@ -80,8 +89,10 @@ def test_no_object_however_odd_breaks_the_audit(objects: list[tuple[str, object,
     engine = {"name": "vllm", "image": "vllm/vllm-openai:1"}
     made = [
         {"kind": kind, "metadata": meta, "spec": {"containers": [engine | (spec if isinstance(spec, dict) else {})]}}
-        if kind == "Pod"
-        else {"kind": kind, "metadata": meta, "spec": spec, "servingEngineSpec": spec}
+        if kind in {"Pod", "Operator"}
+        else {"kind": kind, "metadata": meta, "spec": spec, "servingEngineSpec": spec, "inference": spec}
+        if kind != "Model" or not isinstance(spec, dict)
+        else {"kind": kind, "metadata": meta, "spec": {"engine": "VLLM"} | spec}
         for kind, meta, spec in objects
     ]
     audit(from_objects(made, "cluster"), load_thresholds())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from kvpressure.tools.audit.checks import evidence, limits, resources
+from kvpressure.tools.audit.checks import evidence, limits, options, probes, resources
 from kvpressure.tools.audit.checks.context import Context
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.model import Level, Place, Verdict
@@ -47,12 +47,14 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("output-tokens", "error", limits.output_tokens, _limit("max_output_tokens")),
     Check("max-num-seqs", "error", limits.declared, _limit("max_num_seqs")),
     Check("max-num-batched-tokens", "warning", limits.batched_tokens, _limit("max_num_batched_tokens")),
+    Check("options", "error", options.known, lambda engine: engine.arguments_place()),
     Check("memory-target", "warning", resources.memory_share, _limit("gpu_memory_utilization")),
     Check("gpus", "error", resources.gpus, lambda one: one.item.place(one.resources_at or one.at)),
     Check("shared-memory", "warning", resources.shared_memory),
     Check("separate-long-requests", "warning", limits.separate, _limit("max_model_len")),
     Check("replicas", "warning", resources.replicas, lambda one: one.replicas.place or one.place),
     Check("memory-request", "warning", resources.memory_request, lambda one: one.item.place(one.resources_at)),
+    Check("probes", "warning", probes.start),
     Check("limits-documented", "note", evidence.documented, lambda one: one.annotation_place(evidence.LIMITS)),
     Check("monitoring", "warning", evidence.monitored),
     Check("alerts", "warning", evidence.alerted),

@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from kvpressure.capacity.geometry import ModelConfigError
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import NO_VALUE
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Manifests, get, sequence, text
 from kvpressure.tools.audit.model import Verdict
-from kvpressure.tools.audit.sizing import Sized
+from kvpressure.tools.audit.sizing import NOTHING_KNOWN, Knowledge, Sized
 
 TRAFFIC = "kvpressure.io/traffic"
 """Annotation: the requests that an engine is for, as words of TRAFFIC_WORDS with commas between them."""
@@ -31,10 +33,22 @@ class Context:
     engines: tuple[Engine, ...]
     thresholds: Thresholds
     sizes: Mapping[int, Sized | str] = field(default_factory=dict)
+    knowledge: Knowledge = NOTHING_KNOWN
 
     def sized(self, engine: Engine) -> Sized | str:
         """Return the engine's memory, or why it is not known."""
         return self.sizes.get(id(engine), "nothing is known of its memory")
+
+    def longest_of_model(self, engine: Engine) -> int | None:
+        """Return the model's own length, which needs no GPU; None where an option may set another."""
+        reading, stretches = engine.reading, engine.runtime.starting.flags.sizing.stretches
+        config = self.knowledge.models(engine.model) if engine.model else None
+        may_differ = "max_model_len" in reading.unclear or not reading.options.keys().isdisjoint(stretches)
+        if config is None or reading.hidden or may_differ:
+            return None
+        with suppress(ModelConfigError, ValueError, KeyError):
+            return self.knowledge.geometry(config, engine.model, None).max_model_len
+        return None
 
 
 def number(value: float) -> str:
@@ -49,11 +63,21 @@ def traffic(engine: Engine) -> frozenset[str]:
 
 def longest_prompt(engine: Engine, context: Context) -> DeclaredLimit | None:
     """Return the limit on a prompt or on a whole request as declared, else the model's own; None without any."""
-    limits, sized = engine.reading.limits, context.sized(engine)
-    declared = limits.get("max_input_tokens") or limits.get("max_model_len")
-    if declared is not None or isinstance(sized, str):
+    sized = context.sized(engine)
+    declared = engine.reading.limits.get("max_input_tokens") or longest_declared(engine)
+    own = context.longest_of_model(engine) if isinstance(sized, str) else sized.longest
+    if declared is not None or own is None:
         return declared
-    return DeclaredLimit("max_model_len", sized.longest, "the model's own length")
+    return DeclaredLimit("max_model_len", own, "the model's own length")
+
+
+def longest_declared(engine: Engine) -> DeclaredLimit | None:
+    """Return the limit on a whole request as declared; no runtime takes one that is longer than a given KV cache."""
+    limits = engine.reading.limits
+    if (declared := limits.get("max_model_len")) is not None:
+        return declared
+    pool = limits.get("kv_capacity_tokens")
+    return None if pool is None else DeclaredLimit("max_model_len", pool.value, pool.where)
 
 
 def is_long(engine: Engine, context: Context) -> bool | None:
@@ -96,8 +120,9 @@ def flag_fix(engine: Engine, option: str, value: str, why: str) -> str:
         keys = {flag: key for key, flag in chart.flags.items()}
         key = None if _has(engine, chart.config, chart.extra, name) else keys.get(name)
         return f"{key}: {value}  # in {chart.config}; {why}" if key else f"- {quoted(word)}  # in {chart.extra}; {why}"
-    if engine.style == "kwargs":
-        return f"{name.removeprefix('--').replace('-', '_')}: {value}  # in engine_kwargs; {why}"
+    if engine.style in {"config", "kwargs"}:
+        inside = "in engine_kwargs; " if engine.style == "kwargs" else ""
+        return f"{option.replace('-', '_') if inside else option}: {value}  # {inside}{why}"
     if engine.style == "env" and variable:
         if _has(engine, "env", variable):
             return f"{shlex.join([word])}  # append to {variable}; {why}"

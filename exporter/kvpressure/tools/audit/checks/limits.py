@@ -6,12 +6,14 @@ from typing import Final
 
 from kvpressure.capacity.capacity_plan import Plan
 from kvpressure.launch import ANNOTATIONS
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.tools.audit.checks.context import (
     TRAFFIC,
     Context,
     annotation_fix,
     is_long,
     limit_fix,
+    longest_declared,
     longest_prompt,
     number,
     traffic,
@@ -177,15 +179,16 @@ def input_tokens(engine: Engine, context: Context) -> Verdict:
     # What is not declared is the model's own length, and judged as if it were written there.
     limit = engine.reading.limits.get("max_input_tokens")
     if limit is not None:
-        place = engine.annotation_place(ANNOTATIONS["max_input_tokens"])
-        return Verdict("pass", f"{number(limit.value)} tokens, enforced by the gateway", place=place)
+        return _enforced(engine, limit)
     if (verdict := undecided(engine, _LONGEST)) is not None:
         return verdict
-    declared, sized = engine.reading.limits.get(_LONGEST), context.sized(engine)
+    declared, sized = longest_declared(engine), context.sized(engine)
     if not isinstance(sized, str):
         return _measured_request(engine, sized, context)
     if declared is None:
-        return Verdict("unknown", f"not declared, so the model's whole context length; {sized}")
+        own = context.longest_of_model(engine)
+        length = "" if own is None else f" ({number(own)} tokens)"
+        return Verdict("unknown", f"not declared, so the model's whole context length{length}; {sized}")
     return Verdict("pass", f"prompt and output together at most {number(declared.value)} tokens")
 
 
@@ -221,13 +224,20 @@ def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
     annotation = ANNOTATIONS["max_output_tokens"]
     limit = engine.reading.limits.get("max_output_tokens")
     if limit is not None:
-        by_gateway = annotation in limit.where
-        place = engine.annotation_place(annotation) if by_gateway else None
-        who = "gateway" if by_gateway else "server"
-        return Verdict("pass", f"{number(limit.value)} tokens, enforced by the {who}", place=place)
+        return _enforced(engine, limit)
+    if engine.runtime.audit.pooling(engine.reading.options):
+        return Verdict("pass", "a pooling model generates nothing")
     if (verdict := undecided(engine, "max_output_tokens")) is not None:
         return verdict
     return Verdict("fail", "no limit: an output may run to the end of the context", _cap(engine, annotation))
+
+
+def _enforced(engine: Engine, limit: DeclaredLimit) -> Verdict:
+    """Return who keeps to a limit on prompts or outputs: the gateway where an annotation has it, else the server."""
+    by_gateway = ANNOTATIONS[limit.name] in limit.where
+    place = engine.annotation_place(ANNOTATIONS[limit.name]) if by_gateway else engine.limit_place(limit.name)
+    who = "gateway" if by_gateway else "server"
+    return Verdict("pass", f"{number(limit.value)} tokens, enforced by the {who}", place=place)
 
 
 def _cap(engine: Engine, annotation: str) -> str:

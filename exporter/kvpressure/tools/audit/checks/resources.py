@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 from kvpressure.capacity.arithmetic import GIB, size
@@ -11,13 +12,14 @@ from kvpressure.capacity.smallest import smallest_tensor_parallel
 from kvpressure.commandline.options import whole
 from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, undecided
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.manifests import get, text
+from kvpressure.tools.audit.manifests import get, mapping, text
 from kvpressure.tools.audit.model import Verdict
 from kvpressure.tools.audit.pods import requested_slice
 from kvpressure.tools.audit.sizing import Sized
 
 _LIMIT: Final = "gpu_memory_utilization"
 _ENOUGH: Final = 2
+_CPU: Final = re.compile(r"(^|[/:_-])cpu([_:-]|$)")
 PROCESS_BYTES: Final = 4 * GIB
 """Host memory of the API server and of each GPU's process: CUDA's libraries and buffers; most need less."""
 
@@ -108,21 +110,34 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
         return _unknown_ranks(engine)
     if requested is None:
         part = requested_slice(engine.resources) or "none"
-        return Verdict("unknown", f"the command needs {needed}; {part} is requested here")
+        on_cpu = Verdict("pass", "an image for CPUs") if _CPU.search(engine.image) else None
+        return on_cpu or Verdict("unknown", f"the command needs {needed}; {part} is requested here")
+    if engine.item.kind and _only_requested(engine):
+        reason = f"{engine.gpu_key} is requested without a limit, which Kubernetes refuses"
+        return Verdict("fail", reason, f"limits:\n  {engine.gpu_key}: {needed}")
     if requested == "all":
         return Verdict("pass", f"the command needs {needed}, and gets all of the machine")
-    if not isinstance(requested, int):
-        return Verdict("unknown", f"the command needs {needed}; {requested} is not a number")
     return _compared(engine, needed, requested)
 
 
-def _compared(engine: Engine, needed: int, requested: int) -> Verdict:
-    fix = f"{engine.gpu_key}: {needed}"
-    if requested == needed:
-        return Verdict("pass", f"{requested}, as the command needs")
+def _only_requested(engine: Engine) -> bool:
+    limited, asked = (mapping(get(engine.resources, kind)) for kind in ("limits", "requests"))
+    return engine.gpu_key in asked and engine.gpu_key not in limited
+
+
+def _compared(engine: Engine, needed: int, requested: int | str) -> Verdict:
+    if not isinstance(requested, int):
+        return Verdict("unknown", f"the command needs {needed}; {requested} is not a number")
+    fix = f"{engine.gpu_key}: {needed}" if engine.gpu_key else ""
+    machines = _machines(engine)
+    if requested * machines == needed:
+        each = f" in each of {machines} pods" if machines > 1 else ""
+        return Verdict("pass", f"{requested}{each}, as the command needs")
+    if machines > 1:
+        return Verdict("unknown", f"the command needs {needed}; {requested} in each of {machines} pods here")
     if requested > needed:
         return Verdict("fail", f"{requested} GPUs are requested and the command uses {needed}", fix)
-    if engine.item.kind == "LeaderWorkerSet" or engine.runtime.starting.flags.sizing.data in engine.reading.options:
+    if engine.runtime.starting.flags.sizing.data in engine.reading.options:
         return Verdict("unknown", f"the command needs {needed}, which may be on several machines; {requested} here")
     return Verdict("fail", f"the command needs {needed} GPUs and gets {requested}: it does not start", fix)
 
@@ -138,7 +153,7 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
     the server hangs or ends with a bus error.
     """
     needed, given = _ranks(engine), engine.shared_memory
-    if needed == 1:
+    if needed is not None and needed <= _machines(engine):
         return Verdict("pass", "one GPU shares nothing")
     if given:
         return Verdict("pass", given)
@@ -151,15 +166,17 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
         "volumeMounts:\n  - {name: shm, mountPath: /dev/shm}"
     )
     fix = mounted if engine.item.kind else "ipc: host  # or shm_size"
-    return Verdict("fail", f"{needed} GPUs exchange data in /dev/shm, which has 64 MiB here", fix)
+    here = -(-needed // _machines(engine))
+    return Verdict("fail", f"{here} GPUs exchange data in /dev/shm, which has 64 MiB here", fix)
 
 
 def _ranks(engine: Engine) -> int | None:
-    """Return the number of GPUs that the command uses on its machine, None where that is not known."""
+    """Return the number of GPUs that the command uses on all of `_machines`, None where that is not known."""
     if engine.reading.hidden:
         return None
-    sizing, count = engine.runtime.starting.flags.sizing, 1
-    for option in (sizing.tensor, sizing.pipeline, sizing.data):
+    flags, count = engine.runtime.starting.flags, 1
+    tensor, pipeline, data = flags.divides(engine.reading.options)
+    for option in (tensor, pipeline, flags.data_local if flags.data_local in engine.reading.options else data):
         if option in engine.reading.unclear:
             return None
         given = engine.reading.options.get(option)
@@ -168,6 +185,11 @@ def _ranks(engine: Engine) -> int | None:
             return None
         count *= int(number)
     return count
+
+
+def _machines(engine: Engine) -> int:
+    """Return the machines that `_ranks` is of: one alone where the command says how many ranks are on it."""
+    return 1 if engine.runtime.starting.flags.data_local in engine.reading.options else engine.machines
 
 
 def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
@@ -182,7 +204,7 @@ def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - eve
     if requested.count >= _ENOUGH:
         return Verdict("pass", why)
     if not requested.key:
-        return Verdict("fail", f"{why}: another service with GPUs and a port of its own, and a proxy")
+        return Verdict("fail", f"{why}; a second is another service with GPUs and a port of its own, behind a proxy")
     grows = "" if requested.ceiling is None else ", and a new one needs minutes to load the model"
     deployment = "kind: Deployment  # with this pod as its template, and replicas: 2"
     fix = deployment if requested.place is None else f"{requested.key}: {_ENOUGH}"
@@ -199,10 +221,11 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
     for kind in ("requests", "limits"):
         if value := text(get(engine.resources, kind, "memory")):
             return Verdict("pass", f"{kind} {value}")
-    if engine.item.kind in {"InferenceService", "LLMInferenceService"} and engine.reading.hidden:
+    if engine.item.kind.endswith(("InferenceService", "ServingRuntime")) and engine.reading.hidden:
         return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}")
-    if engine.style == "kwargs" and not engine.resources:
-        return Verdict("unknown", "the pods of Ray's workers are not given here")
+    if not engine.resources_at and not engine.resources:
+        whose = "the pods of Ray's workers are" if engine.style == "kwargs" else "what it requests is"
+        return Verdict("unknown", f"{whose} not given here")
     if engine.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind:

@@ -1,0 +1,52 @@
+"""Options that vLLM once had: its parser ends the server at an unknown one. And the version that an image's tag says.
+
+From `engine/arg_utils.py` and `cli_args.py` of 0.12.0, 0.22.1, 0.32.0 and 0.33.0; which versions between these had an
+option is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+Version = tuple[int, int]
+
+NEWEST: Final[Version] = (999, 0)
+
+REMOVED: Final[Mapping[str, tuple[Version | None, Version]]] = {
+    **dict.fromkeys(
+        (
+            *("disable-async-output-proc", "enable-prompt-adapter", "enable-reasoning", "guided-decoding-backend"),
+            *("lora-extra-vocab-size", "max-prompt-adapters", "max-seq-len-to-capture", "multi-step-stream-outputs"),
+            *("num-lookahead-slots", "num-scheduler-steps", "num-speculative-tokens", "override-neuron-config"),
+            *("override-pooler-config", "preemption-mode", "rope-scaling", "rope-theta", "scheduler-delay-factor"),
+            *("speculative-model", "tokenizer-pool-size", "use-v2-block-manager", "worker-use-ray"),
+        ),
+        (None, (0, 12)),
+    ),
+    **dict.fromkeys(
+        (
+            *("cuda-graph-sizes", "disable-frontend-multiprocessing", "disable-log-requests", "swap-space", "task"),
+            *("disable-mm-preprocessor-cache", "enable-multimodal-encoder-data-parallel", "logits-processor-pattern"),
+        ),
+        ((0, 12), (0, 22)),
+    ),
+    **dict.fromkeys(("max-long-partial-prefills", "max-num-partial-prefills"), ((0, 22), (0, 32))),
+}
+"""The last version that is known to have an option, None for none of them, and the first that is known not to."""
+
+_UPSTREAM: Final = re.compile(r"(?:^|/)vllm/vllm-openai(?:-[a-z0-9]+)?(?::([^/@]*))?(?:@.*)?$|[:_-]vllm_?(\d[^/@]*)$")
+_TAG: Final = re.compile(r"v?(\d{1,3})\.(\d{1,3})\b.*")
+
+
+def version_of(image: str) -> Version | None:
+    """Return vLLM's version by the tag of its own image, or of AMD's; the newest for `latest`, None for others."""
+    found = _UPSTREAM.search(image)
+    if found is None:
+        return None
+    tag = found[1] or found[2] or "latest"
+    version = _TAG.fullmatch(tag)
+    if version is None:
+        return NEWEST if tag.startswith(("latest", "nightly")) else None
+    return int(version[1]), int(version[2])

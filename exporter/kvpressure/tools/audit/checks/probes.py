@@ -1,0 +1,56 @@
+"""Check of a container's probes: whether they let the server load its model."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kvpressure.tools.audit.checks.context import Context, number
+from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.manifests import get
+from kvpressure.tools.audit.model import Place, Verdict
+from kvpressure.tools.audit.workloads import SHAPES
+
+# Kubernetes' own: probes every ten seconds, and three in a row fail.
+_PERIOD: Final = 10
+_FAILURES: Final = 3
+_LARGEST: Final = 2**31 - 1
+_UNPROBED: Final = ("compose/", "config/", "script/", "task/")
+
+
+def start(engine: Engine, context: Context) -> Verdict:
+    """Check: Probes wait for the model.
+
+    The server answers once its weights are loaded and its graphs are captured. A startup or liveness probe that gives
+    up before restarts it, and it loads again, for ever.
+    """
+    # A startup probe holds the liveness probe back. Values of a chart may have them further out.
+    at = engine.at
+    for outer in [at[:end] for end in range(len(at), -1, -1)] if not engine.item.kind else [at]:
+        for kind in ("startupProbe", "livenessProbe"):
+            probe = get(engine.item.data, *outer, kind)
+            if isinstance(probe, dict):
+                return _judged(engine, context, kind, probe, engine.item.place((*outer, kind)))
+    if engine.item.kind in SHAPES or engine.title.startswith(_UNPROBED):
+        return Verdict("pass", "no probe of its container restarts it")
+    return Verdict("unknown", "what starts its container may give it probes")
+
+
+def _judged(engine: Engine, context: Context, kind: str, probe: dict[str, Any], place: Place) -> Verdict:
+    values = [probe.get("initialDelaySeconds", 0), probe.get("periodSeconds", _PERIOD)]
+    values.append(probe.get("failureThreshold", _FAILURES))
+    if not all(isinstance(value, int) and 0 <= value <= _LARGEST for value in values):
+        return Verdict("unknown", f"{kind} has values that are no numbers", place=place)
+    delay, period, failures = values
+    seconds, least = delay + period * failures, context.thresholds.advice_start_min_seconds
+    shown = f"{kind} restarts it when it has not answered for {number(seconds)} s"
+    if seconds >= least:
+        return Verdict("pass", shown, place=place)
+    fix = f"startupProbe:\n  httpGet: {{path: /health, port: {_port(engine, probe)}}}\n  periodSeconds: {_PERIOD}\n"
+    fix += "  failureThreshold: 120  # 20 minutes; a start that takes longer needs more"
+    return Verdict("fail", f"{shown}: loading a model takes longer", fix, place)
+
+
+def _port(engine: Engine, probe: dict[str, Any]) -> Any:
+    """Return the port of the probe; the runtime's default where it has none."""
+    ports = (get(probe, way, "port") for way in ("httpGet", "tcpSocket"))
+    return next(filter(None, ports), engine.runtime.advice.port)
