@@ -69,7 +69,7 @@ CASES = {
     "endless_headers": (servers.endless_headers, "bad_http", "does not answer in HTTP"),
     "bad_status_line": (servers.bad_status_line(), "bad_http", "does not answer in HTTP"),
     "closes_at_once": (servers.closes_at_once(), "disconnected", "closed the connection"),
-    "gzip_bomb": (servers.gzip_bomb(), "encoded", "content encoding gzip"),
+    "gzip_bomb": (servers.gzip_bomb(), "encoded", "content encoding gzip, and none was requested; does a proxy"),
     "redirect": (servers.redirect("/elsewhere"), "redirect", "a redirect to /elsewhere"),
 }
 

@@ -27,7 +27,7 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 _FETCHING: Final = ("deferred.transfer", "deferred.remote_kv", "deferred.offload", "deferred.external_kv")
 _PUT_OFF: Final = ("deferred.lora_slots", "deferred.several_kinds", "deferred.grammar")
-_FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.reservations", "unknown.cold_start")
+_FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.reservations", "unknown.no_usage", "unknown.cold_start")
 _CAPS: Final = (
     *("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap"),
     "concurrency.small_steps",
@@ -130,6 +130,7 @@ OVERLAPS: Final = (
     ),
     Overlap(("unknown.layers_differ",), _FIT_UNKNOWN[1:], "Lengths would not tell what a request costs there."),
     Overlap(("unknown.reservations",), ("unknown.cold_start",), "Lengths would not tell what is reserved."),
+    Overlap(("unknown.no_usage",), ("unknown.cold_start",), "Lengths alone do not tell whether a prompt fits."),
     Overlap(
         (*_FETCHING, *_SHORT, *_PUT_OFF, *_FIT_UNKNOWN),
         ("kv.eviction",),

@@ -54,6 +54,7 @@ PRECEDENCE: Final = (
     # What a queue shows by itself.
     "unknown.layers_differ",
     "unknown.reservations",
+    "unknown.no_usage",
     "unknown.cold_start",
     # Steps full of prompts that are computed again are caused by the cache, not by the load.
     "kv.eviction",

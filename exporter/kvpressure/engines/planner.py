@@ -20,6 +20,9 @@ from kvpressure.runtimes.table import LARGEST_VALUE, STARTED, PageFacts, Row, Ta
 MAX_ENGINES: Final = 256
 """Ranks behind one server: more than any real server has, few enough that a hostile page is read fast."""
 
+_LEAST_NAMES: Final = 4
+"""Of metrics on a page, to conclude anything from a label that all have: fewer may have it for what they count."""
+
 _Engine = tuple[str, str]
 _SOLE: Final = "0"
 _SERVER: Final = ""
@@ -39,6 +42,9 @@ class _Index:
     A page on which no series has the table's engine label has one engine, "0". On other pages a series without the
     label is the server's: it is assigned to the engine if the model has only one, and to none otherwise, since its
     share of each engine is unknown.
+
+    A page may be of several servers whose engines have the same names: Ray's agent has those of all replicas on a node,
+    and a proxy those of all that it collects from. Then a label that every series has tells them apart.
     """
 
     def __init__(self, found: Mapping[str, Sequence[_Found]], table: Table) -> None:
@@ -47,10 +53,19 @@ class _Index:
         self.labelled = any(self._label in one.labels for series in found.values() for one in series)
         self.infos = found.get(info, ())
         self._series: defaultdict[tuple[str, _Engine], list[_Found]] = defaultdict(list)
+        named: defaultdict[_Engine, list[tuple[str, _Found]]] = defaultdict(list)
         for name in self.names - {info}:
             for one in found[name]:
                 model = one.labels.get(table.model_label) or one.labels.get(table.other_model_label, "")
-                self._series[name, (model, self.engine(one))].append(one)
+                named[model, self.engine(one)].append((name, one))
+        self._servers: dict[_Engine, tuple[str, str, str]] = {}
+        for (model, rank), series in named.items():
+            label = "" if rank == _SERVER else _server_label(series, table)
+            for name, one in series:
+                engine = (model, f"{rank}@{one.labels[label]}") if label else (model, rank)
+                self._series[name, engine].append(one)
+                if label:
+                    self._servers[engine] = rank, label, one.labels[label]
         self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
         labelled = ((engine, one.labels) for (_, engine), series in self._series.items() for one in series)
         said = ((engine, labels.get(table.role_label, "")) for engine, labels in labelled)
@@ -60,8 +75,13 @@ class _Index:
         self._engines_of = Counter(model for model, _ in self.engines)
 
     def engine(self, found: _Found) -> str:
-        """Return the engine of a series."""
+        """Return the rank of a series."""
         return found.labels.get(self._label, _SERVER if self.labelled else _SOLE)
+
+    def infos_of(self, engine: _Engine) -> list[_Found]:
+        """Return the series that describe the engine's cache, whatever its model: they do not name one."""
+        rank, label, value = self._servers.get(engine, (engine[1], "", ""))
+        return [one for one in self.infos if self.engine(one) == rank and one.labels.get(label, value) == value]
 
     def series(self, name: str, engine: _Engine) -> list[_Found]:
         """Return the engine's series of `name`."""
@@ -69,6 +89,24 @@ class _Index:
         if own or self._engines_of[engine[0]] != 1:
             return own
         return self._series.get((name, (engine[0], _SERVER)), [])
+
+
+def _server_label(series: Sequence[tuple[str, _Found]], table: Table) -> str:
+    """Return the label that tells apart several servers whose engines have the same name, "" without one.
+
+    All series have it, while a label of some metrics says what these count; and each value of it has a batch, while
+    processes of one engine do not. Of several such labels, the one with the shortest values.
+    """
+    if len({name for name, _ in series}) < _LEAST_NAMES:
+        return ""
+    batches = {name for row in table.gauges if row.signal == "running" for name in row.names}
+    heads = [one.labels for name, one in series if name in batches] or [one.labels for _, one in series]
+    common = set[str].intersection(*(set(one.labels) for _, one in series)) - table.within_engine
+    values = {label: frozenset(one.labels[label] for _, one in series) for label in common}
+    fitting = [label for label, found in values.items() if found == {labels[label] for labels in heads} - {""}]
+    most = max((len(values[label]) for label in fitting), default=1)
+    finest = [label for label in fitting if len(values[label]) == most > 1]
+    return min(finest, key=lambda label: (max(map(len, values[label])), label), default="")
 
 
 def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
@@ -121,7 +159,7 @@ def _of_server(table: Table, slots: Mapping[Series, int], own: Mapping[str, str]
 def _engine_plan(
     table: Table, index: _Index, engine: _Engine, facts: PageFacts, server: Chosen, worker: str
 ) -> EnginePlan:
-    configs = {table.info_cache(one.labels, facts) for one in index.infos if index.engine(one) == engine[1]}
+    configs = {table.info_cache(one.labels, facts) for one in index.infos_of(engine)}
     # Several processes may describe one engine; if they contradict each other, its configuration is unknown.
     described = configs.pop() if len(configs) == 1 else None
     known = replace(described or CacheConfig(), admission=table.admission)

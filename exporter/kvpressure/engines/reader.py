@@ -120,6 +120,16 @@ def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
     return make_plan(max(tables, key=lambda table: recognised(table, series)), series)
 
 
+def _without_engine(page: bytes, tables: Sequence[Table]) -> str:
+    """Return why a page without a series of any engine may be so."""
+    titles = [named(table.runtime).title for table in tables]
+    for title, table in zip(titles, tables, strict=True):
+        if any(f"# TYPE {spelling}".encode() in page for spelling in table.spellings):
+            return f"the page names metrics of {title} and has no value of any: are its statistics on?"
+    names = " or ".join(titles)
+    return f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics, and not a gateway's?"
+
+
 class PageReader:
     """Parses successive pages of one target, full or filtered by name, and keeps their layouts.
 
@@ -150,9 +160,7 @@ class PageReader:
         if plan is None:
             if _OURS in page:
                 raise PageError("not_metrics", "these are kvpressure's own metrics: its /targets has the engines' URLs")
-            names = " or ".join(named(table.runtime).title for table in self._tables)
-            text = f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics, and not a gateway's?"
-            raise PageError("not_metrics", text)
+            raise PageError("not_metrics", _without_engine(page, self._tables))
         read = plan.read(values, t)
         gauges = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))
         if not gauges:

@@ -254,7 +254,7 @@ _ROWS: Final = (
             "too_few_polls": "too few polls so far",
             "statistics_late": "the metrics do not change, but a one-token request was answered",
             "last_step": "the metrics are those of the last step: the engine is idle, or hangs",
-            "no_gauges": "the metrics lack the number of running or waiting requests",
+            "no_gauges": "the metrics lack the number of running or waiting requests, or the use of the KV cache",
             "layers_differ": "a hybrid model: token counts do not say how much cache a request needs",
             "no_capacity": "the metrics do not report the size of the KV cache",
             "reservations": "the metrics do not say how much of the KV cache is reserved for answers",

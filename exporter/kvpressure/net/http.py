@@ -247,8 +247,8 @@ def _check_head(response: aiohttp.ClientResponse, where: str, cap_bytes: int) ->
 def _check_body(response: aiohttp.ClientResponse, where: str, cap_bytes: int) -> None:
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
-        sentence = f"{where} answered with content encoding {brief(encoding, 40)}, although none was requested"
-        raise SourceError("encoded", sentence)
+        what = f"answered with content encoding {brief(encoding, 40)}, and none was requested"
+        raise SourceError("encoded", f"{where} {what}; does a proxy compress it?")
     if (response.content_length or 0) > cap_bytes:
         raise _too_large(where, cap_bytes)
 

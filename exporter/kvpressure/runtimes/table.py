@@ -82,7 +82,7 @@ class Table:
 
     `complete` makes the signals of a page's gauges out of those that rows have read, where a signal is in no metric by
     itself; rows may then have names of their own, with an underscore, which it takes out. `other_model_label` is the
-    model's under another spelling.
+    model's under another spelling. `within_engine` are labels of every series in which those of one engine differ.
     """
 
     runtime: str
@@ -105,6 +105,7 @@ class Table:
     model_label: str = "model_name"
     other_model_label: str = ""
     role_label: str = ""
+    within_engine: frozenset[str] = frozenset({"le", "pid"})
 
     def poll_names(self) -> tuple[str, ...]:
         """Return sample names to read on every poll: no buckets, nothing that is constant or may be older."""

@@ -24,7 +24,7 @@ from kvpressure.signals.lengths import (
     reserved_tokens,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import Point, batch_of, growth, mean, values
+from kvpressure.signals.points import Point, batch_of, growth, mean, rate, values
 from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
     at_peak,
@@ -46,6 +46,9 @@ _NEAR_POLLS: Final = 5
 
 LEAST_CAP = 2.0
 """A cap of one request is not assumed: with a queue, a batch of one has another reason."""
+
+LEAST_PROMPTS = 8
+"""Fewer do not show how long one takes to compute."""
 
 
 @record
@@ -166,7 +169,8 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
 
     At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
     poll are as many as requests start in so many steps, give or take what chance does to a count; places that stay free
-    for longer are kept free by something else.
+    for longer are kept free by something else. Such a step computes a prompt, and its place shows as free until it
+    ends: where that takes longer than other steps, as many are free as prompts are being computed.
     """
     highest, queued = window.highest_running(), _queued(points)
     if seats := values(queued, "seats"):
@@ -180,11 +184,19 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
     if started is None or not steps:
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
-    expected = thresholds.refill_max_step_count * started / steps * len(queued)
+    in_steps = thresholds.refill_max_step_count * started / steps
+    in_prefill = min(1.0, (rate(points, "started") or 0.0) * _prefill_seconds(window))
+    expected = max(in_steps, in_prefill) * len(queued)
     # Deferred requests may be what keeps places free: then chance gets no benefit of the doubt.
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if mostly_deferred else thresholds.refill_spare_count
     return free <= expected + thresholds.refill_deviation_max_factor * math.sqrt(expected) + spare
+
+
+def _prefill_seconds(window: EngineWindow) -> float:
+    """Return how long a prompt is being computed; 0 where not known."""
+    seconds, prompts = window.delta("prefill_seconds"), window.delta("prefilled")
+    return seconds / prompts if seconds is not None and prompts is not None and prompts >= LEAST_PROMPTS else 0.0
 
 
 def _longest_prompt_tokens(

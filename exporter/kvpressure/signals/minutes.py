@@ -51,15 +51,15 @@ class LongMeans:
         self._newest = None
 
     def take(self, window: EngineWindow) -> None:
-        """Take the newest poll in; one that follows a gap, or lacks a counter, begins again."""
+        """Take the newest poll in, if it has the gauges; one that follows a gap, or lacks a counter, begins again."""
         point, last = window.points[-1], self._newest
         counters = {name: point.counters[name] for name in COUNTERS if name in point.counters}
         if last is not None and not _follows(last, point.t, counters):
             self.forget()
             last = None
-        if any(name not in counters for name in NEEDED):
+        running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
+        if running is None or waiting is None or any(name not in counters for name in NEEDED):
             return
-        running, waiting = point.gauges.get("running", 0.0), point.gauges.get("waiting", 0.0)
         if last is None:
             self._newest = _Reading(point.t, counters)
         else:

@@ -48,7 +48,7 @@ def queue_of(points: Sequence[Point], *, streams: bool) -> Queue:
         reasons_known=bool(deferred),
         deferred_ratio=0.0 if streams else _share(deferred, queue),
         fetching_ratio=_share(values(points, "fetching"), queue),
-        all_deferred_ratio=mean([float(_all_deferred(point)) for point in points]),
+        all_deferred_ratio=mean(all_deferred) if (all_deferred := _all_deferred(points)) else None,
         unchanged=len(set(queue)) == 1,
     )
 
@@ -64,9 +64,11 @@ def _share(some: Sequence[float], waiting: Sequence[float]) -> float | None:
     return min(1.0, sum(some) / sum(waiting)) if some and sum(waiting) > 0 else None
 
 
-def _all_deferred(point: Point) -> bool:
-    waiting, deferred = point.gauges.get("waiting", 0.0), point.gauges.get("waiting_deferred", 0.0)
-    return point.gauges.get("running") == 0 and waiting >= 1 and deferred >= waiting
+def _all_deferred(points: Sequence[Point]) -> list[float]:
+    """Return for each poll that shows it whether nothing ran and all that waited were deferred."""
+    names = ("running", "waiting", "waiting_deferred")
+    shown = ([point.gauges[name] for name in names] for point in points if all(name in point.gauges for name in names))
+    return [float(running == 0 and deferred >= waiting >= 1) for running, waiting, deferred in shown]
 
 
 def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:

@@ -62,6 +62,7 @@ WINS_NOWHERE = {
     "deferred.must_be_deferred": _REASONS,
     "unknown.no_capacity": _POLLS,
     "unknown.layers_differ": _POLLS,
+    "unknown.no_usage": _POLLS,
     "unknown.cold_start": _POLLS,
     "unknown.reservations": _POLLS,
     "unknown.last_step": _POLLS,
@@ -113,6 +114,10 @@ def test_a_rule_that_no_recording_shows_wins_on_polls_made_for_it(name):
 
 def test_a_queue_before_anybody_has_ended_is_a_cold_start():
     assert rule(inputs({"kv_capacity_tokens": 10_000.0})).id == "unknown.cold_start"
+
+
+def test_a_queue_on_a_page_without_the_use_of_the_cache_is_no_cold_start():
+    assert rule(inputs({"kv_capacity_tokens": 10_000.0}, kv_usage_ratio=None)).id == "unknown.no_usage"
 
 
 def test_a_queue_drains_where_fewer_wait_than_over_the_whole_window():

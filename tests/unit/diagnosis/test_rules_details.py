@@ -282,6 +282,7 @@ def test_how_it_is_stuck_is_reported(seconds, expected):
         ({"polls": 5, "seconds": 4.0}, {}, "too_few_polls"),
         ({"demand": None}, {}, "no_gauges"),
         ({}, {"kv_capacity_tokens": 1000.0}, "cold_start"),
+        ({"kv_usage_ratio": None}, {"kv_capacity_tokens": 1000.0}, "no_gauges"),
         ({"blocked_ratio": 0.2, "blocked_by_longest_ratio": 0.9, "fit_unknown": True}, {}, "layers_differ"),
         ({"blocked_ratio": 0.2, "reasons_known": False}, {}, "no_reasons"),
         ({"blocked_ratio": 0.4, "blocked_by_long_ratio": 0.4}, {}, ""),

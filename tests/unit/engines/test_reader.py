@@ -107,7 +107,6 @@ def test_a_page_cut_before_its_end_is_refused_and_the_next_one_read() -> None:
         b'{"detail":"Not Found"}',
         b"Internal Server Error",
         b"process_start_time_seconds 1.7e+09\n",
-        b"# TYPE vllm:num_requests_running gauge\n",
         b"vllm:no_such_metric 1\nvllm 2\n",
         b"\x1f\x8b\x08\x00garbage",
     ],
@@ -115,4 +114,12 @@ def test_a_page_cut_before_its_end_is_refused_and_the_next_one_read() -> None:
 def test_what_holds_no_known_metric_is_not_a_page_of_metrics(page: bytes) -> None:
     with pytest.raises(PageError, match="no metric of vLLM") as caught:
         PageReader().read(page, 0.0)
+    assert caught.value.reason == "not_metrics"
+
+
+def test_a_page_with_names_and_no_values_says_so() -> None:
+    """Such as vLLM's own without statistics, until its first request."""
+    names = "\n".join(line for line in single("vllm-0.32.0-two-ranks.prom").decode().splitlines() if line[:1] == "#")
+    with pytest.raises(PageError, match="names metrics of vLLM and has no value") as caught:
+        PageReader().read(f"{names}\n".encode(), 1.0)
     assert caught.value.reason == "not_metrics"

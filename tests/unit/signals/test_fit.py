@@ -130,6 +130,17 @@ def test_a_cap_is_where_free_places_are_taken_at_once(free_every: int, started_e
     assert found.at_cap is at_cap
 
 
+@pytest.mark.parametrize(("seconds_each", "at_cap"), [(0.05, False), (1.5, True)])
+def test_a_place_shows_as_free_while_the_prompt_that_takes_it_is_computed(seconds_each: float, at_cap: bool):
+    """One free place in four polls for one start in five seconds: that of a prompt that takes long to compute."""
+
+    def counters(t: int) -> dict[str, float]:
+        return steps(5.0)(t) | {"prefill_seconds": seconds_each * t / 5.0, "prefilled": t / 5.0}
+
+    found = fit(lambda t: {"running": 30.0 if t % 4 else 29.0, "waiting": 5.0, "kv_usage": 0.3}, counters)
+    assert found.at_cap is at_cap
+
+
 def test_where_layers_differ_a_request_may_take_more_than_its_tokens():
     polls = window(60, lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, steps(1.0))
     assert not fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown

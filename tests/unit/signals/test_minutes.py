@@ -34,6 +34,20 @@ def test_means_are_over_minutes():
     assert found.waiting == pytest.approx(1.0)
 
 
+def test_polls_without_gauges_are_no_time_without_requests():
+    """As on the page of Ray's agent, on which a gauge stands only after each report."""
+    means = LongMeans()
+    for t in range(1, 201):
+        made = EngineWindow(60, 600)
+        gauges = {"running": 4.0, "waiting": 1.0} if t % 10 == 1 else {}
+        counters = {"generation_tokens": 50.0 * t, "prefix_queries": 9.0 * t, "prefix_hits": 2.0 * t}
+        made.add(float(t), EngineSample("m", "0", gauges, counters, {}, CACHE))
+        means.take(made)
+    found = means.minutes()
+    assert found is not None
+    assert (found.running, found.waiting) == pytest.approx((4.0, 1.0))
+
+
 def test_intervals_have_the_seconds_in_which_requests_ran():
     found = read(200, steps=20.0, finished=0.5).minutes()
     assert found is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.signals.waiting import Deferral, deferral_of, streams_idle
+from kvpressure.signals.waiting import Deferral, deferral_of, queue_of, streams_idle
 from tests.support.engines import THRESHOLDS, histogram, window
 
 
@@ -13,6 +13,15 @@ def test_slots_are_taken_where_they_were_at_a_time_and_oversubscribed_where_more
     assert deferral_of(made) == Deferral(slots=2.0, adapters_oversubscribed=True, slots_taken=True)
     alone = window(10, lambda t: {"adapter_slots": 2.0, "adapters_running": 2.0, "adapters_seen": 2.0})
     assert deferral_of(alone).adapters_oversubscribed is False
+
+
+def test_polls_without_gauges_do_not_say_that_something_runs():
+    deferred = {"running": 0.0, "waiting": 3.0, "waiting_deferred": 3.0}
+    made = window(20, lambda t: deferred if t % 10 == 0 else {})
+    assert queue_of(made.points, streams=False).all_deferred_ratio == 1.0
+    mixed = window(20, lambda t: deferred | {"running": float(t % 2)})
+    assert queue_of(mixed.points, streams=False).all_deferred_ratio == 0.5
+    assert queue_of(window(20, lambda t: {}).points, streams=False).all_deferred_ratio is None
 
 
 def test_no_connector_is_known_once_prompts_were_read_and_none_was_looked_up():

@@ -33,6 +33,12 @@ def room_is_unseen(facts: Facts) -> bool:
     return facts.window.fit.room_is_unseen
 
 
+@fact("kv_usage")
+def usage_known(facts: Facts) -> bool:
+    """Return whether the page says how much of the cache is in use."""
+    return facts.window.kv_usage_ratio is not None
+
+
 @fact()
 def capacity_known(facts: Facts) -> bool:
     """Return whether the pool's size is known."""

@@ -21,6 +21,7 @@ _layers_differ = same("A request may take so much more of the cache than its tok
 _reservations = same(
     "Requests wait, and the runtime reserves room for answers in advance: the page does not say how much of the cache."
 )
+_no_usage = same("Requests wait, and the page does not say how much of the KV cache is in use.")
 _cold_start = same("Requests wait, and none has finished yet: how long prompts are is not known.")
 
 
@@ -40,6 +41,7 @@ def _no_reasons(facts: Facts) -> str:
 
 
 _fit_unknown = queue.queued & ~room.fit_known
+_no_lengths = _fit_unknown & room.capacity_known & ~room.room_is_unseen
 _unseen = _fit_unknown & room.room_is_unseen & ~batch.at_cap
 
 RULES: Final = rules_of(
@@ -53,7 +55,8 @@ RULES: Final = rules_of(
     ("last_step", "last_step", progress.of_last_step & ~progress.unanswered, _last_step),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("reservations", "reservations", _unseen, _reservations),
-    ("cold_start", "cold_start", _fit_unknown & room.capacity_known & ~room.room_is_unseen, _cold_start),
+    ("no_usage", "no_gauges", _no_lengths & ~room.usage_known, _no_usage),
+    ("cold_start", "cold_start", _no_lengths, _cold_start),
     (
         "no_capacity",
         "no_capacity",

@@ -53,7 +53,8 @@ def complete(gauges: dict[str, float]) -> dict[str, float]:
 SGLANG: Final = Table(
     runtime="sglang",
     prefix="sglang:",
-    spellings=("sglang:", "sglang_"),
+    spellings=("sglang:", "sglang_", "ray_sglang_"),
+    relayed=frozenset({"ray_sglang_"}),
     gauges=(
         Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
         # Requests whose grammar is still being compiled are in another queue and not among these.
@@ -104,6 +105,7 @@ SGLANG: Final = Table(
     complete=complete,
     engine_label="dp_rank",
     role_label="engine_type",
+    within_engine=frozenset({"le", "pid", "tp_rank", "pp_rank", "moe_ep_rank", "priority"}),
 )
 
 

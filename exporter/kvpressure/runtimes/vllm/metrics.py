@@ -226,6 +226,7 @@ VLLM: Final = Table(
     ),
     info="vllm:cache_config_info",
     info_cache=cache_config,
+    other_model_label="model",  # Triton's, whose backend writes the names of V0
 )
 POLL_NAMES: Final = VLLM.poll_names()
 ALL_NAMES: Final = VLLM.all_names()

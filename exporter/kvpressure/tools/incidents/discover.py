@@ -19,10 +19,20 @@ from kvpressure.runtimes.table import Table
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.journal import ScreenRows
-from kvpressure.tools.incidents.names import Json, Selection, Spelled, Target, all_names, one_of, spelled, target_of
+from kvpressure.tools.incidents.names import (
+    Json,
+    Selection,
+    Spelled,
+    Target,
+    all_names,
+    labelled_engine,
+    one_of,
+    rank_of,
+    spelled,
+    target_of,
+)
 from kvpressure.tools.incidents.paging import DAY_SECONDS, SHORTEST_PAGE_SECONDS, Series, Span, in_pages, joined, ranged
 
-FIRST_RANK: Final = "0"
 PROBE_SECONDS: Final = 600.0
 MAX_PROBES: Final = 100
 MAX_TARGETS: Final = 10_000
@@ -54,7 +64,7 @@ class Discovered:
             return found
 
         def kept(rows: Sequence[Json]) -> list[Json]:
-            return [one for one in rows if (one["model_name"], one["engine"]) in engines]
+            return [one for one in rows if (one["model_name"], rank_of(one["engine"])) in engines]
 
         others = [kept(listed) for listed in found["others"]]
         return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
@@ -84,9 +94,8 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     engines: dict[Target, set[tuple[str, str]]] = {}
 
     def target_of_labels(labels: Mapping[str, str]) -> Target:
-        target, table = target_of(labels, one.table), one.table
-        rank = labels.get(table.engine_label, FIRST_RANK)
-        engines.setdefault(target, set()).add((labels.get(table.model_label, ""), rank))
+        target = target_of(labels, one.table)
+        engines.setdefault(target, set()).add(labelled_engine(labels, one.table))
         return target
 
     # Both ends and every step between: an engine that lived for less than a step is missed, so steps are short.

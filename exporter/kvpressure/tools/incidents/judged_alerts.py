@@ -17,7 +17,16 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.verdict import Diagnosis
 from kvpressure.tools.incidents.client import Prometheus
 from kvpressure.tools.incidents.journal import RuleRows
-from kvpressure.tools.incidents.names import EngineName, Json, Selection, Spelled, engine_of, target_of
+from kvpressure.tools.incidents.names import (
+    EngineName,
+    Json,
+    Selection,
+    Spelled,
+    engine_of,
+    labelled_engine,
+    rank_of,
+    target_of,
+)
 from kvpressure.tools.incidents.paging import Span, joined, ranged
 
 CACHE_TOO_SMALL: Final = "KVPressureCacheTooSmall"
@@ -202,9 +211,8 @@ def read_page(server: Prometheus, expr: str, spelled: Spelled, page: Span) -> Ru
     table, times = spelled.table, dict[EngineName, list[Span]]()
     for one in ranged(server, expr, page, EVERY_SECONDS):
         labels = one.get("metric", {})
-        model, rank = labels.get(table.model_label, ""), labels.get(table.engine_label, "0")
         # Several Prometheus servers may scrape one engine: their series are joined.
-        spans = times.setdefault(EngineName(target_of(labels, table).name, model, rank), [])
+        spans = times.setdefault(EngineName(target_of(labels, table).name, *labelled_engine(labels, table)), [])
         spans.extend(Span(t, t) for t, _ in one.get("values", ()))
     return [(key, [(span.start, span.end) for span in joined(spans, _GAP_SECONDS)]) for key, spans in times.items()]
 
@@ -227,7 +235,8 @@ def attach(incidents: Sequence[Json], copied: Mapping[EngineName, Sequence[Fired
     """Add every copied alert to the incidents in which it fired, and return those that fired in none."""
     by_engine: dict[EngineName, list[Json]] = {}
     for incident in incidents:
-        by_engine.setdefault(engine_of(incident), []).append(incident)
+        name = engine_of(incident)
+        by_engine.setdefault(name._replace(rank=rank_of(name.rank)), []).append(incident)
     elsewhere = []
     for engine, alerts in copied.items():
         for fired in alerts:

@@ -183,6 +183,7 @@ class _Look:
             for rule in judged_alerts.applicable_rules(spelled, self.question.selection)
         ]
         days = list(pages(self.question.span, judged_alerts.EVERY_SECONDS, DAY_SECONDS))
+        rules: dict[str, Json] = {}
         for number, (spelled, rule, expr) in enumerate(queries):
             answers = []
             for place, page in enumerate(days):
@@ -193,8 +194,10 @@ class _Look:
             found = judged_alerts.fired_copied(rule, answers, self.question.span.end)
             for engine, fired in found.items():
                 self.copied.setdefault(engine, []).extend(fired)
-            count = sum(map(len, found.values()))
-            self.rules.append({"rule": rule.name, "expr": rule.expr, "for_seconds": rule.for_seconds, "fired": count})
+            # Engines behind Ray have names of their own, on which the same rules are queried again.
+            row = {"rule": rule.name, "expr": rule.expr, "for_seconds": rule.for_seconds, "fired": 0}
+            rules.setdefault(rule.name, row)["fired"] += sum(map(len, found.values()))
+        self.rules.extend(rules.values())
         self.progress("copied rules", len(queries) * len(days), len(queries) * len(days))
 
     def query_exporter(self) -> None:

@@ -24,6 +24,7 @@ _OF_RAY: Final = frozenset(
 )
 """Ray's labels differ between the processes of one engine, whose values are added up."""
 
+FIRST_RANK: Final = "0"
 _PLAIN: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = tuple[tuple[str, str], ...]
@@ -165,9 +166,20 @@ class Target:
         return f"{cluster}/{plain}" if cluster else plain
 
 
+def labelled_engine(labels: Mapping[str, str], table: Table) -> tuple[str, str]:
+    """Return the model and the rank of a series of an engine."""
+    model = labels.get(table.model_label) or labels.get(table.other_model_label, "")
+    return model, labels.get(table.engine_label, FIRST_RANK)
+
+
+def rank_of(engine: str) -> str:
+    """Return the rank of an engine, whose name also has its server's where a page is of several."""
+    return engine.partition("@")[0]
+
+
 def target_of(labels: Mapping[str, str], table: Table) -> Target:
     """Return the target of a series of an engine."""
-    own = _OWN_LABELS | {table.engine_label, table.model_label, *REPLICA_LABELS}
+    own = _OWN_LABELS | {table.engine_label, table.model_label, table.other_model_label, *REPLICA_LABELS}
     ray = _OF_RAY if labels.keys() & {"WorkerId", "SessionName"} else frozenset()
     kept = (pair for pair in labels.items() if pair[0] not in own | ray and _PLAIN.fullmatch(pair[0]))
     return Target(tuple(sorted(kept)))

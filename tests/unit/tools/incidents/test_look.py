@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def scrapes() -> Iterator[Scrape]:
     yield from simulated(episode("host_bound", 5), 5, labels("host"), 15.0, START + 900)
     yield from simulated(episode("stuck", 6), 6, labels("stuck"), 15.0, START + 1200)
     yield from simulated(episode("healthy", 1), 1, labels("well"), 15.0, START + 1500)
+    for one in simulated(episode("healthy", 3), 3, labels("ray"), 15.0, START + 1500):
+        yield replace(one, page=one.page.replace(b"vllm:", b"ray_vllm_"))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +79,7 @@ def test_every_incident_is_found_with_its_cause_and_none_is_made_up(document: di
     found = {(one["target"], one["engine"]): one["cause"] for one in document["incidents"]}
     assert found == TRUE
     assert len(document["incidents"]) == len(TRUE)
-    assert (document["targets"], document["unread"], document["unjudged"]) == (6, [], [])
+    assert (document["targets"], document["unread"], document["unjudged"]) == (7, [], [])
 
 
 def test_it_says_when_what_it_cost_and_what_would_have_helped(document: dict[str, Any]) -> None:
@@ -99,6 +102,7 @@ def test_it_says_when_what_it_cost_and_what_would_have_helped(document: dict[str
 def test_copied_rules_are_asked_of_the_prometheus_itself(document: dict[str, Any]) -> None:
     rules = {rule["rule"]: rule for rule in document["copied_rules"]}
     assert "GPU memory > 0.9" not in rules  # its series is not there
+    assert len(rules) == len(document["copied_rules"])  # each once, although one of the engines is behind Ray
     preempts = rules["rate(preemptions[5m]) > 0"]
     assert preempts["in_incidents"] >= 3
     assert preempts["fired"] >= preempts["elsewhere"] + 3

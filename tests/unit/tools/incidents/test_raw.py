@@ -11,7 +11,8 @@ import pytest
 from kvpressure.engines.reader import PageReader
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.vllm.metrics import VLLM
-from kvpressure.tools.incidents.names import Selection, Spelled, Target, all_names, spelled, target_of
+from kvpressure.tools.incidents.discover import Discovered
+from kvpressure.tools.incidents.names import Selection, Spelled, Target, all_names, labelled_engine, spelled, target_of
 from kvpressure.tools.incidents.raw import PageMaker, interval_of
 from tests.support.tools import FIXTURES
 
@@ -103,6 +104,32 @@ def test_what_tells_targets_apart_is_every_label_that_is_not_the_metrics_own() -
     assert Target((("instance", "h:1"),)).name == "h:1"
     assert Target((("episode", "x"),)).name == "episode=x"
     assert target.labels[0] == ("cluster", "eu")
+
+
+def test_both_models_of_a_page_by_triton_are_of_one_target() -> None:
+    text = "".join(f'vllm:num_requests_running{{model="{model}",version="1"}} 3\n' for model in "ab")
+    series = answer({100.0: text})
+    assert len({target_of(one["metric"], VLLM) for one in series}) == 1
+    (page,) = PageMaker(VLLM, target_of(series[0]["metric"], VLLM), 15.0).pages(series)
+    assert [(one.model_name, one.gauges["running"]) for one in page.engines] == [("a", 3.0), ("b", 3.0)]
+
+
+def test_engines_of_several_servers_are_those_of_their_rank() -> None:
+    names = ("num_requests_running", "num_requests_waiting", "prompt_tokens_total", "num_preemptions_total")
+    text = "".join(
+        f'ray_vllm_{name}{{ReplicaId="{one}",WorkerId="w{one}",engine="0",model_name="m"}} 3\n'
+        for name in names
+        for one in "ab"
+    )
+    series = answer({100.0: text})
+    (target,) = {target_of(one["metric"], VLLM) for one in series}
+    (page,) = PageMaker(VLLM, target, 15.0).pages(series)
+    assert [one.engine for one in page.engines] == ["0@a", "0@b"]
+    selected = Discovered(target, "vllm", 15.0, engines=frozenset({labelled_engine(series[0]["metric"], VLLM)}))
+    incidents = [{"model_name": one.model_name, "engine": one.engine} for one in page.engines]
+    other = {"model_name": "other", "engine": "0@a"}
+    found = {"incidents": [*incidents, other], "unjudged": [], "others": []}
+    assert selected.selected(found) == {**found, "incidents": incidents}
 
 
 def test_names_in_every_spelling_and_the_one_that_is_there() -> None:
