@@ -24,15 +24,15 @@ def _request() -> Row:
         [
             graph(
                 "KV memory per request",
-                "KV cache memory held per running request, over the window.",
+                "KV cache memory per running request, over the window.",
                 "bytes",
                 Query(engine("kv_bytes_per_request"), ENGINE, FIRST),
                 width=8,
-                none="not known: no request runs, or the size of a token's cache is not told",
+                none="not known: no request runs, or the size of a token's cache is unknown",
             ),
             graph(
                 "KV tokens per request",
-                "KV cache tokens held per running request, over the window.",
+                "KV cache tokens per running request, over the window.",
                 "short",
                 Query(engine("kv_tokens_per_request"), ENGINE, FIRST),
                 width=8,
@@ -41,7 +41,7 @@ def _request() -> Row:
             ),
             graph(
                 "Prompt and output, p95",
-                "p95 of prompt and output length over the traffic shape window. Prompts above the line count as long "
+                "p95 of prompt and output length over the long window. Prompts above the line count as long "
                 "context.",
                 "short",
                 Query(quantile("prompt_tokens", "0.95"), f"prompt {ENGINE}", FIRST),
@@ -140,7 +140,7 @@ def _room() -> Row:
                 sort="Declared",
                 descending=False,
                 width=8,
-                none="nobody could read how the engines were started",
+                none="how the engines were started could not be read",
             ),
         ],
     )

@@ -36,7 +36,7 @@ _LATENCY: Final = ("e2e", "ttft", "inter_token", "queue")
 
 RUNBOOKS: Final = {
     "KVPressureCacheTooSmall": "requests wait because they do not fit the KV cache",
-    "KVPressurePreemptionThrash": "running requests are thrown out and computed anew",
+    "KVPressurePreemptionThrash": "running requests are preempted and recomputed",
     "KVPressureSequenceCapReached": "**concurrency bound**: requests wait for a place in the batch",
     "KVPressureEngineComputeBound": "**compute bound**: the GPU itself is the limit",
     "KVPressureEngineHostBound": "**host bound**: the GPU waits for the CPU or the API process",
@@ -73,7 +73,7 @@ def _now() -> Row:
             ),
             number(
                 "KV cache used",
-                "Share of the KV cache held by requests, mean over the window. Saturated from "
+                "Share of the KV cache used by requests, mean over the window. Saturated from "
                 f"{shown('kv_saturated_min_ratio', 'percent')} on, with requests waiting.",
                 "percentunit",
                 Query(engine("kv_cache_usage_ratio"), ENGINE),
@@ -125,7 +125,7 @@ def _cause() -> Row:
             ),
             timeline(
                 "Which kind of it",
-                "What of the cause holds, a row for each that held in the time range: what is waited for, which cap, "
+                "The details of the cause in the time range, a row each: what is waited for, which cap, "
                 "how it is stuck or paused. Nothing where no evidence tells which; the exporter's page says why.",
                 Query(
                     f"max by (target, engine, cause, detail) ({told})",
@@ -153,7 +153,7 @@ def _cache() -> Row:
         [
             graph(
                 "KV cache in use",
-                "Share of the KV cache held by requests. With requests waiting, the line is where it counts as "
+                "Share of the KV cache used by requests. With requests waiting, the line is where it counts as "
                 "saturated.",
                 "percentunit",
                 Query(engine("kv_cache_usage_ratio"), f"mean {ENGINE}", FIRST),
@@ -183,7 +183,7 @@ def _cache() -> Row:
             ),
             graph(
                 "KV cache growth",
-                "Trend of the tokens held by requests, over the window.",
+                "Trend of the tokens used by requests, over the window.",
                 "short",
                 Query(engine("kv_growth_tokens_per_second"), ENGINE, FIRST),
                 least=None,
@@ -200,7 +200,7 @@ def _cache() -> Row:
             graph(
                 "Is the prefix cache large enough",
                 "Share of the prefix tokens that the cache still held. Where it falls while the turnover to the right "
-                "gets shorter, contexts are evicted before they are asked for again. Computing them again counts as "
+                "gets shorter, contexts are evicted before they are requested again. Computing them again counts as "
                 f"pressure from {shown('eviction_time_min_ratio', 'percent')} of the engine's time. KV events tell "
                 "what twice the pool would hold.",
                 "percentunit",
@@ -208,7 +208,7 @@ def _cache() -> Row:
                 Query(twice, f"twice the pool {ENGINE}", REFERENCE, dashed=True),
                 Query(engine("recomputed_time_ratio"), f"time computing again {ENGINE}", BAD),
                 most=1.0,
-                none="nobody asked for a prefix in the window",
+                none="no prefix was looked up in the window",
             ),
             graph(
                 "Cache turnover",
@@ -332,7 +332,7 @@ def _gpu() -> Row:
                 "GPU memory against utilization",
                 "Memory is preallocated, so a full device says nothing by itself. With requests waiting, memory above "
                 f"{shown('gpu_memory_high_critical_ratio', 'percent')} and utilization below "
-                f"{shown('gpu_compute_low_max_ratio', 'percent')} mean that the GPU is held without being used.",
+                f"{shown('gpu_compute_low_max_ratio', 'percent')} mean that the GPU is allocated and not used.",
                 "percentunit",
                 Query(engine("engine_gpu_memory_used_ratio"), f"memory used {ENGINE}", SECOND),
                 Query(engine("engine_gpu_utilization_ratio"), f"utilization {ENGINE}", FIRST),
@@ -386,7 +386,7 @@ def _traffic() -> Row:
         "The shape of traffic",
         [
             _shape("Prompt length", "prompt_tokens", "Prompt tokens"),
-            _shape("max_tokens asked for", "max_tokens", "max_tokens"),
+            _shape("requested max_tokens", "max_tokens", "max_tokens"),
             _shape("Output length", "output_tokens", "Generated tokens"),
         ],
     )
@@ -508,7 +508,7 @@ All runbooks: [{address}]({address}). The exporter's own page, with the evidence
 """
     return Row(
         "What to do",
-        [words("What to do", "Runbooks by what is seen above, filled in for the target chosen.", content, height=11)],
+        [words("What to do", "Runbooks for the alerts above, filled in for the target chosen.", content, height=11)],
     )
 
 
@@ -534,7 +534,7 @@ def _notes() -> list[Note]:
             "New engine",
             f"max by (target) ({engine('bottleneck_confidence')} unless {engine('bottleneck_confidence')} offset 2m)",
             CALM,
-            "{{target}} is seen: a rollout, a restart of its node, or a scale-up",
+            "{{target}} is new: a rollout, a restart of its node, or a scale-up",
         ),
         Note("Kubernetes event", happened("kubernetes_events_total"), CALM, "{{reason}} {{namespace}}/{{pod}}"),
     ]

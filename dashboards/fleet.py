@@ -37,7 +37,7 @@ def _numbers() -> Row:
         [
             number(
                 "Engines",
-                "Engines that are told of, in the namespaces and models chosen.",
+                "Engines with metrics, in the namespaces and models chosen.",
                 "short",
                 Query(f"sum({recorded('engines:sum')})", "engines"),
             ),
@@ -185,7 +185,7 @@ def _models() -> Row:
             graph(
                 "Is the prefix cache large enough",
                 "Share of the prompt tokens of each namespace and model that the cache still held. Where it falls "
-                "while prompts stay as long, contexts are evicted before they are asked for again.",
+                "while prompts stay as long, contexts are evicted before they are requested again.",
                 "percentunit",
                 Query(recorded("prefix_cache_hit:ratio"), MODEL),
                 most=1.0,
@@ -243,8 +243,8 @@ def _gpus() -> Row:
         [
             graph(
                 "Memory-high-compute-low score of the worst engine",
-                "0 to 1: device memory high and compute low while there is demand. From the line on a GPU is held "
-                "without being used.",
+                "0 to 1: device memory high and compute low while there is demand. From the line on a GPU is "
+                "allocated and not used.",
                 "short",
                 Query(recorded("memory_high_compute_low_score:max"), MODEL),
                 lines=[Line(GPU_LOW, BAD)],
@@ -280,7 +280,7 @@ def board() -> Board:
     return Board(
         "kvpressure-fleet",
         "KV pressure / Fleet",
-        "Which engines lose throughput to KV cache pressure, how much, and where GPUs are held without being used.",
+        "Which engines lose throughput to KV cache pressure, how much, and where GPUs are allocated and not used.",
         engine_variables(SHOWN_COUNT),
         [_numbers(), _causes(), _models(), _throughput(), _gpus()],
     )

@@ -96,7 +96,7 @@ def _now() -> Row:
             ),
             number(
                 "Preemptions",
-                "Requests thrown out and computed again, a second, of all engines chosen.",
+                "Requests preempted and recomputed per second, of all engines chosen.",
                 REQUESTS_PER_SECOND,
                 Query(preempted, "preemptions"),
                 width=6,
@@ -105,7 +105,7 @@ def _now() -> Row:
             ),
             number(
                 "Fullest cache",
-                f"Highest use. Full from {shown('kv_saturated_min_ratio', 'percent')} on, which alone harms nobody.",
+                f"Highest use. Full from {shown('kv_saturated_min_ratio', 'percent')} on, which alone is no problem.",
                 "percentunit",
                 Query(fullest, "fullest"),
                 width=6,
@@ -181,7 +181,7 @@ def _pressure() -> Row:
             ),
             graph(
                 "Preempted, over admitted",
-                "Requests thrown out for each one admitted; each computes its prompt and its answer so far again. "
+                "Requests preempted for each one admitted; each computes its prompt and its answer so far again. "
                 f"Pressure from {shown('preempting_min_ratio', 'percent')} on.",
                 "percentunit",
                 Query(
@@ -205,9 +205,9 @@ def _pressure() -> Row:
                 "Requests that the engine puts off on their own account (adapter, grammar, KV from elsewhere, image), "
                 "from vLLM 0.20 on; and requests a second refused with 503, from 0.32 on.",
                 "short",
-                Query(f"sum without (pid, reason) ({deferred})", f"put off {ENGINE}", FIRST),
+                Query(f"sum without (pid, reason) ({deferred})", f"deferred {ENGINE}", FIRST),
                 Query(rate("admission_rejections_total"), "refused {{instance}}", SECOND),
-                none="not told by this version, or none",
+                none="not exported by this version, or none",
             ),
         ],
     )
@@ -244,11 +244,11 @@ def _progress() -> Row:
             graph(
                 "Is the prefix cache large enough",
                 "Share of the prefix tokens that the cache still held. Where it falls while prompts are no longer than "
-                "before, contexts are evicted before they are asked for again.",
+                "before, contexts are evicted before they are requested again.",
                 "percentunit",
                 Query(found_again, f"prefix hits {ENGINE}", FIRST),
                 most=1.0,
-                none="nobody asked for a prefix in the interval",
+                none="no prefix was looked up in the interval",
             ),
             graph(
                 "Time to first token, mean",

@@ -14,7 +14,7 @@ Key = tuple[tuple[str, float], ...]
 NOTHING: Final[Key] = ()
 PRICED: Final = ("kv_cache_dtype", "add_replica")
 """Cures that cost accuracy or hardware: a set is compared with sets that have no more of these."""
-UNTRIED: Final = ("kv_offloading", "apart", "sessions")
+UNTRIED: Final = ("kv_offloading", "route_by_length", "sessions")
 """What this lab has nothing for: an offload tier, servers by prompt length; fewer sessions: `bench.working_set` has."""
 
 
@@ -46,7 +46,7 @@ def change(regime: Regime, changes: Key) -> Change:
                 edge["max_output"] = int(value)
             case "max_num_seqs" | "max_num_batched_tokens" | "max_loras":
                 flags[kind] = int(value)
-            case "kept_free":
+            case "watermark":
                 flags["watermark"] = value
             case "kv_cache_dtype":
                 # One block is the null block, whatever a block holds.

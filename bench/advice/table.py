@@ -25,7 +25,7 @@ _NAMES: Final = {
     "cap_output": "answers at most {:.0f}",
     "max_num_seqs": "max_num_seqs {:.0f}",
     "max_num_batched_tokens": "max-num-batched-tokens {:.0f}",
-    "kept_free": "watermark {:g}",
+    "watermark": "watermark {:g}",
     "kv_cache_dtype": "KV in 8 bits",
     "add_replica": "{:.0f} servers",
     "short_first": "prompts up to {:.0f} first",

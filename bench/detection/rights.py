@@ -57,9 +57,9 @@ def cause(name: str) -> Right:
     return right
 
 
-def grows(track: Sequence[Tick], limits: Thresholds) -> list[Accepted]:
+def grows(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
     """Right where who comes now waits the alert's minute for room, and more wait than five minutes ago."""
-    least, end, found = limits.alert_queue_wait_min_seconds, track[-1].t, []
+    least, end, found = thresholds.alert_queue_wait_min_seconds, track[-1].t, []
     for index, tick in enumerate(track):
         before = max(0, index - GROWS_SECONDS)
         waited, known = _waits(track, index)
@@ -72,18 +72,18 @@ def grows(track: Sequence[Tick], limits: Thresholds) -> list[Accepted]:
     return found
 
 
-def recomputes(track: Sequence[Tick], limits: Thresholds) -> list[Accepted]:
+def recomputes(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
     """Right where so many are preempted for each one admitted, for want of KV cache."""
-    least = limits.preempting_min_ratio * limits.score_preempted_full_factor
+    least = thresholds.preempting_min_ratio * thresholds.score_preempted_full_factor
     shares = [(a, b) for a, b in _counted(track, "preempted", "started")]
     told = [lost > least * admitted for lost, admitted in shares]
     nearly = [lost > HALF * least * admitted for lost, admitted in shares]
     return _told(track, told, nearly, KV)
 
 
-def rejects(track: Sequence[Tick], limits: Thresholds) -> list[Accepted]:
+def rejects(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
     """Right where so large a share of those who ask is refused."""
-    least = limits.load_shed_min_ratio
+    least = thresholds.load_shed_min_ratio
     shares = [(a, a + b) for a, b in _counted(track, "rejected", "finished")]
     told = [refused > 0 and refused >= least * asked for refused, asked in shares]
     nearly = [refused > 0 and refused >= HALF * least * asked for refused, asked in shares]
@@ -106,9 +106,9 @@ RIGHTS: Final[Mapping[str, Right]] = {
 }
 
 
-def judged(alert: str, track: Sequence[Tick], limits: Thresholds) -> list[Second]:
+def judged(alert: str, track: Sequence[Tick], thresholds: Thresholds) -> list[Second]:
     """The seconds of one engine as the rules' scores read them, for that alert."""
-    return [Second(tick.t, "", said) for tick, said in zip(track, RIGHTS[alert](track, limits), strict=True)]
+    return [Second(tick.t, "", said) for tick, said in zip(track, RIGHTS[alert](track, thresholds), strict=True)]
 
 
 def _waits(track: Sequence[Tick], index: int) -> tuple[float, bool]:

@@ -147,8 +147,8 @@ class Ours:
 
     watches = True
 
-    def __init__(self, declared: Mapping[str, float], limits: Thresholds | None = None) -> None:
-        self._limits, self._declared = limits or load_thresholds(), declared
+    def __init__(self, declared: Mapping[str, float], thresholds: Thresholds | None = None) -> None:
+        self._thresholds, self._declared = thresholds or load_thresholds(), declared
         self._engines: dict[int, tuple[PageReader, EngineHistory]] = {}
         self._readings: dict[int, ReplicaReading] = {}
         self._before: deque[_Said] = deque()
@@ -166,7 +166,7 @@ class Ours:
             (sample,) = page.engines
             past.take(page, sample, None, restarted=False)
             context = Context(
-                self._limits,
+                self._thresholds,
                 max_num_seqs=self._declared.get("max_num_seqs"),
                 max_num_batched_tokens=self._declared.get("max_num_batched_tokens"),
             )
@@ -177,20 +177,20 @@ class Ours:
 
     def wanted(self, now: float, _: Mapping[int, bytes], current: int) -> int:
         """What the recording rules would say now."""
-        readings, hold = list(self._readings.values()), self._limits.scaling_down_hold_seconds
+        readings, hold = list(self._readings.values()), self._thresholds.scaling_down_hold_seconds
         self._began = now if self._began is None else self._began
         while self._before and self._before[0].t < now - 2 * hold:
             self._before.popleft()
         then = [one for one in self._before if one.t <= now - hold]
         desired = desired_replicas(
             readings,
-            self._limits,
+            self._thresholds,
             [one.required for one in self._before if one.t >= now - hold and one.required is not None],
             whole=now - self._began >= hold,
             before=then[-1].most if then else None,
-            most_lately=max((one.desired for one in self._before), default=0),
+            highest_recent=max((one.desired for one in self._before), default=0),
         )
-        required = required_replicas(readings, self._limits)
+        required = required_replicas(readings, self._thresholds)
         self._before.append(_Said(now, required, desired or 0, max(len(readings), desired or 0)))
         self.told.append({"t": now, "desired": desired, "demand": {r.replica: dict(r.demand) for r in readings}})
         return current if desired is None else min(MAX_REPLICAS, desired)

@@ -12,7 +12,7 @@ import prometheus_client
 
 from tests.lab.engine import Engine
 from tests.lab.events import Events
-from tests.lab.messages import Asked, Step
+from tests.lab.messages import SentRequest, Step
 from tests.lab.regime import Regime
 
 STARTS_SECONDS: Final = 90.0
@@ -47,7 +47,7 @@ class Replica:
         self.number, self.ready_at = number, ready_at
         self.leaving = False
         self.requests: dict[str, Request] = {}
-        self._events, self._stepping, self._inbox = events, False, list[Asked]()
+        self._events, self._stepping, self._inbox = events, False, list[SentRequest]()
         # vLLM's collectors go to the registry of the process, where there is room for those of one engine only.
         self._engine = _Engine(regime, package, events.clock)
         self._registry = prometheus_client.CollectorRegistry(auto_describe=True)
@@ -67,7 +67,7 @@ class Replica:
         """A request comes."""
         self.requests[name] = request
         number = int(name[1:])
-        asked = Asked(name, [1_000 + number] + [1] * (request.prompt - 1), request.output, self._events.clock.now)
+        asked = SentRequest(name, [1_000 + number] + [1] * (request.prompt - 1), request.output, self._events.clock.now)
         self._engine.frontend.expect(asked)
         self._inbox.append(asked)
         self._step()

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, Final
 
 from kvpressure.capacity.cards import names, table
-from kvpressure.simulation.described import Shape, Traffic, alternatives
+from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Server
 from kvpressure.simulation.step_table import CardSteps
@@ -138,9 +138,9 @@ def predict(regime: Regime) -> Told:
     return Told(rates[0], found[0].latency_p95, min(rates), max(rates), found[0].answers_per_second)
 
 
-def _shape(span: tuple[float, float]) -> Shape:
+def _shape(span: tuple[float, float]) -> MeanAndP95:
     low, high = span
-    return Shape((low + high) / 2, low + 0.95 * (high - low))
+    return MeanAndP95((low + high) / 2, low + 0.95 * (high - low))
 
 
 def measured(regime: Regime, told: Told) -> Ran:

@@ -47,7 +47,7 @@ class LineWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is held back."""
 
     def _write(self, text: str) -> bool:
         if self._descriptor is None:
@@ -85,7 +85,7 @@ _writers: list[LineWriter] = []
 
 
 def dropped() -> int:
-    """How many lines could not be written since the process began."""
+    """Return how many lines could not be written since the process began."""
     return sum(writer.dropped for writer in _writers)
 
 
@@ -138,13 +138,13 @@ class RateLimitedLogger:
     def __init__(self, tell: Callable[..., object], monotonic: Callable[[], float]) -> None:
         self._tell = tell
         self._monotonic = monotonic
-        self._untold: dict[str, int] = {}
+        self._suppressed: dict[str, int] = {}
         self._next: dict[str, float] = {}
 
     def __call__(self, event: str, **what: object) -> None:
         """Count one more; the line says `what` of the newest."""
-        self._untold[event] = self._untold.get(event, 0) + 1
+        self._suppressed[event] = self._suppressed.get(event, 0) + 1
         now = self._monotonic()
         if now >= self._next.get(event, now):
             self._next[event] = now + QUIET_SECONDS
-            self._tell(event, times=self._untold.pop(event), **what)
+            self._tell(event, times=self._suppressed.pop(event), **what)

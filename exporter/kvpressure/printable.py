@@ -20,7 +20,7 @@ _IN_ITS_PLACE: Final = "?"
 
 
 def clean(text: str) -> str:
-    """One line: every character that is not drawn as itself is a question mark."""
+    """Return one line: every character that is not drawn as itself is a question mark."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _IN_ITS_PLACE for c in text)
     return text if text.isascii() else _BLANK.sub(_IN_ITS_PLACE, text)
@@ -47,7 +47,7 @@ def json_text(value: Any, *, indent: int | None = None, separators: tuple[str, s
 
 
 def brief(text: object, limit: int = 160) -> str:
-    """Foreign text made safe for a sentence: one line, printable characters, at most `limit` of them."""
+    """Return foreign text made safe for a sentence: one line, printable characters, at most `limit` of them."""
     line = " ".join(str(text)[: 4 * limit].split())
     shown = clean(line)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"

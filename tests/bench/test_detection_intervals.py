@@ -78,7 +78,7 @@ def test_a_real_prometheus_evaluates_it_at_every_interval_and_copied_rules_find_
     outcomes = [
         outcome("does not fit", 0.8, 9.0, pressed=True),
         outcome("a cap", 0.2, 30.0, pressed=False),
-        outcome("put off", 0.8, 9.0, pressed=False, deferred=9.0),
+        outcome("deferred", 0.8, 9.0, pressed=False, deferred=9.0),
     ]
     scores = compared(outcomes, scrape_seconds)
     (own,) = (score for score in scores if score.rule.name.startswith(ALERT_VLLM_ONLY))

@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::(\w+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BoardQuery:
     """One query of a dashboard. `panel` is its title, `ref` the query's letter; an annotation's is "annotation".
 
     `interval` is the least step, and `since` how far a panel looks back whatever the time range, both "" for none.
@@ -59,18 +59,18 @@ def panels(board: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield panel
 
 
-def queries(board: Mapping[str, Any]) -> Iterator[Asked]:
+def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
     """All queries of panels and annotations."""
     uid = board["uid"]
     for panel in panels(board):
         for target in panel.get("targets", ()):
             interval = panel.get("interval", "")
-            yield Asked(
+            yield BoardQuery(
                 *(uid, panel["title"], target["refId"], target["expr"], target["instant"]),
                 *(interval, target["legendFormat"], panel.get("timeFrom", "")),
             )
     for note in board["annotations"]["list"]:
-        yield Asked(uid, note["name"], "annotation", note["expr"], instant=False, interval=note["step"])
+        yield BoardQuery(uid, note["name"], "annotation", note["expr"], instant=False, interval=note["step"])
 
 
 def variables(board: Mapping[str, Any]) -> list[dict[str, Any]]:

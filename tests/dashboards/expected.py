@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.dashboards.boards import Asked
+from tests.dashboards.boards import BoardQuery
 
 PHASES: Final = ("idle", "healthy", "building", "collapsed", "recovered")
 
@@ -33,7 +33,7 @@ IN: Final[dict[str, tuple[str, ...]]] = {
         (
             *("Batch p95", "Latency against healthy", "Free KV cache/B", "Effective batch against demand/B"),
             *("Effective batch against demand/C", "p95 latency", "p95 time between tokens"),
-            *("Latency against the healthy baseline", "Prompt length", "max_tokens asked for", "Output length"),
+            *("Latency against the healthy baseline", "Prompt length", "requested max_tokens", "Output length"),
         ),
         WITH_REQUESTS,
     ),
@@ -72,6 +72,6 @@ IN: Final[dict[str, tuple[str, ...]]] = {
 """By panel title, or panel title and letter of the query. What is () here has data in the fleet beside the demo."""
 
 
-def phases(query: Asked) -> tuple[str, ...]:
+def phases(query: BoardQuery) -> tuple[str, ...]:
     """The phases in which a query must have data, for the demo's engine."""
     return IN.get(f"{query.panel}/{query.ref}", IN.get(query.panel, PHASES))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.dashboards.boards import ALL, Asked, filled, seconds, variables
+from tests.dashboards.boards import ALL, BoardQuery, filled, seconds, variables
 from tests.support.processes import PATIENCE_SECONDS
 
 POINTS = 1000
@@ -69,7 +69,7 @@ class Prometheus:
                 found[name] = variable.get("allValue") or options
         return found
 
-    async def ask(self, query: Asked, values: Values, start: float, end: float) -> Answer:
+    async def ask(self, query: BoardQuery, values: Values, start: float, end: float) -> Answer:
         """The newest value of an instant query, else the values from `start` to `end`."""
         least = seconds(query.interval) if query.interval else 0.0
         step = float(math.ceil(max(self.scrape_seconds, least, (end - start) / POINTS)))
@@ -88,7 +88,9 @@ class Prometheus:
         data = json.loads(text)["data"]
         return Answer(tuple(map(_series, data["result"])), took, data["stats"]["samples"]["totalQueryableSamples"])
 
-    async def typical_seconds(self, query: Asked, values: Values, start: float, end: float, runs: int = 5) -> float:
+    async def typical_seconds(
+        self, query: BoardQuery, values: Values, start: float, end: float, runs: int = 5
+    ) -> float:
         """The median of several runs: this machine does other things as well."""
         return statistics.median([(await self.ask(query, values, start, end)).took_seconds for _ in range(runs)])
 

@@ -21,7 +21,7 @@ from kvpressure.exposition.families import FAMILIES
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.tools.bundle.options import Options
 from kvpressure.tools.bundle.rules import BOARDS, links
-from tests.dashboards.boards import LINT, UIDS, Asked, filled, load, panels, queries, variables
+from tests.dashboards.boards import LINT, UIDS, BoardQuery, filled, load, panels, queries, variables
 from tests.support.colours import DEFICIENCIES, lab
 from tests.support.rules import known_series, recorded, selectors
 
@@ -69,7 +69,7 @@ UNITS = ("short", "percentunit", "s", "bytes", "Bps")
 
 
 @each_query
-def test_every_query_parses_and_asks_for_series_and_labels_that_there_are(query: Asked) -> None:
+def test_every_query_parses_and_asks_for_series_and_labels_that_there_are(query: BoardQuery) -> None:
     found = selectors(plain(query.expr, LOADED[query.uid]))
     assert found
     for selector in found:
@@ -79,14 +79,14 @@ def test_every_query_parses_and_asks_for_series_and_labels_that_there_are(query:
 
 
 @each_query
-def test_every_query_finds_only_the_exporters_series(query: Asked) -> None:
+def test_every_query_finds_only_the_exporters_series(query: BoardQuery) -> None:
     for selector in selectors(plain(query.expr, LOADED[query.uid])):
         matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
         assert selector.name in recorded() or matchers.get("job") == "kvpressure", f"{query}: {selector}"
 
 
 @each_query
-def test_causes_and_symptoms_that_queries_name_exist(query: Asked) -> None:
+def test_causes_and_symptoms_that_queries_name_exist(query: BoardQuery) -> None:
     names = {"symptom": set(NAMES), "cause": {cause.value for cause in CAUSES}}
     for selector in selectors(plain(query.expr, LOADED[query.uid])):
         for matcher in selector.matchers.matchers:
@@ -95,7 +95,7 @@ def test_causes_and_symptoms_that_queries_name_exist(query: Asked) -> None:
 
 
 @each_query
-def test_counters_are_only_read_as_rates_over_an_interval_that_grafana_chooses(query: Asked) -> None:
+def test_counters_are_only_read_as_rates_over_an_interval_that_grafana_chooses(query: BoardQuery) -> None:
     for name in {selector.name for selector in selectors(plain(query.expr, LOADED[query.uid]))}:
         if name.endswith("_total") or (name.endswith("_bucket") and ":" not in name):
             read = re.findall(rf"(\w+)\({name}{{[^}}]*}}\[([^\]]+)\]", query.expr)
@@ -106,11 +106,11 @@ def test_counters_are_only_read_as_rates_over_an_interval_that_grafana_chooses(q
 
 
 @each_query
-def test_a_query_never_draws_a_line_for_each_of_ten_thousand_engines(query: Asked) -> None:
+def test_a_query_never_draws_a_line_for_each_of_ten_thousand_engines(query: BoardQuery) -> None:
     """Over time only those shown are asked for, and never all buckets, symptoms or causes of all."""
     families = {family.name: family for family in FAMILIES}
     for selector in selectors(plain(query.expr.replace("$shown", "SHOWN"), LOADED[query.uid])):
-        per_engine = selector.name in families and "model_name" in families[selector.name].all_labels
+        per_engine = selector.name in families and "model_name" in families[selector.name].scope.labels
         values = {matcher.value for matcher in selector.matchers.matchers}
         if per_engine and not query.instant:
             assert "SHOWN" in values, f"{query}: {selector}"

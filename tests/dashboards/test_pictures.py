@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dashboards import pictures, wording
-from tests.dashboards.boards import Asked, filled, load, queries, seconds
+from tests.dashboards.boards import BoardQuery, filled, load, queries, seconds
 from tests.dashboards.expected import IN, phases
 from tests.dashboards.grafana import Answer, Series
 from tests.support.rules import selectors
@@ -57,7 +57,7 @@ def test_every_expectation_names_a_query_that_there_is() -> None:
 
 
 def test_one_query_of_a_panel_may_be_expected_in_fewer_phases_than_the_others() -> None:
-    one, other = (Asked("u", "Free KV cache", ref, "x", instant=False) for ref in "AB")
+    one, other = (BoardQuery("u", "Free KV cache", ref, "x", instant=False) for ref in "AB")
     assert len(phases(one)) > len(phases(other)) > 0
 
 

@@ -13,17 +13,19 @@ import pytest
 from kvpressure.exposition import text as exposition
 from kvpressure.exposition.status import diagnosis_json, status_html
 from kvpressure.model.verdict import Cause
-from tests.support.asked_engine import COMPLETION, ON, UNANSWERED_500, AskedEngine, Watched, json_reply, watched
+from tests.support.canary_engine import COMPLETION, ON, UNANSWERED_500, CanaryEngine, Watched, json_reply, watched
 from tests.support.servers import Behaviour, Request, answer, error, floods, hangs, hangs_after_headers, redirect
 from tests.support.virtual_time import run
 
 Story = Callable[[Watched], Awaitable[None]]
 
 
-def told(engine: AskedEngine, story: Story, canary: object = ON, thresholds: str = "", **target: object) -> AskedEngine:
+def told(
+    engine: CanaryEngine, story: Story, canary: object = ON, thresholds: str = "", **target: object
+) -> CanaryEngine:
     """Live through a story on virtual time."""
 
-    async def main() -> AskedEngine:
+    async def main() -> CanaryEngine:
         async with watched(engine, canary, thresholds, **target) as seen:  # type: ignore[arg-type]
             await story(seen)
         return engine
@@ -68,7 +70,7 @@ def test_a_wedge_with_an_idle_page_is_stuck_and_recovers_when_answered():
         assert seen.evidence.state is False
         assert seen.counts["answered"] >= 1
 
-    engine = told(AskedEngine(), story)
+    engine = told(CanaryEngine(), story)
     assert engine.posts()[0] == {"model": "m", "prompt": "a", "max_tokens": 1, "temperature": 0, "stream": False}
 
 
@@ -85,7 +87,7 @@ def test_an_idle_engine_stays_idle_whatever_is_asked_of_it():
         (engine,) = seen.daemon._pipeline._engines.values()
         assert engine.past.demand == 0.0
 
-    times = told(AskedEngine(), story).times
+    times = told(CanaryEngine(), story).times
     assert len(times) == 7
     assert all(59.0 <= after - before <= 62.0 for before, after in itertools.pairwise(times))
 
@@ -103,7 +105,7 @@ def test_a_frozen_page_whose_engine_answers_is_never_stuck():
         assert set(causes[40:]) == {Cause.UNKNOWN}
         assert "the engine works, its statistics are late" in seen.evidence.text
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 def test_an_answer_from_before_the_page_stood_still_is_no_evidence():
@@ -117,7 +119,7 @@ def test_an_answer_from_before_the_page_stood_still_is_no_evidence():
         assert causes[-1] is Cause.STUCK
         assert await seen.causes(100) == [Cause.STUCK] * 100
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 ANSWERS: dict[str, tuple[Behaviour, str, str]] = {
@@ -151,7 +153,7 @@ def test_what_is_no_token_and_no_silence_is_no_evidence(behaviour: Behaviour, re
         assert said in seen.evidence.text
         assert set(seen.counts) == {result}
 
-    engine = told(AskedEngine(), story)
+    engine = told(CanaryEngine(), story)
     assert not [request for request in engine.asked if request.path not in
                 ("/v1/completions", "/v1/embeddings", "/v1/models")]  # fmt: skip
 
@@ -165,7 +167,7 @@ def test_a_dead_engine_behind_a_living_server_is_stuck():
         assert "answered with 500: the engine process is dead" in seen.evidence.text
         assert set(seen.counts) == {"error"}
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 def test_a_server_that_takes_no_such_request_is_told_of_once_and_hardly_asked_again(capsys: pytest.CaptureFixture[str]):
@@ -174,7 +176,7 @@ def test_a_server_that_takes_no_such_request_is_told_of_once_and_hardly_asked_ag
         await lose_queue(seen)
         await asyncio.sleep(590)
 
-    engine = told(AskedEngine(), story)
+    engine = told(CanaryEngine(), story)
     assert len(engine.posts()) == 2  # completions and embeddings
     assert capsys.readouterr().out.count("not_possible") == 1
 
@@ -190,7 +192,7 @@ def test_a_pooling_model_is_asked_for_an_embedding_and_at_once_the_next_time():
         await asyncio.sleep(150)
         assert seen.evidence.state is False
 
-    engine = told(AskedEngine(), story)
+    engine = told(CanaryEngine(), story)
     assert [request.path for request in engine.asked[:3]] == ["/v1/completions", "/v1/embeddings", "/v1/embeddings"]
     assert engine.posts()[1] == {"model": "m", "input": "a"}
 
@@ -211,7 +213,7 @@ def test_the_model_is_the_pages_or_the_first_that_the_server_lists(label: str):
         await asyncio.sleep(100)
         assert seen.counts == {"answered": 2.0}
 
-    engine = told(AskedEngine(model=label), story)
+    engine = told(CanaryEngine(model=label), story)
     assert [one["model"] for one in engine.posts()] == ([label, "served", "served"] if label else ["served", "served"])
 
 
@@ -231,7 +233,7 @@ def test_who_sleeps_or_is_paused_is_never_asked(more: str):
         assert seen.cause is Cause.PAUSED
         assert seen.engine.asked == []
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 def test_a_request_under_way_when_it_falls_asleep_says_nothing():
@@ -246,7 +248,7 @@ def test_a_request_under_way_when_it_falls_asleep_says_nothing():
         assert Cause.STUCK not in await seen.causes(15)
         assert seen.evidence.state is None
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 @pytest.mark.fault("the settings do not contain `engines.canary`", "engines get only requests for their metrics")
@@ -262,7 +264,7 @@ def test_off_by_default_nothing_at_all_is_sent(canary: object, running: int):
         assert "canary_unanswered" not in seen.view.diagnosis.symptoms
         assert "canary_requests_total" not in seen.view.derived
 
-    told(AskedEngine(), story, canary)
+    told(CanaryEngine(), story, canary)
 
 
 def test_who_works_or_has_had_no_traffic_is_not_asked():
@@ -271,7 +273,7 @@ def test_who_works_or_has_had_no_traffic_is_not_asked():
         await work(seen, 200.0)
         assert seen.engine.asked == []
 
-    told(AskedEngine(tokens=0.0, finished=0.0), story)
+    told(CanaryEngine(tokens=0.0, finished=0.0), story)
 
 
 def test_idle_since_before_the_exporter_began_counts_as_idle_after_traffic():
@@ -280,7 +282,7 @@ def test_idle_since_before_the_exporter_began_counts_as_idle_after_traffic():
         await asyncio.sleep(75)
         assert seen.cause is Cause.STUCK
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 def test_work_that_comes_while_the_answer_is_awaited_takes_it_back():
@@ -294,7 +296,7 @@ def test_work_that_comes_while_the_answer_is_awaited_takes_it_back():
         assert seen.evidence.state is None
         assert "tokens have come since" in seen.evidence.text
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 @pytest.mark.fault(
@@ -314,7 +316,7 @@ def test_a_server_that_is_gone_is_down_and_not_asked():
         assert view.diagnosis is not None
         assert view.diagnosis.cause is Cause.IDLE
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 @pytest.mark.fault("the exporter gets SIGTERM while a one-token request is in progress", "it ends at once")
@@ -330,7 +332,7 @@ def test_it_ends_at_once_while_an_answer_is_awaited():
         assert asyncio.get_running_loop().time() - began < 0.5
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("canary")]
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 async def reloaded(seen: Watched, **canary: object) -> None:
@@ -362,7 +364,7 @@ def test_what_came_of_it_is_on_every_page_beside_the_verdict():
         assert text in html
         assert "A request of one token got no answer" in html
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 @pytest.mark.fault(
@@ -377,7 +379,7 @@ def test_never_more_than_one_is_under_way():
             assert seen.under_way <= 1
 
     canary = {**ON, "interval_seconds": 30, "idle_seconds": 10}
-    times = told(AskedEngine(), story, canary, thresholds="stuck_unanswered_min_seconds: 100").times
+    times = told(CanaryEngine(), story, canary, thresholds="stuck_unanswered_min_seconds: 100").times
     assert len(times) == 3
     assert min(after - before for before, after in itertools.pairwise(times)) >= 100
 
@@ -399,7 +401,7 @@ def test_a_page_that_invents_engines_is_asked_within_bounds_and_nothing_of_it_is
         await asyncio.sleep(100)
         assert len(seen.daemon._canaries._sources) == len(seen.daemon._canaries._logged) == 1
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 def test_switched_off_by_a_reload_it_ends_and_nothing_is_left_of_it():
@@ -422,16 +424,16 @@ def test_switched_off_by_a_reload_it_ends_and_nothing_is_left_of_it():
         await asyncio.sleep(75)
         assert seen.cause is Cause.STUCK
 
-    told(AskedEngine(), story)
+    told(CanaryEngine(), story)
 
 
 def test_one_rank_of_several_is_asked_by_its_header():
     async def story(seen: Watched) -> None:
         await asyncio.sleep(36)
 
-    engine = told(AskedEngine(ranks=("0", "1")), story)
+    engine = told(CanaryEngine(ranks=("0", "1")), story)
     assert {request.headers.get("x-data-parallel-rank") for request in engine.asked} == {"0", "1"}
-    alone = told(AskedEngine(), story)
+    alone = told(CanaryEngine(), story)
     assert [request.headers.get("x-data-parallel-rank") for request in alone.asked] == [None]
 
 
@@ -447,9 +449,9 @@ def test_which_credentials_go_along(tmp_path: Path):
     async def story(seen: Watched) -> None:
         await asyncio.sleep(36)
 
-    engine = told(AskedEngine(), story, {**ON, "api_key_file": str(key)}, bearer_token_file=str(own))
+    engine = told(CanaryEngine(), story, {**ON, "api_key_file": str(key)}, bearer_token_file=str(own))
     assert [request.headers["authorization"] for request in engine.asked] == ["Bearer sk-canary"]
-    engine = told(AskedEngine(), story, ON, bearer_token_file=str(own))
+    engine = told(CanaryEngine(), story, ON, bearer_token_file=str(own))
     assert [request.headers["authorization"] for request in engine.asked] == ["Bearer own-token"]
 
 
@@ -457,5 +459,5 @@ def test_a_server_below_a_prefix_is_asked_there():
     async def story(seen: Watched) -> None:
         await asyncio.sleep(36)
 
-    engine = told(AskedEngine(prefix="/llama"), story, path="/llama/metrics")
+    engine = told(CanaryEngine(prefix="/llama"), story, path="/llama/metrics")
     assert [request.path for request in engine.asked] == ["/llama/v1/completions"]

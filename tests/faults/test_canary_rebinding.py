@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.asked_engine import AskedEngine
+from tests.support.canary_engine import CanaryEngine
 from tests.support.ended import Exporter, exporter
 from tests.support.exporter_settings import QUIET, fetched, listens
 from tests.support.processes import free_port
@@ -67,7 +67,7 @@ async def lookups(run: Exporter, folder: Path, count: int) -> None:
 )
 @pytest.mark.parametrize("ip", FORBIDDEN)
 async def test_a_name_that_is_rebound_is_not_followed(ip: str, tmp_path: Path) -> None:
-    port, engine = free_port(), AskedEngine()
+    port, engine = free_port(), CanaryEngine()
     async with FaultServer(engine) as server:
         write_settings(tmp_path, port, server)
         with started(tmp_path, name_server(tmp_path, ["127.0.0.1"], [ip])) as run:
@@ -89,7 +89,7 @@ async def test_a_name_that_is_rebound_is_not_followed(ip: str, tmp_path: Path) -
     "only the engine gets a request, and the redirect is not followed",
 )
 async def test_of_mixed_addresses_the_engines_is_asked_and_no_redirect_followed(tmp_path: Path) -> None:
-    port, engine = free_port(), AskedEngine(api=redirect("http://169.254.169.254/latest/meta-data/"))
+    port, engine = free_port(), CanaryEngine(api=redirect("http://169.254.169.254/latest/meta-data/"))
     mixed = ["169.254.169.254", "127.0.0.1", "fd00:ec2::254"]
     async with FaultServer(engine) as server:
         write_settings(tmp_path, port, server)

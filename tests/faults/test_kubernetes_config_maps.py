@@ -11,7 +11,7 @@ import pytest
 
 from kvpressure.kubernetes.watch import KubernetesSource
 from kvpressure.kubernetes.watch import config_maps as module
-from tests.stubs.kube_api import Asked, KubeApi, answers, engine_pod, hangs
+from tests.stubs.kube_api import KubeApi, ReceivedRequest, answers, engine_pod, hangs
 from tests.support.kube_watch import following, names, until, view
 from tests.support.mounted_config import config_map, mounts_config
 
@@ -33,7 +33,7 @@ def health(source: KubernetesSource) -> dict[str, tuple[bool, str]]:
     return {one.target: (one.up, one.error) for one in source.health() if one.source == module.CONFIG_MAPS}
 
 
-def asked(api: KubeApi) -> list[Asked]:
+def asked(api: KubeApi) -> list[ReceivedRequest]:
     return [one for one in api.asked if one.plural == "configmaps"]
 
 

@@ -29,7 +29,7 @@ from tests.lab.clock import BEGIN, Clock
 from tests.lab.core import Core
 from tests.lab.fetch import NEWEST, package
 from tests.lab.link import REAL, Link, nixl_metrics
-from tests.lab.messages import Asked
+from tests.lab.messages import SentRequest
 from tests.lab.pairs import SITUATIONS, Made, counterfactuals, made, side_of
 from tests.lab.record import write
 from tests.lab.world import Client, World
@@ -75,19 +75,19 @@ class Pair:
 
     # the router
 
-    def receive(self, asked: Asked) -> None:
+    def receive(self, asked: SentRequest) -> None:
         """A request comes: a prefill engine computes its prompt, and one token."""
         self._wanted[asked.name] = (asked.output, self._clock.now)
         client, _ = self._first.owners.pop(asked.name)
         asked.output = 1
         self._prefilled_by[asked.name] = self._send("prefill", client, asked)
 
-    def prefilled(self, client: Client, asked: Asked) -> None:
+    def prefilled(self, client: Client, asked: SentRequest) -> None:
         """The prompt is computed: a decode engine gets the request."""
         output, _ = self._wanted[asked.name]
         self._send("decode", client, replace(asked, output=output, remote=True, arrived=self._clock.now))
 
-    def _send(self, side: str, client: Client, asked: Asked) -> str:
+    def _send(self, side: str, client: Client, asked: SentRequest) -> str:
         """Send it to the engine of that side that has fewest requests; return its name."""
         name = min(
             (name for name in self.worlds if side_of(name) == side), key=lambda name: len(self.worlds[name].owners)
@@ -102,7 +102,7 @@ class Pair:
         assert connector is not None
         connector.release(name)
 
-    def decoded(self, client: Client, asked: Asked, tokens: int) -> None:
+    def decoded(self, client: Client, asked: SentRequest, tokens: int) -> None:
         """The answer is whole."""
         _, came = self._wanted.pop(asked.name)
         self.answers.append((self._clock.now, self._clock.now - came))
@@ -139,7 +139,7 @@ class _Prefilled:
     def again(self, client: Client, seconds: float) -> None:
         """Nothing is refused there."""
 
-    def answered(self, client: Client, asked: Asked, tokens: int) -> None:
+    def answered(self, client: Client, asked: SentRequest, tokens: int) -> None:
         """One token is there."""
         del tokens
         self._pair.prefilled(client, asked)
@@ -151,7 +151,7 @@ class _Prefilled:
 class _Decoded(_Prefilled):
     """What becomes of requests at the decode engine."""
 
-    def answered(self, client: Client, asked: Asked, tokens: int) -> None:
+    def answered(self, client: Client, asked: SentRequest, tokens: int) -> None:
         """The answer is whole."""
         self._pair.decoded(client, asked, tokens)
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import prometheus_client
 
 from tests.lab.core import Core
-from tests.lab.messages import Asked, Ended, Outputs
+from tests.lab.messages import Ended, Outputs, SentRequest
 from tests.lab.web import COMPLETIONS, EMBEDDINGS, Web
 from tests.lab.world import Answer, Client, Page, World
 
@@ -22,7 +22,7 @@ class Senders(Protocol):
     def again(self, client: Client, seconds: float) -> None:
         """A client has no request under way any more and may send another one in a while."""
 
-    def answered(self, client: Client, asked: Asked, tokens: int) -> None:
+    def answered(self, client: Client, asked: SentRequest, tokens: int) -> None:
         """A request has ended with so many tokens."""
 
     def piece_done(self, name: str) -> None:
@@ -53,11 +53,11 @@ class Api:
 
     # requests
 
-    def receive(self, asked: Asked) -> None:
+    def receive(self, asked: SentRequest) -> None:
         """A request arrives."""
         self._events.in_this_life(self._busy(self._frontend.request_seconds), partial(self._admit, asked))
 
-    def _admit(self, asked: Asked) -> None:
+    def _admit(self, asked: SentRequest) -> None:
         if asked.name not in self._world.owners:
             return
         reason = self._refusal()
@@ -77,7 +77,7 @@ class Api:
             return "max_num_queued_tokens"
         return None
 
-    def _refuse(self, asked: Asked, reason: str) -> None:
+    def _refuse(self, asked: SentRequest, reason: str) -> None:
         client, _ = self._world.owners.pop(asked.name)
         if reason != "paused":
             self._core.engine.frontend.refuse(reason)
@@ -86,7 +86,7 @@ class Api:
         self._world.result.answers.append(Answer(self._clock.now, len(asked.tokens), None, 0.0, ok=False))
         self.senders.again(client, RETRY_SECONDS)
 
-    def give_up(self, asked: Asked) -> None:
+    def give_up(self, asked: SentRequest) -> None:
         """A client ends its request before it is answered in full."""
         self._core.engine.frontend.give_up(asked.name)
         self._core.give_up(asked.name)

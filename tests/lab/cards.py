@@ -65,7 +65,7 @@ def empty_step_seconds(regime: Regime) -> float:
     card = regime.card
     if card is None:
         return regime.cost.step_seconds
-    return card.slower * table(card.table).floor_seconds + _host(regime)
+    return card.slower * table(card.table).seconds(1.0, 1.0) + _host(regime)
 
 
 def _on_card(regime: Regime, work: Work) -> float:

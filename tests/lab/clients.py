@@ -11,7 +11,7 @@ from tests.lab import trace
 from tests.lab.api import RETRY_SECONDS, Api
 from tests.lab.core import Core
 from tests.lab.doubles import Grammar
-from tests.lab.messages import Asked
+from tests.lab.messages import SentRequest
 from tests.lab.regime import Load
 from tests.lab.sessions import FILLER, GROUP, OWN, Session, answer_length, thinking
 from tests.lab.world import Answer, Client, World
@@ -67,7 +67,7 @@ class Clients:
             return
         self._ask(client, self._made(client))
 
-    def _ask(self, client: Client, asked: Asked) -> None:
+    def _ask(self, client: Client, asked: SentRequest) -> None:
         longest = self._world.regime.edge.max_prompt
         if longest is not None and len(asked.tokens) > longest:
             self._world.result.answers.append(Answer(self._clock.now, len(asked.tokens), None, 0.0, ok=False))
@@ -79,7 +79,7 @@ class Clients:
             self._events.in_this_life(timeout, partial(self._time_out, asked.name))
         self._api.receive(asked)
 
-    def _made(self, client: Client) -> Asked:
+    def _made(self, client: Client) -> SentRequest:
         load, rng, number = client.load, client.rng, next(self._names)
         if load.turns[1]:
             return self._turn(client, number)
@@ -89,7 +89,7 @@ class Clients:
         own = [OWN + number] + [FILLER] * (length - len(shared) - 1)
         client.pieces_left = load.pieces
         output, longest = answer_length(load, rng), self._world.regime.edge.max_output
-        return Asked(
+        return SentRequest(
             name=f"r{number}",
             tokens=shared + own,
             output=output if longest is None else min(output, longest),
@@ -122,7 +122,7 @@ class Clients:
 
     # sessions that grow turn by turn
 
-    def answered(self, client: Client, asked: Asked, tokens: int) -> None:
+    def answered(self, client: Client, asked: SentRequest, tokens: int) -> None:
         """A request has ended with so many tokens; its client thinks, and goes on."""
         session = client.session
         if session is not None:
@@ -141,9 +141,9 @@ class Clients:
             session.heard(session.prompt(next(self._names)), answer_length(load, rng))
         return Session(load, rng) if session.over else session
 
-    def _turn(self, client: Client, number: int) -> Asked:
+    def _turn(self, client: Client, number: int) -> SentRequest:
         session = client.session = client.session or Session(client.load, client.rng)
-        return Asked(
+        return SentRequest(
             name=f"r{number}",
             tokens=session.prompt(number),
             output=answer_length(client.load, client.rng),
@@ -166,7 +166,7 @@ class Clients:
     def _replay(self, client: Client, row: trace.Row) -> None:
         if not self._world.down:
             name = f"r{next(self._names)}"
-            self._ask(client, Asked(name, row.tokens, row.output, arrived=self._clock.now))
+            self._ask(client, SentRequest(name, row.tokens, row.output, arrived=self._clock.now))
 
     # sessions whose input comes piece by piece
 
@@ -177,7 +177,7 @@ class Clients:
         seconds = client.load.piece_gap_seconds * client.rng.uniform(0.5, 1.5)
         self._events.in_this_life(self._clock.now + seconds, partial(self._next_piece, asked))
 
-    def _next_piece(self, asked: Asked) -> None:
+    def _next_piece(self, asked: SentRequest) -> None:
         if asked.name not in self._world.owners:
             return
         client, _ = self._world.owners[asked.name]

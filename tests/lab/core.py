@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.lab.engine import Engine as VllmEngine
 from tests.lab.ledger import Cached
-from tests.lab.messages import Asked, Outputs, Step
+from tests.lab.messages import Outputs, SentRequest, Step
 from tests.lab.sglang.engine import Engine as SglangEngine
 from tests.lab.truth import Now
 from tests.lab.world import World
@@ -22,7 +22,7 @@ class Core:
         self._world, self._package = world, package
         self._clock, self._events, self._book = world.clock, world.events, world.book
         self.deliver: Callable[[Outputs], None] = lambda _: None
-        self.inbox: list[Asked] = []
+        self.inbox: list[SentRequest] = []
         self.hung = self.lost = False
         self._given_up: list[str] = []
         self._between: list[Callable[[], Any]] = []
@@ -48,7 +48,7 @@ class Core:
         self._stepping = self.hung = False
         self.inbox, self._given_up, self._between = [], [], []
 
-    def submit(self, asked: Asked) -> None:
+    def submit(self, asked: SentRequest) -> None:
         """The API process sends a request."""
         if not self.lost:
             self.inbox.append(asked)

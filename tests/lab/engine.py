@@ -19,7 +19,7 @@ from tests.lab.connector import FakeConnector
 from tests.lab.doubles import Grammars, adapter_name, block_hasher, image, names_of_the_scheduler
 from tests.lab.frontend import FrontEnd
 from tests.lab.ledger import Ledger
-from tests.lab.messages import Asked, Outputs, Step
+from tests.lab.messages import Outputs, SentRequest, Step
 from tests.lab.observe import Observer
 from tests.lab.regime import Regime
 from tests.lab.sessions import ANSWER
@@ -71,7 +71,7 @@ class Engine:
     def _pools(self) -> bool:
         return self._regime.flags.runner == "pooling"
 
-    def add(self, asked: Asked) -> None:
+    def add(self, asked: SentRequest) -> None:
         """The core takes a request into its queue."""
         request = importlib.import_module("vllm.v1.request").Request
         adapter = asked.adapter

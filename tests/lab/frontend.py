@@ -12,14 +12,14 @@ from typing import Any
 from tests.lab.clock import Clock
 from tests.lab.config import accepted
 from tests.lab.doubles import adapter_name
-from tests.lab.messages import Asked, Ended, Outputs
+from tests.lab.messages import Ended, Outputs, SentRequest
 
 
 @dataclass(slots=True)
 class State:
     """What the front end keeps of a request until it ends."""
 
-    asked: Asked
+    asked: SentRequest
     stats: Any
     prefilling: bool = True
     first_token: float | None = None
@@ -38,7 +38,7 @@ class FrontEnd:
         self.states: dict[str, State] = {}
         self._images = 0
 
-    def expect(self, asked: Asked) -> None:
+    def expect(self, asked: SentRequest) -> None:
         """The front end has taken the request; `add` hands it to the core."""
         self.states[asked.name] = State(asked, self._stats.RequestStateStats(arrival_time=asked.arrived))
         self._images += len(asked.images)

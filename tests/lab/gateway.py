@@ -41,7 +41,7 @@ from tests.lab.clock import Clock
 from tests.lab.core import Core
 from tests.lab.fetch import NEWEST, fetch, package
 from tests.lab.gateway_best import THRESHOLDS, WARM_SECONDS, best
-from tests.lab.messages import Asked
+from tests.lab.messages import SentRequest
 from tests.lab.regime import Regime, regimes
 from tests.lab.world import Page, Result, World
 
@@ -70,7 +70,7 @@ class Gateway:
 
     def __init__(self, world: World, core: Core, api: Api) -> None:
         self._world, self._core, self._api = world, core, api
-        self._queue: deque[tuple[float, Asked]] = deque()
+        self._queue: deque[tuple[float, SentRequest]] = deque()
         self._usage = self._depth = 0.0
         self._sent = 0
         self._waited: deque[tuple[float, float]] = deque()
@@ -79,12 +79,12 @@ class Gateway:
         self._world.events.at(world.begin, self._refresh)
         self._world.events.at(world.begin + 1, self._report)
 
-    def receive(self, asked: Asked) -> None:
+    def receive(self, asked: SentRequest) -> None:
         """A request arrives."""
         self._queue.append((self._world.clock.now, asked))
         self._dispatch()
 
-    def give_up(self, asked: Asked) -> None:
+    def give_up(self, asked: SentRequest) -> None:
         """A client ends its request, wherever it is."""
         held = [one for one in self._queue if one[1].name == asked.name]
         if held:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Asked:
+class SentRequest:
     """One request as a client sends it. `output` tokens are wanted; a session's later pieces have the same name.
 
     `cut`: the edge lets it have fewer tokens than its client wanted. `sibling`: of its first tokens, those that another

@@ -44,7 +44,7 @@ MAKES: Final = {
     "cap_output": lambda value: config_changes.cap_output(int(value)),
     "max_num_seqs": config_changes.sequences,
     "max_num_batched_tokens": lambda value: config_changes.step_tokens(int(value)),
-    "kept_free": config_changes.keep_free,
+    "watermark": config_changes.watermark,
     "kv_cache_dtype": lambda _: config_changes.kv_in_8_bits(),
     "short_first": lambda value: config_changes.short_first(int(value)),
     "add_replica": lambda value: config_changes.replicas(int(value)),

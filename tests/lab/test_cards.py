@@ -54,7 +54,7 @@ def test_a_table_is_as_near_to_the_library_as_is_said(name: str) -> None:
 @pytest.mark.parametrize("name", names())
 def test_more_work_never_takes_less_time(name: str) -> None:
     steps = table(name)
-    assert steps.floor_seconds < steps.seconds(32, 1_000) < steps.seconds(32, 30_000) < steps.seconds(256, 30_000)
+    assert steps.seconds(1, 1) < steps.seconds(32, 1_000) < steps.seconds(32, 30_000) < steps.seconds(256, 30_000)
     alone, deep = (steps.seconds(0, 0, [Chunk(2_048, before)]) for before in (0, 60_000))
     assert alone < deep < steps.seconds(32, 1_000, [Chunk(2_048, 60_000)])
 
@@ -139,7 +139,7 @@ def test_on_a_card_a_step_takes_what_the_table_says_and_the_host_besides() -> No
     assert seconds(on(Card(table="llama-3.1-8b.h100_sxm")), work)[0] == pytest.approx(by_table)
     slow = on(Card(table="llama-3.1-8b.h100_sxm", host_layer_seconds=0.0008, slower=1.5))
     assert seconds(slow, work)[0] == pytest.approx(1.5 * by_table + 0.0008 * 32)
-    assert empty_step_seconds(slow) == pytest.approx(1.5 * steps.floor_seconds + 0.0008 * 32)
+    assert empty_step_seconds(slow) == pytest.approx(1.5 * steps.seconds(1, 1) + 0.0008 * 32)
 
 
 def test_regimes_are_on_many_cards_and_of_real_sizes() -> None:

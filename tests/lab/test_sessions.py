@@ -12,7 +12,7 @@ import pytest
 from tests.lab import trace
 from tests.lab.clients import Clients
 from tests.lab.clock import Clock
-from tests.lab.messages import Asked
+from tests.lab.messages import SentRequest
 from tests.lab.regime import Flags, Load, Regime
 from tests.lab.sessions import ANSWER, Session, thinking
 from tests.lab.trace import EXCERPT, TraceMissingError, chosen, read
@@ -74,18 +74,18 @@ class Answers:
     def __init__(self) -> None:
         self.world: World
         self.clients: Clients
-        self.asked: list[Asked] = []
+        self.asked: list[SentRequest] = []
 
-    def receive(self, asked: Asked) -> None:
+    def receive(self, asked: SentRequest) -> None:
         self.asked.append(asked)
         self.world.events.at(self.world.clock.now + 1, lambda: self._answer(asked))
 
-    def _answer(self, asked: Asked) -> None:
+    def _answer(self, asked: SentRequest) -> None:
         client, _ = self.world.owners.pop(asked.name)
         self.clients.answered(client, asked, asked.output)
 
 
-def played(load: Load, seconds: int = 300, **flags: Any) -> list[Asked]:
+def played(load: Load, seconds: int = 300, **flags: Any) -> list[SentRequest]:
     """What a load sends."""
     regime = Regime(name="a", family="a", about="", expect="", seconds=seconds, flags=Flags(**flags), load=(load,))
     clock, api = Clock(), Answers()
@@ -96,7 +96,7 @@ def played(load: Load, seconds: int = 300, **flags: Any) -> list[Asked]:
     return api.asked
 
 
-def continues(before: Asked, after: Asked) -> bool:
+def continues(before: SentRequest, after: SentRequest) -> bool:
     said = before.tokens + [ANSWER] * before.output
     return after.tokens[: len(said)] == said
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.lab.clock import Clock
 from tests.lab.events import Events
-from tests.lab.messages import Asked, Ended
+from tests.lab.messages import Ended, SentRequest
 from tests.lab.regime import Load, Regime
 from tests.lab.sessions import Session
 from tests.lab.truth import Book
@@ -67,5 +67,5 @@ class World:
         self.events = Events(clock)
         self.book = Book(self.begin, regime.seconds)
         self.result = Result()
-        self.owners: dict[str, tuple[Client, Asked]] = {}
+        self.owners: dict[str, tuple[Client, SentRequest]] = {}
         self.down = False

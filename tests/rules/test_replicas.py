@@ -73,7 +73,7 @@ def played(moments: list[list[ReplicaReading]], limits: Thresholds) -> list[int 
             [value for value in required[-HOLD:] if value is not None],
             whole=at >= HOLD and required[-HOLD] is not None,
             before=most[-HOLD] if at >= HOLD else None,
-            most_lately=max((value for value in held[-2 * HOLD :] if value is not None), default=0),
+            highest_recent=max((value for value in held[-2 * HOLD :] if value is not None), default=0),
         )
         required.append(required_replicas(readings, limits))
         held.append(None if found is None else found - len(lost))

@@ -100,7 +100,7 @@ def _settings(port: int, file: Path, engines: int) -> dict[str, object]:
         "web": {"listen_address": f"127.0.0.1:{port}"},
         "engines": {"targets": fixed, "file_sd": [{"files": [str(file)], "refresh_seconds": 1}]},
         "gpu": {"vendors": ["nvidia"]},
-        "shape_window_seconds": 60,  # full within the warm-up, so that what grows afterwards is a leak
+        "long_window_seconds": 60,  # full within the warm-up, so that what grows afterwards is a leak
     }
 
 

@@ -25,7 +25,7 @@ KINDS = {"pods": "Pod", "events": "Event", "nodes": "Node"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     plural: str
     verb: str
     namespace: str
@@ -47,7 +47,7 @@ class KubeApi:
     forbidden: set[tuple[str, str]] = field(default_factory=set)
     faults: dict[tuple[str, str], list[Fault]] = field(default_factory=dict)
     always: dict[tuple[str, str], Fault] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
     open_watches: int = 0
     port: int = 0
     _objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class KubeApi:
         name = request.match_info.get("name", "")
         verb = "get" if name else "watch" if request.query.get("watch") else "list"
         authorization = request.headers.get("Authorization", "")
-        self.asked.append(Asked(plural, verb, namespace, dict(request.query), authorization))
+        self.asked.append(ReceivedRequest(plural, verb, namespace, dict(request.query), authorization))
         if queue := self.faults.get((plural, verb)):
             return await queue.pop(0)(request)
         if fault := self.always.get((plural, verb)):

@@ -21,10 +21,10 @@ _TITLES = {
 _INTRO = """# Metrics
 
 All series of the exporter with their labels and meanings. Generated from
-`exporter/kvpressure/exposition/families.py` by `make docs`; do not edit.
+`FAMILIES` beside the functions that compute them, by `make docs`; do not edit.
 
 Units are base units; ratios are 0 to 1. A series whose input is unknown is absent, never 0. "The window" is
-`window_seconds` (60 s by default), "the traffic shape window" is `shape_window_seconds` (600 s).
+`window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s).
 """
 _HEAD = "\n| series | type | additional labels | meaning |\n|---|---|---|---|\n"
 _DETAILS = """

@@ -59,7 +59,7 @@ def known_series() -> dict[str, set[str]]:
     for family in FAMILIES:
         parts = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)
         extra = {"le"} if family.type == "histogram" else set()
-        found |= {family.name + part: {*family.all_labels, *extra} for part in parts}
+        found |= {family.name + part: {*family.scope.labels, *family.labels, *extra} for part in parts}
     for metric in OwnProcess().collect():
         found |= {sample.name: set(sample.labels) for sample in metric.samples}
     return found

@@ -82,7 +82,7 @@ def more_sequences(
 
 
 def more_sequences_in_steps(case: Case) -> Action:
-    """Return the action that raises `max_num_seqs` where nobody knows how far."""
+    """Return the action that raises `max_num_seqs` where the best value is not known."""
     limit, (title, budget) = case.limits.max_num_seqs, _or_budget(case)
     if case.own.seats:
         return Action(

@@ -103,18 +103,18 @@ def caching(case: Case, _: Model, step: Step) -> Action:
     )
 
 
-def kept_free(case: Case, _: Model, step: Step) -> Action:
+def watermark(case: Case, _: Model, step: Step) -> Action:
     """Return the action that keeps a part of the pool free of new requests."""
     ratio = number(step.change.value)
     return Action(
-        key="kept_free",
+        key="watermark",
         title="Keep a part of the pool for those that run",
         current="not visible (0 unless set)",
         new=ratio,
         why="Admitted requests grow and preempt each other; some room kept free for that growth makes it rarer.",
         cost="Requests are admitted a little later. Recent versions only: leave it out if the server does not know it.",
         checks=("Within 2 minutes of the restart:", unpreempted(case)),
-        flags=case.own.change("kept_free", ratio),
+        flags=case.own.change("watermark", ratio),
         expected=step.expected,
     )
 

@@ -66,7 +66,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RequestLengths:
     """Lengths in tokens of prompts and answers. `recent` is False when they are those since the server's start."""
 
     prompt_p50: float
@@ -85,7 +85,7 @@ class Shape:
         return min(self.prompt_p50 + self.output_p50 + beyond, longest or math.inf)
 
 
-def shape_of(derived: Derived) -> Shape | None:
+def shape_of(derived: Derived) -> RequestLengths | None:
     """Return lengths over the long window, else since the server's start while too few finished; None without both."""
     recent = [at(derived, family, q) for family in ("prompt_tokens", "output_tokens") for q in ("0.5", "0.95")]
     if (shape := _shape(recent, recent=True)) is not None:
@@ -95,9 +95,9 @@ def shape_of(derived: Derived) -> Shape | None:
     return _shape([quantile(histogram, q) for histogram in histograms for q in (0.5, 0.95)], recent=False)
 
 
-def _shape(values: list[float | None], *, recent: bool) -> Shape | None:
+def _shape(values: list[float | None], *, recent: bool) -> RequestLengths | None:
     numbers = [value for value in values if value is not None and value > 0]
-    return Shape(numbers[0], numbers[1], numbers[2], numbers[3], recent) if len(numbers) == 4 else None
+    return RequestLengths(numbers[0], numbers[1], numbers[2], numbers[3], recent) if len(numbers) == 4 else None
 
 
 def fits(capacity_tokens: float, tokens_each: float) -> int:
@@ -163,7 +163,7 @@ class Case:
         return self.diagnosis.stage is Stage.FAILING or any(self.symptom(sign) is True for sign in signs)
 
     @cached_property
-    def shape(self) -> Shape | None:
+    def shape(self) -> RequestLengths | None:
         """Lengths of prompts and answers."""
         return shape_of(self.derived)
 

@@ -45,46 +45,46 @@ def demand_replicas(readings: Iterable[ReplicaReading]) -> dict[str, float]:
     return {constraint: demand * len(serving) / len(reporting) for constraint, demand in found.items()}
 
 
-def required_replicas(readings: Iterable[ReplicaReading], limits: Thresholds) -> float | None:
+def required_replicas(readings: Iterable[ReplicaReading], thresholds: Thresholds) -> float | None:
     """Return the fractional replicas at which the binding constraint is at its target share; None if not known."""
     demand = demand_replicas(readings)
-    return max(demand.values()) / limits.scaling_target_ratio if demand else None
+    return max(demand.values()) / thresholds.scaling_target_ratio if demand else None
 
 
 def desired_replicas(
     readings: Sequence[ReplicaReading],
-    limits: Thresholds,
-    lately: Iterable[float] = (),
+    thresholds: Thresholds,
+    recent: Iterable[float] = (),
     *,
     whole: bool = True,
     before: int | None = None,
-    most_lately: int = 0,
+    highest_recent: int = 0,
 ) -> int | None:
     """Return the replicas to run now; None where nothing is known, never less than 1.
 
-    `lately` is what `required_replicas` was in the last `scaling_down_hold_seconds`: fewer are requested once fewer
+    `recent` is what `required_replicas` was in the last `scaling_down_hold_seconds`: fewer are requested once fewer
     would have been enough for `scaling_down_held_ratio` of that time. Where that time was not observed `whole`, no
     fewer than serve. More are at most `most_replicas` of those that were requested or served `before`, so long ago; of
-    those that serve now, where that is not known. Of the most that were requested in twice that time, `most_lately`, as
-    many stay as `scaling_up_max_factor` brings back at once. Replicas that are lost hold nothing, and count beside
-    those that are required.
+    those that serve now, where that is not known. Of the most that were requested in twice that time,
+    `highest_recent`, as many stay as `scaling_up_max_factor` brings back at once. Replicas that are lost hold nothing,
+    and count beside those that are required.
     """
-    required = required_replicas(readings, limits)
-    known = [*lately, *([] if required is None else [required])]
+    required = required_replicas(readings, thresholds)
+    known = [*recent, *([] if required is None else [required])]
     if not known:
         return None
     lost = {reading.replica for reading in readings if reading.lost}
     serving = {reading.replica for reading in readings} - lost
-    desired = max(1, math.ceil(max(required or 0.0, _quantile(limits.scaling_down_held_ratio, known))))
+    desired = max(1, math.ceil(max(required or 0.0, _quantile(thresholds.scaling_down_held_ratio, known))))
     desired = desired if whole else max(desired, len(serving))
     if most := before or len(serving):
-        desired = min(desired, most_replicas(most, limits))
-    return max(desired, math.ceil(most_lately / limits.scaling_up_max_factor)) + len(lost)
+        desired = min(desired, most_replicas(most, thresholds))
+    return max(desired, math.ceil(highest_recent / thresholds.scaling_up_max_factor)) + len(lost)
 
 
-def most_replicas(before: int, limits: Thresholds) -> int:
+def most_replicas(before: int, thresholds: Thresholds) -> int:
     """Return the most that may be requested `scaling_down_hold_seconds` after `before` were."""
-    return max(math.floor(limits.scaling_up_max_factor * before), before + int(limits.scaling_up_step_count))
+    return max(math.floor(thresholds.scaling_up_max_factor * before), before + int(thresholds.scaling_up_step_count))
 
 
 def _quantile(ratio: float, values: Sequence[float]) -> float:

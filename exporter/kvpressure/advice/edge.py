@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kvpressure.advice.case import Case, Shape, fits, round_up_tokens
+from kvpressure.advice.case import Case, RequestLengths, fits, round_up_tokens
 from kvpressure.advice.rollout import after_restart, expected, unblocked
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
@@ -59,7 +59,7 @@ def cap_tokens(case: Case) -> Action | None:
     return _computed_caps(case, case.shape, case.capacity)
 
 
-def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
+def _computed_caps(case: Case, shape: RequestLengths, capacity: float) -> Action | None:
     caps = caps_of(case, shape, capacity)
     total = caps.input_tokens + caps.output_tokens
     without_gateway = case.own.caps(total, caps.output_tokens)
@@ -98,7 +98,7 @@ def _computed_caps(case: Case, shape: Shape, capacity: float) -> Action | None:
     )
 
 
-def caps_of(case: Case, shape: Shape, capacity: float) -> Caps:
+def caps_of(case: Case, shape: RequestLengths, capacity: float) -> Caps:
     """Return limits with which twice the batch fits (at most all the demand), while they hit few enough requests.
 
     Each is between the length that `advice_refused_max_ratio` of them exceed and p95: above that it would not change

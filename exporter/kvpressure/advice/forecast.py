@@ -50,7 +50,7 @@ _ADVISED_AS: Final = {SESSIONS: "fewer_sessions"}
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The engine as it can be simulated and what is worth doing; or, with neither, why nothing can be predicted."""
+    """The engine as it can be simulated and the changes that help; or, with neither, why nothing can be predicted."""
 
     model: Model | None = None
     choice: Choice | None = None
@@ -250,8 +250,8 @@ def _changes(case: Case, model: Model) -> tuple[list[ConfigChange], list[ConfigC
     limit, raised = case.limits.gpu_memory_utilization, memory(case)
     if raised is not None and raised.value > (1.0 if limit is None else limit.value):
         settings.append(raised)
-    if preempting and "kept_free" in flags:
-        settings.append(config_changes.keep_free(config_changes.WATERMARK_RATIO))
+    if preempting and "watermark" in flags:
+        settings.append(config_changes.watermark(config_changes.WATERMARK_RATIO))
     if PREFIX_CACHING in flags and case.observed and case.observed.cache.prefix_caching is False:
         settings.append(config_changes.prefix_caching())
     step, least = case.limits.max_num_batched_tokens, case.thresholds.advice_step_tokens_min_tokens

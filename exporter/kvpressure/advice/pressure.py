@@ -27,11 +27,11 @@ from kvpressure.model.action import UNPREDICTABLE, Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 from kvpressure.simulation.config_changes import (
-    APART,
     KV_DTYPE,
     MEMORY,
     OFFLOAD,
     PREFIX_CACHING,
+    ROUTE_BY_LENGTH,
     SESSIONS,
     SHORT_FIRST,
     STEP,
@@ -40,7 +40,7 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice, Step
 
 _WITHOUT_RESTART: Final = ("cap_prompt", "cap_output", "add_replica")
-_APART: Final = (KV_DTYPE, APART)
+_LAST: Final = (KV_DTYPE, ROUTE_BY_LENGTH)
 """Not part of the one rollout: the first is to be evaluated before, the other is no flag."""
 
 
@@ -208,8 +208,8 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     at_once = without_restart(case, model)
     later = [step for step in choice.steps if step.change.key not in _WITHOUT_RESTART]
     now = [_MAKE[step.change.key](case, model, step) for step in at_once.steps]
-    changes = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key not in _APART]
-    apart = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key in _APART]
+    changes = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key not in _LAST]
+    for_last = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key in _LAST]
     fewer = choice.step("max_num_seqs")
     steps = (*at_once.steps, *later)
     shared, together = any(step.change.by > 1 for step in steps), None
@@ -222,7 +222,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
         *now,
         *changes,
         rollout.apply_changes(case, changes),
-        *apart,
+        *for_last,
         rollout.host_memory(case),
         rollout.controlled_restart(case),
         None if choice.step(MEMORY) else leave_memory(case),
@@ -262,11 +262,11 @@ def _described(case: Case, step: Step) -> str:
     words = {
         "cap_prompt": f"prompts at most {value}",
         "cap_output": f"answers at most {value}",
-        "kept_free": f"{step.change.value:.0%} of the pool kept free for those that run",
+        "watermark": f"{step.change.value:.0%} of the pool kept free for those that run",
         KV_DTYPE: "the KV cache in 8 bits",
         "add_replica": f"{value} replicas",
         HOLD: "more at once than run now",
-        APART: f"{step.change.by} servers of which {step.change.long} for prompts beyond {value}",
+        ROUTE_BY_LENGTH: f"{step.change.by} servers of which {step.change.long} for prompts beyond {value}",
         SHORT_FIRST: f"prompts up to {value} before longer ones",
         PREFIX_CACHING: "prefix caching (without what prompts may share)",
         OFFLOAD: f"{value} GiB of host memory for {'preempted KV' if unlike else 'evicted contexts'}",
@@ -279,13 +279,13 @@ _MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {
     "cap_prompt": edge.cap_prompts,
     "cap_output": edge.cap_answers,
     "max_num_seqs": batch.fewer_sequences_as_predicted,
-    "kept_free": cache.kept_free,
+    "watermark": cache.watermark,
     STEP: batch.smaller_steps_as_predicted,
     MEMORY: lambda case, _, step: replace(memory_headroom(case), expected=step.expected),
     KV_DTYPE: cache.small_kv,
     "add_replica": replicas_as_predicted,
     SHORT_FIRST: edge.by_priority,
-    APART: keep_apart,
+    ROUTE_BY_LENGTH: keep_apart,
     PREFIX_CACHING: cache.caching,
     OFFLOAD: cache.tier,
 }

@@ -14,7 +14,7 @@ from kvpressure.advice.rollout import series, unblocked, unpreempted
 from kvpressure.advice.shell import add_replica, times_as_many
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import at, number
-from kvpressure.simulation.config_changes import APART, MAX_REPLICAS
+from kvpressure.simulation.config_changes import MAX_REPLICAS, ROUTE_BY_LENGTH
 from kvpressure.simulation.config_changes import replicas as servers
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
@@ -91,7 +91,7 @@ def keep_apart(case: Case, model: Model, step: Step) -> Action:
     """Return the action that routes short and long prompts to deployments of their own."""
     tokens, change = int(step.change.value), step.change
     return Action(
-        key=APART,
+        key=ROUTE_BY_LENGTH,
         title="Serve short and long prompts on deployments of their own",
         new=f"prompts up to {number(tokens)} on {change.by - change.long}, longer ones on {change.long}, "
         "for each server now",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kvpressure.capacity import parallel
 from kvpressure.capacity.arithmetic import Step, number, size
-from kvpressure.capacity.case import Case, Traffic, longest_request, warnings_for
+from kvpressure.capacity.case import Case, PlannedTraffic, longest_request, warnings_for
 from kvpressure.capacity.geometry import Geometry, KvCost
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import BytePool, Memory, Pool, TokenPool, whole_blocks
@@ -56,7 +56,13 @@ class Plan:
 
 
 def plan_model(
-    geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, thresholds: Thresholds, *, limit: int | None
+    geometry: Geometry,
+    cost: KvCost,
+    memory: Memory,
+    traffic: PlannedTraffic,
+    thresholds: Thresholds,
+    *,
+    limit: int | None,
 ) -> Plan:
     """Return the plan for a model on given GPUs; `limit` is the `max_model_len` in force, None for the model's own.
 
@@ -94,7 +100,7 @@ class Running:
 
 def plan_running(
     running: Running,
-    traffic: Traffic,
+    traffic: PlannedTraffic,
     thresholds: Thresholds,
     *,
     limit: int | None = None,
@@ -132,7 +138,7 @@ def plan_running(
     return _plan(case, tuple(steps), utilization, at)
 
 
-def prompt_refused(geometry: Geometry, limit: int | None, traffic: Traffic, runtime: Runtime) -> str | None:
+def prompt_refused(geometry: Geometry, limit: int | None, traffic: PlannedTraffic, runtime: Runtime) -> str | None:
     """Return why prompts of this p95 are never served, None where they are: each must leave room for one token."""
     longest, flag = limit or geometry.max_model_len, runtime.planning.flags["max_model_len"]
     if longest is None or traffic.prompt_p95 < longest:
@@ -144,7 +150,7 @@ def prompt_refused(geometry: Geometry, limit: int | None, traffic: Traffic, runt
     )
 
 
-def batched_tokens(traffic: Traffic, planning: Planning) -> int:
+def batched_tokens(traffic: PlannedTraffic, planning: Planning) -> int:
     """Return `max_num_batched_tokens`: the power of two that fits a typical prompt in one step, within usual defaults.
 
     Every running request takes one token of each step and prompts share what is left, in chunks: fewer tokens make

@@ -1,4 +1,4 @@
-"""One plan's inputs together, the longest request that they allow, and what is worth a warning about them."""
+"""One plan's inputs together, the longest request that they allow, and warnings about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAITING_FACTOR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class PlannedTraffic:
     """The shape of requests in tokens, at least 1 each; `burstiness` is peak over mean arrivals.
 
     `concurrency` is the peak number of requests in flight, running and waiting; `held_now` the mean KV tokens of the
@@ -66,7 +66,7 @@ class Case:
     """
 
     pool: Pool
-    traffic: Traffic
+    traffic: PlannedTraffic
     thresholds: Thresholds
     batched_tokens: int
     limit: int | None = None

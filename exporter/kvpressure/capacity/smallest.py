@@ -8,7 +8,7 @@ from typing import Final
 
 from kvpressure.capacity import parallel
 from kvpressure.capacity.arithmetic import Step
-from kvpressure.capacity.case import Traffic
+from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.geometry import Geometry, KvCost
 from kvpressure.capacity.parallel import Parallel
 from kvpressure.capacity.pool import BytePool, Memory, pool_from_memory, whole_blocks
@@ -18,7 +18,7 @@ _MAX_PIPELINE: Final = 16
 
 
 def smallest_pool(
-    geometry: Geometry, cost: KvCost, memory: Memory, traffic: Traffic, batched_tokens: int
+    geometry: Geometry, cost: KvCost, memory: Memory, traffic: PlannedTraffic, batched_tokens: int
 ) -> tuple[BytePool, tuple[Step, ...]]:
     """Return the pool of one engine: that of the pipeline stage which holds the fewest requests."""
     cost = geometry.costing(cost.value_bytes, memory.tensor_parallel, cost.requested_block_tokens)

@@ -20,7 +20,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.consequences import Span
-from kvpressure.simulation.described import Z95, DescriptionError, Shape, Traffic, alternatives
+from kvpressure.simulation.described import Z95, DescriptionError, MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.models import modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
@@ -142,10 +142,10 @@ def _range(span: Span) -> str:
     return f"{value} ({low} to {high})"
 
 
-def _shape(p50: float, p95: float) -> Shape:
+def _shape(p50: float, p95: float) -> MeanAndP95:
     """Return mean and p95 of the lognormal distribution with these percentiles."""
     sigma = math.log(max(1.0, p95 / p50)) / Z95
-    return Shape(min(p95, p50 * math.exp(sigma * sigma / 2)), p95)
+    return MeanAndP95(min(p95, p50 * math.exp(sigma * sigma / 2)), p95)
 
 
 def _geometry(model: str) -> Geometry | None:

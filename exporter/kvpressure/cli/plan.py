@@ -13,7 +13,7 @@ import click
 
 from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.capacity_plan import Plan, Running, plan_model, plan_running, prompt_refused
-from kvpressure.capacity.case import Traffic
+from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.geometry import (
     BLOCK_TOKENS,
     DTYPE_BYTES,
@@ -48,7 +48,7 @@ from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
-    from kvpressure.cli.plan_engine import LiveShape
+    from kvpressure.cli.plan_engine import LiveLengths
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _TOKENS = click.FloatRange(1, 10_000_000)
@@ -265,7 +265,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
     )
 
 
-def _traffic(options: Mapping[str, Any], shape: LiveShape | None = None) -> Traffic:
+def _traffic(options: Mapping[str, Any], shape: LiveLengths | None = None) -> PlannedTraffic:
     """Return the traffic of the options, completed from the engine's own."""
     names = ("prompt_p95", "output_p95", "prompt_p50", "output_p50", "concurrency", "burstiness", "held_now")
     known = {name: options.get(name) or getattr(shape, name, None) for name in names}
@@ -281,4 +281,4 @@ def _traffic(options: Mapping[str, Any], shape: LiveShape | None = None) -> Traf
                 f"--{name}-p50 {typical:g} is above the p95 of {most:g}: half of the requests cannot be longer than "
                 "what 5 % exceed; the two may be swapped"
             )
-    return Traffic(prompt, output, **known)
+    return PlannedTraffic(prompt, output, **known)

@@ -21,7 +21,7 @@ from kvpressure.signals.traffic import token_quantile
 
 
 @dataclass(frozen=True, slots=True)
-class LiveShape:
+class LiveLengths:
     """Lengths of finished requests in tokens, None before the first.
 
     `concurrency` are the requests in flight on the rank with most of them, `held_now` the mean KV tokens of its running
@@ -42,7 +42,7 @@ class LiveEngine:
 
     title: str
     running: Running
-    shape: LiveShape
+    shape: LiveLengths
 
 
 def read_engine(address: str, options: Mapping[str, Any], seconds: float = 0.0) -> LiveEngine:
@@ -95,12 +95,12 @@ def _capacity(engine: EngineSample) -> int:
     return (engine.cache.capacity_tokens if engine.cache else None) or 0
 
 
-def _shape(engines: Sequence[EngineSample], earlier: Sequence[EngineSample], longest: int | None) -> LiveShape:
+def _shape(engines: Sequence[EngineSample], earlier: Sequence[EngineSample], longest: int | None) -> LiveLengths:
     before = {(engine.model_name, engine.engine): engine for engine in earlier}
     pairs = [(engine, before.get((engine.model_name, engine.engine))) for engine in engines]
     fullest = max(engines, key=_in_flight)
     prompts, outputs = (_finished(pairs, f"request_{kind}_tokens") for kind in ("prompt", "output"))
-    return LiveShape(
+    return LiveLengths(
         prompt_p50=_length(prompts, 0.5, longest),
         prompt_p95=_length(prompts, 0.95, longest),
         output_p50=_length(outputs, 0.5, longest),

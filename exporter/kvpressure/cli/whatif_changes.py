@@ -26,8 +26,8 @@ _OWN: Final = {
     "gpu": to.GPU,
 }
 """Names that are not flags of a server, with their kind of change."""
-_FLAGS: Final = ("max_num_seqs", to.STEP, "max_model_len", to.MEMORY, to.KV_DTYPE, "kept_free", to.OFFLOAD)
-_READ_AS: Final = {"kept_free": "kv_watermark_ratio"}
+_FLAGS: Final = ("max_num_seqs", to.STEP, "max_model_len", to.MEMORY, to.KV_DTYPE, "watermark", to.OFFLOAD)
+_READ_AS: Final = {"watermark": "kv_watermark_ratio"}
 
 
 def names(runtime: Runtime) -> dict[str, str]:
@@ -150,7 +150,7 @@ _MAKE: Final[Mapping[str, Callable[[_Given], to.ConfigChange]]] = {
     "max_model_len": lambda given: to.cap_total(int(given.limit())),
     to.MEMORY: _memory,
     to.KV_DTYPE: _kv_dtype,
-    "kept_free": lambda given: to.keep_free(given.limit()),
+    "watermark": lambda given: to.watermark(given.limit()),
     "cap_prompt": lambda given: to.cap_prompt(given.count()),
     "cap_output": lambda given: to.cap_output(given.count()),
     "add_replica": _replicas,

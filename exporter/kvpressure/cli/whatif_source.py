@@ -27,7 +27,7 @@ from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation.best_hits import has_sessions
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.described import Shape, Traffic, alternatives, within_caps
+from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives, within_caps
 from kvpressure.simulation.models import model_of, model_with_sessions, modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepTimes
 from kvpressure.simulation.steps import UnknownError
@@ -201,8 +201,8 @@ def traffic_of(options: Mapping[str, Any]) -> Traffic | None:
         raise click.UsageError(f"traffic is described by lengths and load; missing: {', '.join(lacking)}")
     if len(load) > 1:
         raise click.UsageError("give --rate (requests that come anyway) or --concurrency (clients that wait), not both")
-    prompts = Shape(lengths["prompt_mean"], lengths["prompt_p95"])
-    answers = Shape(lengths["answer_mean"], lengths["answer_p95"])
+    prompts = MeanAndP95(lengths["prompt_mean"], lengths["prompt_p95"])
+    answers = MeanAndP95(lengths["answer_mean"], lengths["answer_p95"])
     return Traffic(prompts, answers, clients=load.get("concurrency", 0), rate=load.get("rate", 0.0))
 
 

@@ -275,7 +275,7 @@ def addresses(targets: Iterable[Target]) -> dict[str, dict[str, float]]:
 def _pipeline_settings(settings: Settings) -> PipelineSettings:
     return PipelineSettings(
         window_seconds=settings.window_seconds,
-        shape_window_seconds=settings.shape_window_seconds,
+        long_window_seconds=settings.long_window_seconds,
         staleness_seconds=settings.staleness_seconds,
         engine_stale_seconds=max(
             settings.staleness_seconds, settings.poll.timeout_seconds + 3 * settings.poll.interval_seconds

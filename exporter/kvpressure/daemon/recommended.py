@@ -122,7 +122,7 @@ def _is_first_step(action: Action, *, calm: bool) -> bool:
 
 
 def _beside(view: EngineView, thresholds: Thresholds, action: Action) -> Action:
-    """Return an action that was predicted lately, its prediction compared with the present values."""
+    """Return an action of an earlier prediction, compared with the present values."""
     if action.expected is None:
         return action
     from kvpressure.advice.forecast import as_shown  # noqa: PLC0415 - it was predicted, so this is loaded already

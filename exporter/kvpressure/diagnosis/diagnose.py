@@ -58,7 +58,7 @@ class Diagnostician:
         )
 
     def _standing_since(self, t: float, seconds: float) -> float | None:
-        """Since when nothing has moved, also where that is longer ago than the window's oldest poll."""
+        """Return since when nothing has moved, also where that is longer ago than the window's oldest poll."""
         if seconds <= 0:
             self.stands_since = None
         elif self.stands_since is None or t - seconds > self._last_t:

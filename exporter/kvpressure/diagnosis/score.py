@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs
+from kvpressure.diagnosis.predicates.symptoms import admission_blocked, evicting, kv_saturated, preempting
 from kvpressure.diagnosis.rules import Rule
 from kvpressure.diagnosis.symptoms import Symptoms
 from kvpressure.model.catalogue import CATALOGUE
@@ -15,7 +16,7 @@ from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
 def score(inputs: Inputs) -> float | None:
-    """KV pressure, 0..1: what KV itself shows, raised by what it costs. None when none of it is known.
+    """Return KV pressure, 0..1: what KV itself shows, raised by what it costs; None when none of it is known.
 
     Each of admission blocking, preemption, eviction and saturation alone can make it high; batch collapse, inflation
     and idle compute only raise it, for they have other causes too. Monotone in every piece of evidence.
@@ -47,7 +48,7 @@ def score(inputs: Inputs) -> float | None:
 
 
 def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
-    """How far KV pressure has gone: building while it is only predicted or costs nothing yet.
+    """Return how far KV pressure has gone: building while it is only predicted or costs nothing yet.
 
     Of eviction it is the time that it takes: answers may be late of it or not, as the load is.
     """
@@ -68,7 +69,7 @@ def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
 
 
 def _evicted(inputs: Inputs) -> float | None:
-    """Return the share of time that eviction takes, once it lasts; little of it is noise of who is active."""
+    """Return the share of time that eviction takes, once it lasts; a short one comes from a change of users."""
     found, least = inputs.window.eviction, inputs.thresholds.eviction_turnover_min_count
     return found.time_ratio if found.turnovers >= least else None
 
@@ -91,7 +92,7 @@ def _known(value: float | None, start: float, end: float, weight: float) -> floa
 
 
 def noisy_or(values: Iterable[float | None]) -> float:
-    """1 - product of (1 - value): each alone counts, together they add up below 1."""
+    """Return 1 - product of (1 - value): each alone counts, together they add up below 1."""
     rest = 1.0
     for value in values:
         rest *= 1.0 - (value or 0.0)
@@ -104,11 +105,11 @@ KV_SHOWS: Final = "kv_shows"
 EVICTION_SHOWS: Final = "eviction_shows"
 """Half of what begins a verdict that says so: sessions come back in waves, and its confidence does not."""
 
-_KV: Final = ("admission_blocked", "preempting", "kv_saturated", "evicting")
+_kv_shows: Final = admission_blocked | preempting | kv_saturated | evicting
 
 
 def confidence(rule: Rule, facts: Facts) -> float:
-    """Share of the evidence that agrees with the rule; what is not known counts a little against it.
+    """Return the share of the evidence that agrees with the rule; what is not known counts a little against it.
 
     Fewer polls than make a full verdict lower it, down to `sparse_confidence_min_ratio`.
     """
@@ -123,7 +124,7 @@ def _agreement(rule: Rule, facts: Facts) -> float:
             agree += facts.thresholds.confidence_core_weight_factor * _eviction_shows(facts)
             counted += facts.thresholds.confidence_core_weight_factor
             continue
-        state, weight = _weighed(name, facts)
+        state, weight = _state_and_weight(name, facts)
         agree += weight if state is expected else 0.0
         counted += unknown * min(weight, 1.0) if state is None else weight
     return agree / counted if counted else 0.0  # nothing is known, and an operator let that count nothing
@@ -138,11 +139,11 @@ def _eviction_shows(facts: Facts) -> float:
     )
 
 
-def _weighed(name: str, facts: Facts) -> tuple[bool | None, float]:
+def _state_and_weight(name: str, facts: Facts) -> tuple[bool | None, float]:
     """Return whether a symptom is there, and how much that counts."""
     core = facts.thresholds.confidence_core_weight_factor
     if name == KV_SHOWS:
-        return any(facts.symptom(symptom) for symptom in _KV), core
+        return _kv_shows.state(facts), core
     if name == CANARY_UNANSWERED:
         # Nothing shows more directly that an engine does not answer; that no request was sent says nothing.
         return (True, core) if facts.symptom(name) else (None, 0.0)

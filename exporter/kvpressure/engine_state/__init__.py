@@ -35,7 +35,7 @@ RESTORED_SECONDS: Final = 86_400.0
 
 
 class Pipeline:
-    """State of every engine and GPU that was read lately."""
+    """State of every engine and GPU that was read within the staleness limit."""
 
     def __init__(self, settings: PipelineSettings, thresholds: Thresholds) -> None:
         self.settings = settings

@@ -48,7 +48,7 @@ class PipelineSettings:
     """
 
     window_seconds: float = 60.0
-    shape_window_seconds: float = 600.0
+    long_window_seconds: float = 600.0
     staleness_seconds: float = 10.0
     engine_stale_seconds: float = 13.0
     max_engines: int = 512
@@ -87,7 +87,7 @@ class EngineState:
 
     def __init__(self, settings: PipelineSettings, siblings: Octaves | None = None) -> None:
         self.past = EngineHistory(
-            settings.window_seconds, settings.shape_window_seconds, settings.longest_interval_seconds, siblings
+            settings.window_seconds, settings.long_window_seconds, settings.longest_interval_seconds, siblings
         )
         self.canary = CanaryWatch()
         self.view: EngineView | None = None

@@ -144,7 +144,6 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "decode_replica": "add decode replicas or KV cache there",
     "fewer_sessions": "send fewer sessions here",
     "host_memory": "raise the container's memory limit",
-    "kept_free": "keep a share of the pool free",
     "kv_cache_dtype": "KV cache in 8 bits",
     "kv_offloading": "an offload tier",
     "less_work": "less work per request",
@@ -162,6 +161,7 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "see_whether_it_runs": "see whether its server runs",
     "short_first": "schedule short prompts first",
     "tokenizer_workers": "more tokenizer processes",
+    "watermark": "keep a share of the pool free",
 }
 """What an alert, which has room for forty characters, says of an action that stands first; by its key."""
 

@@ -45,11 +45,6 @@ class Family:
         """The full metric name."""
         return PREFIX + self.key
 
-    @property
-    def all_labels(self) -> tuple[str, ...]:
-        """The scope's labels, then the family's own."""
-        return self.scope.labels + self.labels
-
 
 def engine_family(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
     """Return a family of engines."""

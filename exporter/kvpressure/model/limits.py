@@ -1,4 +1,4 @@
-"""The limits that an engine runs under, and who says so."""
+"""The limits that an engine runs under, and where each is known from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEARNED: Final = "learned plateau of running"
 
 @record
 class Limit:
-    """A limit's value and who says so: `declared`, `page` or `learned plateau of running`."""
+    """A limit's value and where it is known from: `declared`, `page` or `learned plateau of running`."""
 
     value: float
     source: str = DECLARED

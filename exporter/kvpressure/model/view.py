@@ -132,7 +132,7 @@ class Unreachable:
 
 @record
 class EngineView:
-    """One engine: who it is, the time of its newest page, and everything known of it since.
+    """One engine: its name, the time of its newest page, and everything known of it since.
 
     `shown` is the key as series carry it: over-long names are cut there and nowhere else. With a `silence`, everything
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its

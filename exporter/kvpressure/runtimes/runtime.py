@@ -74,7 +74,7 @@ def logged_count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A flag that is worth setting, with its value, and sentences: what it is, in force now, why, and the price."""
+    """A flag to set, with its value, and sentences: what it is, in force now, why, and the price."""
 
     key: str
     title: str

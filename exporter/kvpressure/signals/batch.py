@@ -30,7 +30,7 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """Batch quantiles over the window; running and waiting as mean and highest reading."""
+    """Return batch quantiles over the window; running and waiting as mean and highest reading."""
     return known(
         {
             "effective_batch_size_quantile": by_quantile(
@@ -51,7 +51,7 @@ def never_decoded(window: EngineWindow) -> bool:
 
 
 def newest_batch(window: EngineWindow) -> tuple[float, float] | None:
-    """Mean decode batch since the poll before the newest, and its weight; None with one poll, no step or decode."""
+    """Return the mean decode batch since the poll before the newest, and its weight; None with one poll, or no step."""
     pairs = _batches(window)
     return pairs[-1] if pairs else None
 
@@ -63,7 +63,7 @@ def _batches(window: EngineWindow) -> list[tuple[float, float] | None]:
 
 
 def _batch(before: Point, after: Point, *, multiprocess: bool = False) -> tuple[float, float] | None:
-    """Mean decode batch between two polls, and its weight in steps; None while the engine did not step.
+    """Return the mean decode batch between two polls, and its weight in steps; None while the engine did not step.
 
     Tokens generated per step, without accepted draft tokens, of which one sequence gets several in one step. On
     merged pages of several API processes each process counts every step, so tokens per step would be too small

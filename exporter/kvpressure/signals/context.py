@@ -31,7 +31,7 @@ class GpuWindow:
         return self.samples[-1]
 
     def add(self, sample: GpuSample) -> None:
-        """Take one reading in; one that is not newer than the last is dropped, and a clock set back starts anew."""
+        """Take one reading in; one no newer than the last is dropped, and a clock set back empties the window."""
         if self.samples and stepped_back(self.samples[-1].t, sample.t):
             self.samples.clear()
             self._totals.clear()
@@ -48,7 +48,7 @@ class GpuWindow:
         self.memory_trend = line([(t, value) for t, value in used if value is not None])
 
     def utilization_since(self, since: float) -> float | None:
-        """Mean of the driver's own samples since `since`; None when the newest reading has none."""
+        """Return the mean of the driver's own samples since `since`; None when the newest reading has none."""
         if not self.last.utilization:
             return None
         total, count = 0.0, 0
@@ -59,7 +59,7 @@ class GpuWindow:
         return total / count if count else None
 
     def mean(self, read: Callable[[GpuSample], float | None]) -> float | None:
-        """Mean over the window of what `read` takes from a sample; None when the newest has none."""
+        """Return the mean over the window of what `read` takes from a sample; None when the newest has none."""
         if read(self.last) is None:
             return None
         values = [value for sample in self.samples if (value := read(sample)) is not None]

@@ -73,7 +73,7 @@ class HealthyRate:
         self._points = None
 
     def at(self, demand: float, thresholds: Thresholds) -> float | None:
-        """Tokens per second at this demand; None until enough healthy time is known, and if none are ever generated."""
+        """Return tokens per second at this demand; None until enough healthy time is known, or where none are made."""
         points = self._known(thresholds)
         if not points:
             return None
@@ -161,7 +161,7 @@ class Cost:
         self._lost: float | None = None
 
     def restarted(self) -> None:
-        """Another process answers than before."""
+        """Note that another process answers than before."""
         if self._trouble is not None:
             self._trouble.restarts += 1
 
@@ -170,12 +170,12 @@ class Cost:
         points: Sequence[Point],
         cause: Cause,
         thresholds: Thresholds,
-        with_room: float | None = None,
+        unconstrained: float | None = None,
         recomputed: Recomputed | None = None,
     ) -> None:
         """Take in the newest of the polls and the verdict on it; nothing that was taken in before.
 
-        `with_room` is how many tokens a second the present requests would get if the pool had room for all,
+        `unconstrained` is how many tokens a second the present requests would get if the pool had room for all,
         `recomputed` what is computed again where contexts are evicted.
         """
         one = _newest(points, self._longest_interval_seconds)
@@ -192,7 +192,7 @@ class Cost:
         if self._lost is None and self._healthy.at(1.0, thresholds) is not None:
             self._lost = 0.0
         if cause in LOSING:
-            self._lose(one, cause, self._expected(one, cause, thresholds, with_room), thresholds)
+            self._lose(one, cause, self._expected(one, cause, thresholds, unconstrained), thresholds)
             if recomputed is not None and self._trouble is not None:
                 tokens, seconds = self._trouble.recomputed or (0.0, 0.0)
                 self._trouble.recomputed = Recomputed(
@@ -208,15 +208,17 @@ class Cost:
             old = self._pending.popleft()
             self._healthy.learn(old.demand, old.tokens / old.seconds, old.seconds, thresholds)
 
-    def _expected(self, one: _Interval, cause: Cause, thresholds: Thresholds, with_room: float | None) -> float | None:
-        """Tokens a second but for the trouble; None where that is not known."""
+    def _expected(
+        self, one: _Interval, cause: Cause, thresholds: Thresholds, unconstrained: float | None
+    ) -> float | None:
+        """Return tokens a second but for the trouble; None where that is not known."""
         if cause in _FOR_ROOM:
-            return with_room
+            return unconstrained
         healthy = self._healthy.at(one.demand, thresholds)
-        if cause is not Cause.CONCURRENCY_BOUND or healthy is None or with_room is None:
+        if cause is not Cause.CONCURRENCY_BOUND or healthy is None or unconstrained is None:
             return healthy
         # Present requests may differ from those of the healthy time.
-        return min(healthy, with_room)
+        return min(healthy, unconstrained)
 
     def _lose(self, one: _Interval, cause: Cause, expected: float | None, thresholds: Thresholds) -> None:
         trouble = self._trouble

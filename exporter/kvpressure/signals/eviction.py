@@ -98,7 +98,7 @@ class LastingHarm:
         """Readings that no later one reached."""
 
     def restarted(self) -> None:
-        """Another process answers: what the one before computed again is no reason any more."""
+        """Forget what another process computed again: the one that answers now did not."""
         self._newest.clear()
         self._highest.clear()
 
@@ -153,7 +153,7 @@ class HitCurve:
         """Prompt tokens computed a second, as of the newest poll."""
 
     def restarted(self) -> None:
-        """Another process answers, whose cache is empty: hits fall, and nothing was evicted."""
+        """Forget a process whose cache is gone: hits fall now, and nothing was evicted."""
         self._turnovers = 0.0
 
     def take(self, t: float, window: EngineWindow, derived: Derived, thresholds: Thresholds) -> Eviction:

@@ -219,7 +219,7 @@ def _longest_prompt_tokens(
 
 
 def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
-    """Prompt tokens computed between two polls, and requests started."""
+    """Return prompt tokens computed between two polls, and requests started."""
     return growth((before, after), "prompt_tokens"), growth((before, after), "started")
 
 
@@ -246,7 +246,7 @@ def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
 
 
 def coming_in_tokens(window: EngineWindow, thresholds: Thresholds) -> float | None:
-    """Tokens of the pool that the next start needs for a moment; None where use does not jump, or is not known.
+    """Return tokens of the pool that the next start needs for a moment; None where use does not jump or is unknown.
 
     A poll shows a prompt at whatever chunk it falls into, so the next may need more than the highest jump so far.
     """
@@ -262,7 +262,7 @@ def coming_in_tokens(window: EngineWindow, thresholds: Thresholds) -> float | No
 
 
 def _jump(polls: Sequence[tuple[float, float]], index: int) -> float:
-    """How much more was used in this poll than in those near it, with as many running."""
+    """Return how much more was used in this poll than in those near it, with as many running."""
     running, usage = polls[index]
     near = polls[max(0, index - _NEAR_POLLS) : index + _NEAR_POLLS + 1]
     return usage - min(used for others, used in near if others == running)

@@ -49,15 +49,15 @@ FAMILIES: Final = (
 class GatewayQueue:
     """What the gateways in front of an engine hold back, over some polls; None where none reports a queue.
 
-    `requests` are those of the whole pool and `seconds` how long those that left were there; `held_ratio` is the share
-    of polls with any, `in_engine_ratio` of those in which requests wait in the engine too. `kv_ratio` and
+    `requests` are those of the whole pool and `seconds` how long those that left were there; `held_polls_ratio` is the
+    share of polls with any, `in_engine_ratio` of those in which requests wait in the engine too. `kv_ratio` and
     `engine_queue_ratio` are the use of the cache and the queue of the pool's engines over what the gateway lets them
     come to, in the polls with any.
     """
 
     requests: float | None = None
     seconds: float | None = None
-    held_ratio: float | None = None
+    held_polls_ratio: float | None = None
     in_engine_ratio: float | None = None
     kv_ratio: float | None = None
     engine_queue_ratio: float | None = None
@@ -125,7 +125,7 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
     return GatewayQueue(
         requests=mean(queues),
         seconds=seconds[-1] if seconds else None,
-        held_ratio=len(held) / len(points),
+        held_polls_ratio=len(held) / len(points),
         in_engine_ratio=sum(point.gauges.get(IN_ENGINE, 0.0) >= 1 for point in held) / len(points),
         kv_ratio=mean(kv) if kv else None,
         engine_queue_ratio=mean(depth) if depth else None,
@@ -133,7 +133,7 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """`gateway_queue_requests` and `gateway_queue_seconds`."""
+    """Return `gateway_queue_requests` and `gateway_queue_seconds`."""
     newest = window.points[-1].gauges if window.points else {}
     share = window.mean(_SHARE) if _SHARE in newest else None
     return known({"gateway_queue_requests": share, "gateway_queue_seconds": newest.get(_SECONDS)})

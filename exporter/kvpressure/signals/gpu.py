@@ -74,7 +74,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def utilization_since(gpus: Sequence[GpuWindow], since: float) -> float | None:
-    """Mean over the GPUs of the driver's samples since `since`; None without GPUs, or when one of them has none."""
+    """Return the mean over the GPUs of the driver's samples since `since`; None without GPUs, or when one has none."""
     return _of_all(mean, [gpu.utilization_since(since) for gpu in gpus])
 
 
@@ -94,7 +94,7 @@ def _info(sample: GpuSample) -> Value:
 def _memory_high_compute_low_score(
     window: EngineWindow, thresholds: Thresholds, memory: float, utilization: float
 ) -> float | None:
-    """ramp(memory) x ramp(1 - utilization) while there is demand, 0 without any, None when demand is unknown."""
+    """Return ramp(memory) x ramp(1 - utilization) while there is demand, 0 without any, None when that is unknown."""
     running, waiting = window.mean("running"), window.mean("waiting")
     if running is None or waiting is None:
         return None
@@ -120,12 +120,12 @@ def gpus_of(names: Sequence[str], gpus: Sequence[GpuWindow]) -> list[GpuWindow]:
 
 
 def whole_gpus(gpus: Sequence[GpuWindow]) -> int | None:
-    """How many GPUs these are; None of none, and where one is a part of a GPU."""
+    """Return how many GPUs these are; None of none, and where one is a part of a GPU."""
     return None if not gpus or any(gpu.last.parent_uuid for gpu in gpus) else len(gpus)
 
 
 def memory_rise_ratio(context: Context) -> float | None:
-    """Largest share of a device's memory gained over the window along a straight line; None without GPU memory."""
+    """Return the largest share of a device's memory gained over the window along a line; None without GPU memory."""
     rises = []
     for gpu in context.gpus:
         fit, total = gpu.memory_trend, gpu.last.memory_total_bytes

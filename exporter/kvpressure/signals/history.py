@@ -81,11 +81,11 @@ class History:
         return self.t - (self.points - 1) * STEP_SECONDS
 
     def last(self, points: int) -> History:
-        """Only the newest so many points."""
+        """Return only the newest so many points."""
         return History(self.t, {name: row[-points:] for name, row in self.values.items()}, self.causes)
 
     def ended(self) -> History:
-        """Without the newest points, as far as nothing is known at them."""
+        """Return it without the newest points, as far as nothing is known at them."""
         rows = self.values.values()
         empty = min((_first_known(row[::-1]) for row in rows), default=0)
         kept = self.points - empty
@@ -94,7 +94,7 @@ class History:
         )
 
     def unknown_points(self) -> int:
-        """How many of the oldest points have no known value."""
+        """Return how many of the oldest points have no known value."""
         return min((_first_known(row) for row in self.values.values()), default=0)
 
 
@@ -175,7 +175,7 @@ class Histories:
         return self._history(self._gpus.get(labels))
 
     def _keep_before_silence(self, silent: Iterable[EngineView]) -> None:
-        """Five minutes of each engine that stopped answering, as they were then, for as long as it is silent."""
+        """Keep five minutes of each engine that stopped answering, as they were then, for as long as it is silent."""
         before = self._before_silence
         kept: dict[EngineKey, History] = {}
         for view in silent:

@@ -77,13 +77,13 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
-    """KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0281)."""
+    """Return KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0281)."""
     preemptions = window.rate("preemptions")
     return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 
 
 def _tokens_per_request(window: EngineWindow) -> float | None:
-    """Mean KV tokens per running request; None while nothing runs or the capacity is unknown."""
+    """Return the mean KV tokens per running request; None while nothing runs or the capacity is unknown."""
     capacity, usage, running = window.cache.capacity_tokens, window.mean("kv_usage"), window.mean("running")
     return None if capacity is None or usage is None or not running else usage * capacity / running
 
@@ -91,7 +91,7 @@ def _tokens_per_request(window: EngineWindow) -> float | None:
 def _exhaustion_seconds(
     window: EngineWindow, thresholds: Thresholds, free: float | None, trend: Line | None
 ) -> float | None:
-    """Predicted seconds until a typical prompt no longer fits; None unless use grows steadily towards it.
+    """Return predicted seconds until a typical prompt no longer fits; None unless use grows steadily towards it.
 
     Growth counts only where a straight line explains the window (a sawtooth has a slope too) and has not ended:
     the smaller of the slopes over the window and over its second half is used.

@@ -103,7 +103,7 @@ class EventWindow:
         self._prompts = PromptSeconds()
 
     def restarted(self) -> None:
-        """Another process answers, whose steps may take another time."""
+        """Forget how long steps take: another process answers."""
         self._prompts.restarted()
 
     def take(self, report: KvEvents | None, newest: Point) -> None:

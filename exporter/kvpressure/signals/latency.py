@@ -37,7 +37,7 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
-    """`latency_seconds` by kind and quantile; `latency_inflation_factor` by kind where a baseline is known.
+    """Return `latency_seconds` by kind and quantile; `latency_inflation_factor` by kind where a baseline is known.
 
     Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
@@ -73,7 +73,7 @@ def _answer_tokens(window: EngineWindow) -> float | None:
 
 
 def _quantiles(window: EngineWindow) -> dict[str, list[float]]:
-    """p50, p95 and p99 by kind, of those of which anything was observed."""
+    """Return p50, p95 and p99 by kind, of those of which anything was observed."""
     found = {kind: histogram for kind in KINDS if (histogram := window.histogram(kind)) is not None}
     values = {kind: [quantile(histogram, q) for q in QUANTILES] for kind, histogram in found.items()}
     return {kind: [v for v in three if v is not None] for kind, three in values.items() if None not in three}

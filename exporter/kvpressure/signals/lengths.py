@@ -13,7 +13,7 @@ RECENT_STARTS = 4.0
 
 
 def computed_share(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that had to be computed; None where the page does not say.
+    """Return the share of the prompt tokens that had to be computed; None where the page does not say.
 
     Preempted requests find their own blocks again: without preemptions only.
     """
@@ -21,7 +21,7 @@ def computed_share(window: EngineWindow) -> float | None:
 
 
 def placed_share(window: EngineWindow) -> float | None:
-    """Share of the prompt tokens that take room of their own: a prefix that others have costs the next one nothing.
+    """Return the share of the prompt tokens that take room of their own: a prefix that others have costs nothing.
 
     What comes from another engine or an offload tier takes as much as what is computed. None as above.
     """
@@ -44,7 +44,7 @@ def reserved_tokens(window: EngineWindow) -> float:
 
 
 def typical_prompt_tokens(window: EngineWindow) -> float | None:
-    """Mean prompt length of the requests that wait for admission, in tokens.
+    """Return the mean prompt length of the requests that wait for admission, in tokens.
 
     The larger of what finished in the window and what started most recently: prompt lengths are reported when
     requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
@@ -103,7 +103,7 @@ def _finished(window: EngineWindow, name: str) -> HistogramSample | None:
 
 
 def answer_mean_tokens(window: EngineWindow) -> float:
-    """Mean answer, in tokens, over the long window; 0 before any request has finished, so no room is reserved then."""
+    """Return the mean answer, in tokens, over the long window; 0 before any has finished: no room is reserved then."""
     answers = _finished(window, "request_output_tokens")
     return 0.0 if answers is None else answers.sum / answers.count
 

@@ -19,7 +19,7 @@ class Monotonic:
         self._carry_histograms: dict[str, HistogramSample] = {}
 
     def restart(self) -> None:
-        """Every cumulative value starts again from zero: the server says that its process is a new one."""
+        """Start every cumulative value again from zero: the server says that its process is a new one."""
         for name, value in self._last.items():
             self._carry[name] = self._carry.get(name, 0.0) + value
         for name, histogram in self._last_histograms.items():
@@ -44,7 +44,7 @@ class Monotonic:
         return any(value < self._last.get(name, value) for name, value in values.items())
 
     def counters(self, values: Mapping[str, float]) -> Mapping[str, float]:
-        """`values` plus what was counted before each one's last fall."""
+        """Return `values` plus what was counted before each one's last fall."""
         last, carry = self._last, self._carry
         for name, value in values.items():
             before = last.get(name, 0.0)

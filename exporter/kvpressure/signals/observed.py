@@ -96,7 +96,7 @@ def _lengths(window: EngineWindow, name: str) -> HistogramSample | None:
 
 
 def _unfinished(window: EngineWindow) -> Unfinished | None:
-    """Of all requests since the server's start, less what those that ended brought: what those under way have.
+    """Return what requests under way have: that of all since the server's start, less what those that ended brought.
 
     None where one of the counts is missing, or they contradict each other.
     """

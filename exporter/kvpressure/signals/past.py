@@ -179,17 +179,17 @@ class EngineHistory:
         features: Features,
         cause: Cause,
         thresholds: Thresholds,
-        with_room: float | None = None,
+        unconstrained: float | None = None,
         cap: Limit | None = None,
     ) -> None:
         """Remember the newest features and what was judged of them, as a healthy state if they were one.
 
-        `with_room` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before knew it.
+        `unconstrained` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before knew it.
         """
         if cap is not None and cap.source == LEARNED:
             self._learned_cap = cap.value
         newest = features.verdict_window
-        self.cost.update(self._window.points, cause, thresholds, with_room, _recomputed(features, thresholds))
+        self.cost.update(self._window.points, cause, thresholds, unconstrained, _recomputed(features, thresholds))
         self.demand = newest.queue.demand
         self.baseline.update(
             features.t,

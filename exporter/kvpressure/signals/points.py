@@ -51,7 +51,7 @@ def values(points: Sequence[Point], gauge: str) -> list[float]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Mean of at least one value."""
+    """Return the mean of at least one value."""
     return sum(values) / len(values)
 
 
@@ -59,19 +59,19 @@ _DEMAND: Final = frozenset({"running", "waiting"})
 
 
 def demand(points: Sequence[Point]) -> float | None:
-    """Mean of the requests that run or wait, over the polls that have both; None where none has."""
+    """Return the mean of the requests that run or wait, over the polls that have both; None where none has."""
     found = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
     return mean(found) if found else None
 
 
 def growth(points: Sequence[Point], counter: str) -> float | None:
-    """How much a counter grew from the first reading to the last; None with fewer than two."""
+    """Return how much a counter grew from the first reading to the last; None with fewer than two."""
     ends = _ends(points, counter)
     return None if ends is None else ends[1].counters[counter] - ends[0].counters[counter]
 
 
 def rate(points: Sequence[Point], counter: str) -> float | None:
-    """Growth per second between the first reading and the last; None with fewer than two."""
+    """Return growth per second between the first reading and the last; None with fewer than two."""
     ends = _ends(points, counter)
     return None if ends is None else (ends[1].counters[counter] - ends[0].counters[counter]) / (ends[1].t - ends[0].t)
 
@@ -114,13 +114,13 @@ class Tally:
         self._sum += value * weight
 
     def histogram(self) -> HistogramSample:
-        """Everything observed so far. Counts are whole, as OpenMetrics has them; a weight may be seconds."""
+        """Return everything observed so far. Counts are whole, as OpenMetrics has them; a weight may be seconds."""
         counts = tuple(float(math.floor(count)) for count in itertools.accumulate(self._weights))
         return HistogramSample(self._bounds, counts, self._sum)
 
 
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
-    """Quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
+    """Return quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
     ordered = sorted(pair for pair in pairs if pair[1] > 0)
     if not ordered:
         return None
@@ -130,7 +130,7 @@ def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line | None:
-    """Least-squares line through (seconds, value) points; None with fewer than three or all at one time."""
+    """Return the least-squares line through (seconds, value) points; None with fewer than three or all at one time."""
     if len(points) < 3:
         return None
     n = float(len(points))

@@ -1,4 +1,4 @@
-"""What the free part of the KV pool keeps of prompts for those who come back: hits, turnover, age at eviction."""
+"""What the free part of the KV pool keeps of prompts for later requests: hits, turnover, age at eviction."""
 
 from __future__ import annotations
 

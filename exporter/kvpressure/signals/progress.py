@@ -54,8 +54,8 @@ class Progress:
         return bool(self.paused_by)
 
 
-def progress_of(window: EngineWindow, lately_seconds: float = 0.0) -> Progress:
-    """Return what the window's polls show; a long prompt also where it was done in the last `lately_seconds`."""
+def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progress:
+    """Return what the window's polls show; a long prompt also where it was done in the last `done_within_seconds`."""
     points = [point for point in window.points if point.t >= window.joined]
     newest = points[-1]
     if paused_by := _paused_by(newest):
@@ -70,7 +70,7 @@ def progress_of(window: EngineWindow, lately_seconds: float = 0.0) -> Progress:
     frozen = seconds if running else 0.0
     still = newest.t - _still_since(points) if running == 0 and waiting - deferred >= 1 else 0.0
     looping = _looping(points) if running and counted else 0.0
-    filling, filled = _filling(points, window.cache.capacity_tokens, lately_seconds) if counted else (0.0, 0.0)
+    filling, filled = _filling(points, window.cache.capacity_tokens, done_within_seconds) if counted else (0.0, 0.0)
     return Progress(
         frozen_seconds=frozen,
         still_seconds=still,
@@ -107,7 +107,7 @@ def _same_gauges(one: Point, other: Point) -> bool:
 
 
 def _unmoved_since(points: Sequence[Point], counters: Sequence[str]) -> float:
-    """Since when all of these have been what they are in the newest poll."""
+    """Return since when all of these have been what they are in the newest poll."""
     newest = points[-1]
 
     def same(point: Point) -> bool:
@@ -117,7 +117,7 @@ def _unmoved_since(points: Sequence[Point], counters: Sequence[str]) -> float:
 
 
 def _still_since(points: Sequence[Point]) -> float:
-    """Since when nothing has run while requests waited, and nothing came out."""
+    """Return since when nothing has run while requests waited, and nothing came out."""
 
     def waits(point: Point) -> bool:
         return point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
@@ -130,20 +130,20 @@ def _since(points: Sequence[Point], holds: Callable[[Point], bool]) -> float:
 
 
 def _looping(points: Sequence[Point]) -> float:
-    """For how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
+    """Return how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
     since = _unmoved_since(points, _OUTPUT)
     falls, _ = _falls_and_rises(points, since)
     return points[-1].t - since if _runs_since(points) <= since and falls >= 2 else 0.0
 
 
-def _filling(points: Sequence[Point], capacity_tokens: float | None, lately_seconds: float) -> tuple[float, float]:
-    """For how long the cache only filled and no prompt was done, up to now or lately; and the share of prompts.
+def _filling(points: Sequence[Point], capacity_tokens: float | None, done_within_seconds: float) -> tuple[float, float]:
+    """Return for how long the cache only filled and no prompt was done, up to now or lately; and the share of prompts.
 
     The page counts a prompt when its first token comes; answers are counted as they grow.
     """
     ends = [points]
     for place in range(len(points) - 1, 1, -1):
-        if points[-1].t - points[place].t > lately_seconds:
+        if points[-1].t - points[place].t > done_within_seconds:
             break
         if _done(points[place - 1], points[place]) and not _done(points[place - 2], points[place - 1]):
             ends.append(points[:place])

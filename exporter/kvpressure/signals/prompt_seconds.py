@@ -58,7 +58,7 @@ class PromptSeconds:
         """Of one prompt token; None where the page counts no steps, and until there are enough rows."""
 
     def restarted(self) -> None:
-        """Begin anew: another process answers."""
+        """Forget what was learned: another process answers."""
         self._rows.clear()
         self._polls.clear()
         self._last = self.seconds = None

@@ -1,4 +1,4 @@
-"""How long those who wait now will wait, and since when that has been too long: known before any of them is served.
+"""How long requests that wait now will wait, and since when that has been too long: known before one is served.
 
 Latencies are observed when requests finish, so in a collapse they are the last to show it. The queue shows it at once:
 by Little's law those who wait, over those admitted a second, is how long they wait. That is a mean: where some wait for
@@ -75,7 +75,7 @@ class QueueWait:
 
 
 def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: float) -> float | None:
-    """Seconds until the waiting requests are admitted at the recent rate, if no others came; None if not known.
+    """Return seconds until the waiting requests are admitted at the recent rate, if no others came; None if not known.
 
     The rate is that of the last `least_seconds`, or since the newest admission before them, or of as long as is known.
     Where there was none in the whole window, the time is that for which requests have waited in vain.

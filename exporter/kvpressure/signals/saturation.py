@@ -59,7 +59,7 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Derived:
-    """`saturation_ratio` and `demand_replicas` by constraint."""
+    """Return `saturation_ratio` and `demand_replicas` by constraint."""
     more = _more(window, newest.queue, context.thresholds)
     most = _Most(context.thresholds.scaling_up_max_factor, _turn(window, context.thresholds))
     loads = {
@@ -73,7 +73,7 @@ def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Der
 
 
 def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float | None:
-    """How much more than is served now it takes, as a share, to serve all who come and to drain the queue in time.
+    """Return how much more than is served now it takes, as a share, to serve all who come and drain the queue in time.
 
     In time is as long as replicas are kept at least. None where no request is admitted or it is not known.
     """
@@ -103,7 +103,7 @@ def _with_queue(running: float, waiting: float, more: float | None, most: _Most)
 
 
 def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None, most: _Most) -> _Load:
-    """Tokens of the pool: in use, and what running and waiting requests need halfway through their answers.
+    """Return tokens of the pool: in use, and what running and waiting requests need halfway through their answers.
 
     A request has its prompt in the pool when it is admitted and its answer too when it ends: many at once have half of
     their answers. Running ones need at least what is in use.
@@ -119,7 +119,7 @@ def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None, most: _
 
 
 def _share_of_one(window: EngineWindow, usage: float, queue: Queue) -> float | None:
-    """Share of the pool that one more request takes, by its tokens or by the running requests; None where unknown.
+    """Return the share of the pool that one more request takes, by its tokens or by those that run; None if unknown.
 
     Where layers differ, tokens do not say what a request takes: it counts as much as a running one on average.
     """
@@ -155,7 +155,7 @@ def _prefill(window: EngineWindow, context: Context, queue: Queue, more: float |
 
 
 def _prefilling(window: EngineWindow, context: Context) -> float | None:
-    """How many prompts are being computed at a time, on average, if each filled its steps."""
+    """Return how many prompts are being computed at a time, on average, if each filled its steps."""
     seconds = window.per_event("prefill_seconds", "prefilled", least=RECENT_STARTS, seconds=window.seconds)
     finished = window.per_event(
         "finished_prompt_tokens", "finished_prompts", least=RECENT_STARTS, seconds=window.seconds

@@ -41,7 +41,7 @@ PLATEAU: Final = (
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
-    """Tokens so far and a second by kind, `throughput_plateau`, and the work that its GPUs are given."""
+    """Return tokens so far and a second by kind, `throughput_plateau`, and the work that its GPUs are given."""
     return known(
         {
             "tokens_total": known({kind: window.newest(f"{kind}_tokens") for kind in _KINDS}),
@@ -54,14 +54,14 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _estimated(window: EngineWindow, *counters: str) -> float | None:
-    """Growth of the `counters` together, per second; None where one of them has never moved: it is switched off."""
+    """Return growth of the `counters` together, per second; None where one has never moved: it is switched off."""
     rates = [window.rate(counter) if window.newest(counter) else None for counter in counters]
     found = [rate for rate in rates if rate is not None]
     return sum(found) if len(found) == len(counters) else None
 
 
 def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:
-    """1 when demand grows or queues while generated tokens per second do not grow; compares the window's halves.
+    """Return 1 when demand grows or queues while generated tokens per second do not; compares the window's halves.
 
     None until both halves hold at least half of their polls' time span, and for a model that generates nothing.
     """

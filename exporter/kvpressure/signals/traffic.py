@@ -34,9 +34,9 @@ _SHAPES = {
 }
 
 FAMILIES: Final = (
-    engine_family("prompt_tokens", "Quantile of prompt length over the traffic shape window.", "quantile"),
-    engine_family("max_tokens", "Quantile of the requested max_tokens, over the traffic shape window.", "quantile"),
-    engine_family("output_tokens", "Quantile of output length over the traffic shape window.", "quantile"),
+    engine_family("prompt_tokens", "Quantile of prompt length over the long window.", "quantile"),
+    engine_family("max_tokens", "Quantile of the requested max_tokens, over the long window.", "quantile"),
+    engine_family("output_tokens", "Quantile of output length over the long window.", "quantile"),
     engine_family(
         "request_prompt_tokens", "Prompt length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
@@ -55,7 +55,7 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
-    """Quantiles over the longer shape window, cumulative power-of-two histograms, burstiness."""
+    """Return quantiles over the long window, cumulative power-of-two histograms, burstiness."""
     return known({"arrival_burstiness_factor": burstiness(window)}) | window.of_histograms(_shapes)
 
 
@@ -72,7 +72,7 @@ def _shapes(window: EngineWindow) -> Derived:
 
 
 def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
-    """`histogram` with its +Inf bucket ended at the longest request there can be.
+    """Return `histogram` with its +Inf bucket ended at the longest request there can be.
 
     The last bucket of tokens ends below `max_model_len`, at a value of the series 1-2-5 in one runtime. Where the page
     does not have that (`longest`), no request is longer than the next value of the series.
@@ -86,7 +86,7 @@ def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
 
 
 def token_quantile(histogram: HistogramSample, q: float, longest: int | None = None) -> float | None:
-    """Quantile of a histogram of token counts."""
+    """Return the quantile of a histogram of token counts."""
     return quantile(closed(histogram, longest), q)
 
 
@@ -107,7 +107,7 @@ def _count_up_to(histogram: HistogramSample, value: float) -> float:
 
 
 def burstiness(window: EngineWindow) -> float | None:
-    """Highest over mean arrivals per bin of the window; None without arrivals or with fewer than four bins.
+    """Return the highest over mean arrivals per bin of the window; None without arrivals or with fewer than four bins.
 
     Arrivals between two polls are what finished plus what the engine holds more than before.
     """
@@ -157,7 +157,7 @@ def _is_shedding_load(window: EngineWindow) -> bool:
 
 
 def refused_ratio(points: Sequence[Point], window: EngineWindow) -> float | None:
-    """Share of the requests sent during `points` that it refused, each attempt counted; None where none came."""
+    """Return the share of requests sent during `points` that it refused, each attempt counted; None where none came."""
     refused, (_, arrived) = growth(points, "rejected"), _arrivals(points[0], points[-1])
     if refused is None or arrived is None or not _is_shedding_load(window):
         return None

@@ -41,7 +41,7 @@ FAMILIES: Final = (
 class Transfer:
     """What an engine is to others, over some polls; every field is empty where it is not known that it is anything.
 
-    `role` is `PREFILL` or `DECODE`. `held_tokens` are those of finished prompts, at least, and `held_ratio` is their
+    `role` is `PREFILL` or `DECODE`. `held_tokens` are those of finished prompts, at least, and `held_kv_ratio` is their
     share of the tokens in use; each prompt is there for `held_seconds`, by Little's law. `in_flight` is how many
     transfers were under way on average, by Little's law; each took `seconds` on average, and all together brought
     `bytes_per_second`.
@@ -49,7 +49,7 @@ class Transfer:
 
     role: str = ""
     held_tokens: float | None = None
-    held_ratio: float | None = None
+    held_kv_ratio: float | None = None
     held_seconds: float | None = None
     in_flight: float | None = None
     seconds: float | None = None
@@ -85,7 +85,7 @@ def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Threshol
 
 
 def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> Transfer:
-    """Count as held what more is in use than as many long prompts take as run."""
+    """Return what is held for transfer: the tokens in use beyond a long prompt for each running request."""
     capacity, usage = window.cache.capacity_tokens, values(points, "kv_usage")
     prompt = long_prompt_tokens(window, typical_prompt_tokens(window), thresholds.last_bucket_middle_factor)
     if capacity is None or prompt is None or not usage:
@@ -103,5 +103,5 @@ def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds)
 
 
 def derive(found: Transfer) -> Derived:
-    """`role` and `held_for_transfer_tokens`."""
+    """Return `role` and `held_for_transfer_tokens`."""
     return known({"role": {found.role: 1.0} if found.role else None, "held_for_transfer_tokens": found.held_tokens})

@@ -132,7 +132,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
 
 
 def _preemption_bursts(points: Sequence[Point], usage: Sequence[float], least: float) -> int | None:
-    """In how many five-second spans requests were preempted; none of them to make room where there was plenty."""
+    """Return how many five-second spans had preemptions; none of those that made room where there was plenty."""
     known = [(point.t, point.counters["preemptions"]) for point in points if "preemptions" in point.counters]
     if len(known) < 2:
         return None

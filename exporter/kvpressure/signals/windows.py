@@ -153,7 +153,7 @@ class EngineWindow:
         return value
 
     def signals(self) -> frozenset[str]:
-        """Names of the gauges and counters that some poll of the window had."""
+        """Return names of the gauges and counters that some poll of the window had."""
         return frozenset(name for name in self._last_read if self.shows(name))
 
     def shows(self, signal: str) -> bool:
@@ -169,25 +169,25 @@ class EngineWindow:
         return readings
 
     def trend(self, gauge: str, seconds: float) -> Line | None:
-        """Straight line through the readings of a gauge over the last `seconds`; None with too few."""
+        """Return the straight line through the readings of a gauge over the last `seconds`; None with too few."""
         points = [point for point in self.points if point.t >= self.t - seconds]
         return line([(point.t, value) for point in points if (value := point.gauges.get(gauge)) is not None])
 
     def mean(self, gauge: str) -> float | None:
-        """Mean of the window's readings."""
+        """Return the mean of the window's readings."""
         values = self.series(gauge)
         return sum(values) / len(values) if values else None
 
     def max(self, gauge: str) -> float | None:
-        """Highest of the window's readings."""
+        """Return the highest of the window's readings."""
         return max(self.series(gauge), default=None)
 
     def delta(self, counter: str) -> float | None:
-        """Growth of a counter over the window; None with fewer than two readings."""
+        """Return growth of a counter over the window; None with fewer than two readings."""
         return growth(self.points, counter)
 
     def rate(self, counter: str) -> float | None:
-        """Growth per second over the window; None with fewer than two readings."""
+        """Return growth per second over the window; None with fewer than two readings."""
         return rate(self.points, counter)
 
     def newest(self, counter: str) -> float | None:
@@ -201,7 +201,7 @@ class EngineWindow:
         return newest is not None and newest > next(known)
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
-        """Growth of `total` per growth of `events` over the shortest time up to now with enough of them.
+        """Return growth of `total` per growth of `events` over the shortest time up to now with enough of them.
 
         It is at least `seconds`, and until `events` grew by `least`, beyond the window if need be; with fewer than
         `least` in all, everything known. None when there was none.

@@ -248,7 +248,7 @@ def _usual_ratio(observed: Observed, rate: float, running: float, waiting: float
 
 
 def held_at(observed: Observed | None) -> float | None:
-    """How many requests run, where something else than the pool holds the batch at that; None where it is not known."""
+    """Return how many requests run where something else than the pool limits the batch to that; None if not known."""
     running = [] if observed is None else [one.running for one in observed.intervals if one.running is not None]
     return max(1.0, float(round(mean_of(running)))) if running else None
 

@@ -153,7 +153,7 @@ def _steps(page: Page) -> StepSeconds:
 
 
 def _prefill(observed: Observed) -> tuple[float, float] | None:
-    """Seconds from admission to first token, and tokens computed for it; None where the page does not say."""
+    """Return seconds from admission to first token, and tokens computed for it; None where the page does not say."""
     if not observed.prefill_seconds or not observed.prefill_tokens:
         return None
     cached = observed.cached_ratio or 0.0

@@ -34,7 +34,7 @@ class Point:
 
 
 def compared(model: Model, changes: Sequence[ConfigChange]) -> list[Row]:
-    """Today, each change by itself where there are several, and all together."""
+    """Return today, each change by itself where there are several, and all together."""
     alone = [(change,) for change in changes] if len(changes) > 1 else []
     together = [tuple(changes)] if changes else []
     return [row(model, changes) for changes in ((), *alone, *together)]
@@ -52,7 +52,7 @@ def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
 
 
 def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
-    """From a tenth of today's load to three times as much; loads under which no request is answered are left out."""
+    """Return outcomes from a tenth of today's load to three times as much, without loads that get no answer."""
     by = math.prod(change.by for change in changes)
     factor = model.tokens_factor
     server, demand = model.state

@@ -13,7 +13,7 @@ from kvpressure.simulation.server import Demand, LengthRouting, Server
 MEMORY: Final = "gpu_memory_utilization"
 KV_DTYPE: Final = "kv_cache_dtype"
 STEP: Final = "max_num_batched_tokens"
-APART: Final = "apart"
+ROUTE_BY_LENGTH: Final = "route_by_length"
 SHORT_FIRST: Final = "short_first"
 PREFIX_CACHING: Final = "prefix_caching"
 OFFLOAD: Final = "kv_offloading"
@@ -62,7 +62,7 @@ def cap_output(tokens: int) -> ConfigChange:
 
 
 def cap_total(tokens: int) -> ConfigChange:
-    """No request is longer with its answer: longer prompts are refused, longer answers end early."""
+    """Limit a request with its answer: longer prompts are refused, longer answers end early."""
     return ConfigChange("max_model_len", tokens, lambda state: (replace(state[0], cap_total=tokens), state[1]))
 
 
@@ -71,10 +71,10 @@ def sequences(most: float) -> ConfigChange:
     return ConfigChange("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
 
 
-def keep_free(ratio: float) -> ConfigChange:
+def watermark(ratio: float) -> ConfigChange:
     """Keep a share of the pool free of new requests, for those that run to grow into."""
     return ConfigChange(
-        "kept_free", ratio, lambda state: (replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1])
+        "watermark", ratio, lambda state: (replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1])
     )
 
 
@@ -96,12 +96,12 @@ def kv_in_8_bits() -> ConfigChange:
 
 
 def memory_share(current: float, new: float) -> ConfigChange:
-    """Another share of the GPU's memory: the pool changes by the same factor, or more."""
+    """Take another share of the GPU's memory: the pool changes by the same factor, or more."""
     return pool(MEMORY, new / current, new)
 
 
 def short_first(tokens: int) -> ConfigChange:
-    """Prompts up to so many tokens before longer ones, whenever they come."""
+    """Schedule prompts up to so many tokens before longer ones, whenever they come."""
     return ConfigChange(
         SHORT_FIRST, tokens, lambda state: (replace(state[0], priority_max_prompt_tokens=tokens), state[1])
     )
@@ -157,16 +157,20 @@ def replicas(total: int) -> ConfigChange:
     return ConfigChange("add_replica", total, lambda state: (state[0], state[1].divided(total)), by=total)
 
 
-def apart(tokens: int, short: int, long: int) -> ConfigChange:
-    """So many servers for prompts up to so many tokens, and others for longer ones, instead of each one now."""
+def route_by_length(tokens: int, short: int, long: int) -> ConfigChange:
+    """Replace each server by some for prompts up to so many tokens, and others for longer ones."""
     kept = LengthRouting(tokens, short, long)
     return ConfigChange(
-        APART, tokens, lambda state: (state[0], replace(state[1], length_routing=kept)), by=short + long, long=long
+        ROUTE_BY_LENGTH,
+        tokens,
+        lambda state: (state[0], replace(state[1], length_routing=kept)),
+        by=short + long,
+        long=long,
     )
 
 
 def caps(known: Known, most_refused: float) -> Iterator[ConfigChange]:
-    """Caps at the bounds of buckets, as long as they hit no more than a share `most_refused` of the requests.
+    """Yield caps at the bounds of buckets, as long as they hit no more than a share `most_refused` of the requests.
 
     Between two bounds it is not known how many requests are longer.
     """
@@ -179,7 +183,7 @@ def caps(known: Known, most_refused: float) -> Iterator[ConfigChange]:
 
 
 def length_bounds(known: Known, most: float) -> Iterator[int]:
-    """Bounds of buckets beyond which lies a share `most` of the prompts, or less; the longest first."""
+    """Return bounds of buckets beyond which lies a share `most` of the prompts, or less; the longest first."""
     for bucket in reversed(known.prompts.buckets[1:]):
         if known.prompts.above(bucket.low)[1] > most:
             break
@@ -187,7 +191,7 @@ def length_bounds(known: Known, most: float) -> Iterator[int]:
 
 
 def fewer_sequences(known: Known, state: State, running: float) -> Iterator[ConfigChange]:
-    """From what the pool holds to the end of every request up to what runs, and only against preemption."""
+    """Yield caps from what the pool holds to the end of every request up to what runs, and only against preemption."""
     if known.measured.preempted_per_second <= 0:
         return
     least = holds(state)
@@ -207,7 +211,7 @@ def holds(state: State) -> int:
 
 
 def applied(state: State, changes: Sequence[ConfigChange]) -> State:
-    """One after the other."""
+    """Return the state after one change after the other."""
     for change in changes:
         state = change.apply(state)
     return state

@@ -165,7 +165,7 @@ class Model:
         )
 
     def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
-        """Return what would come of it, the likeliest first, and what is taken otherwise in each, in words."""
+        """Return the outcomes, the likeliest first, and which assumption differs in each, in words."""
         now, (server, demand) = self.outcome(self.state), applied(self.state, changes)
         then = self.outcome((server, demand))
         made = [("", then), *((one.known.question, one.beside(self.tokens_factor, changes)) for one in self._others)]

@@ -79,7 +79,7 @@ def arrival_rate(observed: Observed) -> float | None:
 
 
 def growth(intervals: Sequence[Interval]) -> float:
-    """How many more requests run and wait in the last quarter of the intervals than in the first.
+    """Return how many more requests run and wait in the last quarter of the intervals than in the first.
 
     Between the middles of these lies `GROWTH_SHARE` of the time.
     """

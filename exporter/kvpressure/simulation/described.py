@@ -36,7 +36,7 @@ class DescriptionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MeanAndP95:
     """Lengths in tokens, at least 1: their mean, and what 5 % of them exceed."""
 
     mean: float
@@ -47,8 +47,8 @@ class Shape:
 class Traffic:
     """Prompts and answers; `clients` that wait for their answers, or requests that come at a `rate` per second."""
 
-    prompts: Shape
-    answers: Shape
+    prompts: MeanAndP95
+    answers: MeanAndP95
     clients: int = 0
     rate: float = 0.0
 
@@ -104,7 +104,7 @@ def _known(
     return Known(server, demand, prompts, answers, measured, knee_requests=knee_of(server.steps, batch_of(shapes)))
 
 
-def spread(shape: Shape) -> LengthDistribution:
+def spread(shape: MeanAndP95) -> LengthDistribution:
     """Return a lognormal distribution of this mean and p95, or one of two groups where no lognormal has them."""
     mean, p95 = shape.mean, shape.p95
     if p95 < mean:
@@ -127,8 +127,8 @@ def spread(shape: Shape) -> LengthDistribution:
     )
 
 
-def in_two_groups(shape: Shape) -> LengthDistribution:
-    """Short ones that are all alike, and a few as long as the p95: of this mean and p95 with no tail beyond it."""
+def in_two_groups(shape: MeanAndP95) -> LengthDistribution:
+    """Return short ones that are all alike and a few as long as the p95, of this mean and p95 and no tail beyond it."""
     short = (shape.mean - LONG_RATIO * shape.p95) / (1 - LONG_RATIO)
     if short < 1:
         raise DescriptionError(f"with a p95 of {shape.p95:g} tokens the mean cannot be as small as {shape.mean:g}")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.config_changes import APART, MAX_REPLICAS, ConfigChange, State, applied
+from kvpressure.simulation.config_changes import MAX_REPLICAS, ROUTE_BY_LENGTH, ConfigChange, State, applied
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -189,8 +189,8 @@ def _route_by_length(search: Search) -> None:
     for change in _length_routings(model, applied(model.state, before), plain.by):
         fewer = change.by < plain.by and is_calm(model, [*before, change])
         if change.by == plain.by:
-            search.tried.setdefault(APART, change)
-            search.against.setdefault(APART, "does no more than as many servers for all of them")
+            search.tried.setdefault(ROUTE_BY_LENGTH, change)
+            search.against.setdefault(ROUTE_BY_LENGTH, "does no more than as many servers for all of them")
         elif not fewer:
             continue
         gains = list[float]()
@@ -203,7 +203,7 @@ def _route_by_length(search: Search) -> None:
             best = max(best or (weighted_goodput, change), (weighted_goodput, change), key=lambda one: one[0])
     if best is not None:
         search.chosen[search.chosen.index(plain)] = best[1]
-        search.against["add_replica"] = "does less than as many servers for short and long requests apart"
+        search.against["add_replica"] = "does less than as many servers for short and long requests route_by_length"
 
 
 def _length_routings(model: Model, state: State, servers: int) -> Iterator[ConfigChange]:
@@ -217,7 +217,9 @@ def _length_routings(model: Model, state: State, servers: int) -> Iterator[Confi
         share = sum(_takes(one) for one in requests if one.prompt > bound) / whole
         for total in (servers - 1, servers):
             around = {math.floor(share * total), math.ceil(share * total)}
-            yield from (config_changes.apart(bound, total - long, long) for long in sorted(around) if 0 < long < total)
+            yield from (
+                config_changes.route_by_length(bound, total - long, long) for long in sorted(around) if 0 < long < total
+            )
 
 
 def _takes(one: RequestShape) -> float:

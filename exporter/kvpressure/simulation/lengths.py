@@ -64,7 +64,7 @@ class LengthDistribution:
         return 1
 
     def draw(self, rng: random.Random) -> int:
-        """One length."""
+        """Draw one length."""
         return self.at(rng.random())
 
     def around(self, tokens: float) -> Bucket | None:
@@ -72,7 +72,7 @@ class LengthDistribution:
         return next((one for one in self.buckets if one.low < tokens < one.high), None)
 
     def above(self, tokens: float) -> tuple[float, float]:
-        """At least and at most what share is longer: a bucket that `tokens` cuts may lie on either side whole."""
+        """Return what share is longer, least and most: a bucket that `tokens` cuts may lie on either side whole."""
         sure = sum(one.share for one in self.buckets if one.low >= tokens)
         return sure, sum(one.share for one in self.buckets if one.high > tokens)
 

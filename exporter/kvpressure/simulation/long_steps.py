@@ -81,7 +81,7 @@ def _prompt_token(
 
 
 def _slope(rows: Sequence[_Row]) -> float | None:
-    """Least squares of seconds = a x steps + b x computed: b, where it is sure to differ from 0."""
+    """Return b of seconds = a x steps + b x computed by least squares, where it is sure to differ from 0."""
     ss, cc = sum(row.steps * row.steps for row in rows), sum(row.computed * row.computed for row in rows)
     sc = sum(row.steps * row.computed for row in rows)
     st, ct = sum(row.steps * row.seconds for row in rows), sum(row.computed * row.seconds for row in rows)

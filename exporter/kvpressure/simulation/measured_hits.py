@@ -31,7 +31,7 @@ class MeasuredHits:
         return replace(outcome, hit_ratio=hits)
 
     def _off_at(self, each: float) -> float:
-        """On a line between two pools, by the logarithm of their size; beyond the ends as there."""
+        """Return the value on a line between two pools, by the logarithm of their size; beyond the ends as there."""
         if each <= self.off[0][0]:
             return self.off[0][1]
         for (low, before), (high, after) in pairwise(self.off):

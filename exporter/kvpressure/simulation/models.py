@@ -112,7 +112,7 @@ def modelled(
 
 
 def _alone(known: Known) -> float:
-    """p95 with as many at once as run now, and room for all."""
+    """Return the p95 with as many at once as run now, and room for all."""
     server, demand = known.server, known.demand
     running = max(1, round(known.measured.running))
     alone = replace(server, pool_tokens=ROOM_FOR_ALL_FACTOR * server.pool_tokens, max_num_seqs=math.inf)

@@ -41,7 +41,7 @@ def larger_steps(model: Model, limit: float) -> Choice:
 
 
 def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
-    """Return as few as answer in time with nobody waiting, and the gains of `rejected`, which a reader may think of."""
+    """Return the fewest replicas that answer in time without a queue, and the gains of the `rejected` changes."""
     search = Search(model)
     for change in rejected:
         if model.gain([], change, surely=False) is not None:

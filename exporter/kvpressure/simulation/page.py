@@ -60,12 +60,12 @@ def read(
 
 
 def mean_of(values: Iterable[float | None]) -> float:
-    """Mean of those that are known, 0 without any."""
+    """Return the mean of those that are known, 0 without any."""
     found = [value for value in values if value is not None]
     return sum(found) / len(found) if found else 0.0
 
 
 def sum_of(intervals: Sequence[Interval], name: str) -> float | None:
-    """Sum of a field where it is known, None where it is nowhere."""
+    """Return the sum of a field where it is known, None where it is nowhere."""
     found = [value for one in intervals if (value := getattr(one, name)) is not None]
     return sum(found) if found else None

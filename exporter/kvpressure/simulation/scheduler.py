@@ -67,7 +67,7 @@ class _At:
 
 
 class Simulation:
-    """One run, which goes on where it stopped if more answers are needed.
+    """One run, which continues where it stopped if more answers are needed.
 
     Advice makes a hundred of them, so that all of a turn is written out in `_run`: with a method for each part of it,
     and its state in attributes, a run takes a tenth longer.

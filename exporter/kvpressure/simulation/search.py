@@ -50,7 +50,7 @@ class _Tried:
 
 
 def search(
-    model: Model, base: Sequence[ConfigChange], keeps_free: bool, progress: Progress = lambda _, __: None
+    model: Model, base: Sequence[ConfigChange], has_watermark: bool, progress: Progress = lambda _, __: None
 ) -> Found:
     """Return the best limits, on top of `base`, that keep the p95 within the model's limit of seconds.
 
@@ -65,7 +65,7 @@ def search(
         if outcome is not None:
             tried.append(_Tried(changes, outcome))
         progress(number, len(sets))
-    refinements = list(_refinements(model, fixed, keeps_free))
+    refinements = list(_refinements(model, fixed, has_watermark))
     for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refinements):
         outcome = model.outcome(applied(model.state, (*base, *one.config_changes, change)))
         if outcome is not None:
@@ -85,7 +85,7 @@ def search(
 
 
 def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iterator[list[ConfigChange | None]]:
-    """Of each limit that is free: as it is, and what is worth trying."""
+    """Yield the values to try of each limit that is free, the present one first."""
     server, demand = state = applied(model.state, base)
     if "max_num_seqs" not in fixed:
         room, most = holds(state), demand.clients or math.inf
@@ -97,10 +97,10 @@ def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iter
     yield from (values for key, values in found.items() if key not in fixed)
 
 
-def _refinements(model: Model, fixed: set[str], keeps_free: bool) -> Iterator[ConfigChange]:
+def _refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[ConfigChange]:
     """Yield changes that hardly ever decide, tried on the best sets only."""
-    if keeps_free and "kept_free" not in fixed:
-        yield config_changes.keep_free(WATERMARK_RATIO)
+    if has_watermark and "watermark" not in fixed:
+        yield config_changes.watermark(WATERMARK_RATIO)
     if "max_num_batched_tokens" not in fixed:
         least = model.thresholds.advice_step_tokens_min_tokens
         yield from (

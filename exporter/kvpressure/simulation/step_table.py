@@ -118,11 +118,6 @@ class StepTable:
         many = chunks if prompt_tokens else 0.0
         return self._seconds(sequences, context, sequences, many, prompt_tokens, preceding_tokens)
 
-    @property
-    def floor_seconds(self) -> float:
-        """Seconds of the smallest step: one sequence with hardly any context."""
-        return self.seconds(1.0, 1.0)
-
     def _seconds(
         self, sequences: float, context: float, decoded: float, chunks: float, computed: float, pairs: float
     ) -> float:

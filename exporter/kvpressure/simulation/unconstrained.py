@@ -67,7 +67,7 @@ class UnconstrainedThroughput:
 
 
 def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float | None:
-    """By the engine's own steps over the window; None where these do not tell.
+    """Return the rate by the engine's own steps over the window; None where these do not show it.
 
     Clients who wait for their answers would all be in the batch. Where requests come at a rate, so that the queue grows
     or drains, nobody would have queued: as many tokens come out as are asked for.
@@ -102,7 +102,7 @@ def _steps(observed: Observed, limits: Limits) -> Steps:
 def _offered_tokens_per_second(
     intervals: Sequence[Interval], observed: Observed, seconds: float, generated_per_second: float
 ) -> float | None:
-    """Tokens a second that are asked for, where clients do not wait for their answers; None where they do.
+    """Return tokens a second that are requested, where clients do not wait for their answers; None where they do.
 
     Clients who wait are as many as before. A change that is more than chance does to arrivals tells of others.
     """

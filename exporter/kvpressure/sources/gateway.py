@@ -114,7 +114,7 @@ class GatewaySource(Source):
             await self._client.aclose()
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record."""
+        """Return one record."""
         return (self._guard.health(),)
 
     def facts(self, known: Known) -> Environment:

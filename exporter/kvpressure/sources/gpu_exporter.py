@@ -76,7 +76,7 @@ class GpuExporterSource(Source):
         await self._guard.attempt(self._read, self._take)
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record."""
+        """Return one record."""
         return (self._guard.health(),)
 
     def facts(self, known: Known) -> Environment:

@@ -48,7 +48,7 @@ _THROTTLED: Final = re.compile(r"^nr_throttled (\d{1,20})$", re.MULTILINE)
 
 
 def stalled_microseconds(text: str) -> int | None:
-    """Time in which some task waited for a CPU since boot, of `/proc/pressure/cpu`; None where the text has none.
+    """Return how long some task waited for a CPU since boot, of `/proc/pressure/cpu`; None where the text has none.
 
     `total=` of the line `some` (Linux, Documentation/accounting/psi.rst).
     """
@@ -57,7 +57,7 @@ def stalled_microseconds(text: str) -> int | None:
 
 
 def pressure_ratio(before: int, after: int, seconds: float) -> float | None:
-    """Share of `seconds` in which some task waited: (total after - total before) / time between.
+    """Return the share of `seconds` in which some task waited: (total after - total before) / time between.
 
     The difference of the total covers all of the time between two readings; `avg10` would alias. None when the total
     went back (another machine's file) or no time passed.
@@ -76,7 +76,7 @@ class Periods:
 
 
 def periods(text: str) -> Periods | None:
-    """`nr_periods` and `nr_throttled` of a `cpu.stat`, the same in both versions of cgroups; None without them.
+    """Return `nr_periods` and `nr_throttled` of a `cpu.stat`, the same in both versions of cgroups; None without them.
 
     Linux, Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst.
     """
@@ -85,7 +85,7 @@ def periods(text: str) -> Periods | None:
 
 
 def throttled_ratio(before: Periods, after: Periods) -> float | None:
-    """Share of the periods between two readings in which the container ran into its limit.
+    """Return the share of the periods between two readings in which the container ran into its limit.
 
     None when there were no periods: it has no limit, or did not run, which is not the same as never throttled. None too
     when the counters went back (a new container under the same name).
@@ -108,7 +108,7 @@ def find(root: Path, ids: Collection[str]) -> Mapping[str, Path]:
 
 
 def cpu_hierarchy(root: Path) -> Path:
-    """Where CPU limits live below the mount of the cgroups: v2 has one hierarchy, v1 one for each controller."""
+    """Return where CPU limits live below the mount of the cgroups: v2 has one hierarchy, v1 one for each controller."""
     if (root / "cgroup.controllers").exists():
         return root
     return next((root / name for name in _V1_CONTROLLERS if (root / name).is_dir()), root)
@@ -122,7 +122,7 @@ def container_id(name: str) -> str | None:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Directories below `top`, nearer ones first and workloads before the host's own."""
+    """Yield directories below `top`, nearer ones first and workloads before the host's own."""
     queue, count = deque([(top, 0)]), 0
     while queue:
         directory, depth = queue.popleft()
@@ -177,7 +177,7 @@ class HostSource(Source):
         return self._report
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record; none when it is switched off."""
+        """Return one record; none when it is switched off."""
         return (self._health.latest,) if self._settings.enabled else ()
 
     def facts(self, known: Known) -> Environment:
@@ -186,7 +186,7 @@ class HostSource(Source):
         return Environment(host=self._report)
 
     def follow(self, containers: Iterable[ContainerState]) -> None:
-        """From now on read the throttling of these containers and no others."""
+        """Read the throttling of these containers and no others from now on."""
         self._containers = {state.id: state.runtime_id for state in containers if state.runtime_id}
 
     async def run(self) -> None:
@@ -199,7 +199,7 @@ class HostSource(Source):
             await self._clock.sleep_until(ticks.due(ticks.upcoming(after)))
 
     async def read(self) -> None:
-        """One reading. Raises nothing but cancellation."""
+        """Read once. Raises nothing but cancellation."""
         if not self._settings.enabled:
             return
         containers, began, now = self._containers, self._clock.monotonic(), self._clock.wall()
@@ -231,7 +231,7 @@ class HostSource(Source):
         return _Reading(now, stalled, stats, frozenset(lacks | ({"no_psi"} if stalled is None else set())))
 
     def _stalled(self) -> int | None:
-        """PSI's total; None where there is none, it is switched off, or may not be read. Raises SourceError."""
+        """Return PSI's total; None where there is none, it is switched off, or may not be read. Raises SourceError."""
         path = self._settings.proc_dir / "pressure" / "cpu"
         try:
             return stalled_microseconds(_text(path))

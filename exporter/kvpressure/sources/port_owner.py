@@ -102,7 +102,7 @@ class LocalProcesses(Source):
         await self._guard.run(self._look)
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record, of which an unknown owner is no failure; none before there was a target to look for."""
+        """Return one record, of which an unknown owner is no failure; none before there was a target to look for."""
         return (self._guard.health(),) if self._any.is_set() else ()
 
     def facts(self, known: Known) -> Environment:

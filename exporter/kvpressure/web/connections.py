@@ -92,8 +92,8 @@ class Connections:
         return len(self) < self.limit
 
     def make_room(self) -> bool:
-        """Evict a connection where no place is free; return whether one is free now."""
-        if not self.free() and (victim := self._victim()) is not None:
+        """Evict a connection, now that no place is free; return whether one is free then."""
+        if (victim := self._victim()) is not None:
             self.drop(victim, FULL)
         return self.free()
 

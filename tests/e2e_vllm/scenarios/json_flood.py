@@ -1,4 +1,4 @@
-"""JSON mode while the pool is short: such requests are counted as put off until they are admitted."""
+"""JSON mode while the pool is short: such requests are counted as deferred until they are admitted."""
 
 from tests.e2e_vllm.load import Load
 from tests.e2e_vllm.scenario import PRESSURE, Phase, Scenario

@@ -1,4 +1,4 @@
-"""Three adapters and one slot: requests for the two that are not in the batch are put off."""
+"""Three adapters and one slot: requests for the two that are not in the batch are deferred."""
 
 from tests.e2e_vllm.environment import ADAPTERS
 from tests.e2e_vllm.load import Load

@@ -19,7 +19,7 @@ import prometheus_client
 from tests.lab.cards import Work, seconds
 from tests.lab.clock import Clock
 from tests.lab.engine import EMPTY_STEP_SECONDS
-from tests.lab.messages import Asked, Outputs, Step
+from tests.lab.messages import Outputs, SentRequest, Step
 from tests.lab.regime import Regime
 from tests.lab.sessions import ANSWER
 from tests.lab.sglang import standins
@@ -69,7 +69,7 @@ class Engine:
                     SimpleNamespace(request_id=req.rid, new_token_ids=new, finish_reason=reason, req=req)
                 )
 
-    def add(self, asked: Asked) -> None:
+    def add(self, asked: SentRequest) -> None:
         """The scheduler takes a request into its queue, as `_handle_generate_request` does."""
         batch = importlib.import_module("sglang.srt.managers.schedule_batch")
         params = importlib.import_module("sglang.srt.sampling.sampling_params").SamplingParams

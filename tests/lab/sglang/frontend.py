@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.lab.clock import Clock
-from tests.lab.messages import Asked, Ended, Outputs
+from tests.lab.messages import Ended, Outputs, SentRequest
 
 
 @dataclass(slots=True)
 class State:
     """What the process keeps of a request until it ends."""
 
-    asked: Asked
+    asked: SentRequest
     prefilling: bool = True
     first_token: float = 0.0
     last_token: float = 0.0
@@ -31,7 +31,7 @@ class FrontEnd:
         self._collector = collectors.TokenizerMetricsCollector(labels=self._labels)
         self.states: dict[str, State] = {}
 
-    def expect(self, asked: Asked) -> None:
+    def expect(self, asked: SentRequest) -> None:
         """The process has taken the request; `Engine.add` hands it to the scheduler."""
         self.states[asked.name] = State(asked)
 

@@ -70,9 +70,9 @@ def test_more_are_requested_at_once_up_to_twice_as_many_as_before_or_four_more()
 
 
 def test_half_of_the_most_that_was_requested_lately_stays():
-    assert desired_replicas([reading("a", 0.1)], LIMITS, [0.1] * 19, most_lately=7) == 4
-    assert desired_replicas([reading("a", 3.9 * TARGET)], LIMITS, [0.1] * 19, before=3, most_lately=6) == 4
-    assert desired_replicas([reading("a")], LIMITS, most_lately=7) is None
+    assert desired_replicas([reading("a", 0.1)], LIMITS, [0.1] * 19, highest_recent=7) == 4
+    assert desired_replicas([reading("a", 3.9 * TARGET)], LIMITS, [0.1] * 19, before=3, highest_recent=6) == 4
+    assert desired_replicas([reading("a")], LIMITS, highest_recent=7) is None
 
 
 def test_what_was_asked_for_lately_is_counted_as_prometheus_counts_it():

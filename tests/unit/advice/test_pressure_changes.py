@@ -16,7 +16,14 @@ from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import NOW, Action, Expected, Shift
 from kvpressure.model.values import Derived
-from kvpressure.simulation.config_changes import ConfigChange, apart, offload, prefix_caching, sequences, short_first
+from kvpressure.simulation.config_changes import (
+    ConfigChange,
+    offload,
+    prefix_caching,
+    route_by_length,
+    sequences,
+    short_first,
+)
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
 from kvpressure.simulation.models import model_of
@@ -68,7 +75,7 @@ def test_a_tier_says_how_much_host_memory_and_promises_no_more_than_the_best():
 
 
 def test_deployments_apart_say_how_many_serve_which():
-    action = keep_apart(case(), model(), step(apart(500, 2, 1)))
+    action = keep_apart(case(), model(), step(route_by_length(500, 2, 1)))
     assert "prompts up to 500 on 2, longer ones on 1" in action.new
     assert "by the length" in action.cost
 

@@ -6,20 +6,20 @@ import pytest
 
 from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.capacity_plan import Plan, Running, batched_tokens, plan_model, plan_running
-from kvpressure.capacity.case import Traffic
+from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.runtimes.vllm import PLANNING
 from tests.support.models import geometry
 
-TRAFFIC = Traffic(prompt_p95=4000, output_p95=800)
+TRAFFIC = PlannedTraffic(prompt_p95=4000, output_p95=800)
 
 
 def planned(
     name: str = "llama-3-8b",
     memory: Memory | None = None,
-    traffic: Traffic = TRAFFIC,
+    traffic: PlannedTraffic = TRAFFIC,
     *,
     kv_cache_dtype: str = "auto",
     limit: int | None = None,
@@ -30,7 +30,7 @@ def planned(
     return plan_model(read, cost, gpus, traffic, thresholds or load_thresholds(), limit=limit)
 
 
-def running(capacity: int, traffic: Traffic = TRAFFIC, limit: int | None = None, **known: float) -> Plan:
+def running(capacity: int, traffic: PlannedTraffic = TRAFFIC, limit: int | None = None, **known: float) -> Plan:
     pool = TokenPool(capacity, 16, known.get("bytes_per_token"))
     engine = Running(pool, limit, known.get("utilization"))
     return plan_running(engine, traffic, load_thresholds(), gpu_memory_bytes=known.get("gpu_memory_bytes"))
@@ -65,18 +65,21 @@ def test_max_num_seqs_is_what_fits_at_p95_beside_the_margin() -> None:
 
 
 def test_what_would_fit_at_p50_is_told_for_comparison_only() -> None:
-    plan = running(100_000, Traffic(4000, 800, prompt_p50=500, output_p50=100))
+    plan = running(100_000, PlannedTraffic(4000, 800, prompt_p50=500, output_p50=100))
     assert result(plan, "Would fit at p50") == int(100_000 * 0.9 / 608)
     assert plan.max_num_seqs == int(100_000 * 0.9 / 4800)
 
 
 def test_requests_take_whole_blocks() -> None:
-    assert planned(traffic=Traffic(4000, 801)).tokens_per_request == 4816
+    assert planned(traffic=PlannedTraffic(4000, 801)).tokens_per_request == 4816
 
 
 def test_no_more_sequences_are_planned_than_vllm_takes() -> None:
-    assert planned(traffic=Traffic(16, 16)).max_num_seqs == 1024
-    assert planned(memory=Memory((80 * GIB,), max_num_batched_tokens=64), traffic=Traffic(16, 16)).max_num_seqs == 64
+    assert planned(traffic=PlannedTraffic(16, 16)).max_num_seqs == 1024
+    assert (
+        planned(memory=Memory((80 * GIB,), max_num_batched_tokens=64), traffic=PlannedTraffic(16, 16)).max_num_seqs
+        == 64
+    )
 
 
 def test_tensor_parallelism_takes_the_smallest_gpu_and_divides_weights_and_heads() -> None:
@@ -93,7 +96,7 @@ def test_a_measured_pool_replaces_every_estimate() -> None:
 
 
 def test_one_request_never_gets_more_than_its_share_of_the_pool() -> None:
-    plan = running(40_000, Traffic(1000, 200, 100, 20))
+    plan = running(40_000, PlannedTraffic(1000, 200, 100, 20))
     assert plan.max_model_len == 10_000
     assert (plan.max_input_tokens, plan.max_output_tokens) == (9800, 200)
 
@@ -102,7 +105,7 @@ def test_one_request_never_gets_more_than_its_share_of_the_pool() -> None:
 def test_beside_the_longest_requests_that_are_admitted_as_many_run_as_are_planned(sequences: int) -> None:
     """A quarter of the pool for each would mean that four of them are all that runs."""
     pool = sequences * 5360
-    plan = running(pool, Traffic(4000, 800), limit=131_072)
+    plan = running(pool, PlannedTraffic(4000, 800), limit=131_072)
     assert plan.max_num_seqs == pytest.approx(sequences, rel=0.01)
     assert 1.5 * 4800 < plan.max_model_len < 131_072
     held = sequences * (0.95 * 4800 + 0.05 * plan.max_model_len)
@@ -112,13 +115,13 @@ def test_beside_the_longest_requests_that_are_admitted_as_many_run_as_are_planne
 
 
 def test_where_most_requests_are_short_longer_ones_are_admitted_beside_them() -> None:
-    short = running(455_632, Traffic(4000, 800, 1000, 300), limit=131_072).max_model_len
-    assert short > 2 * running(455_632, Traffic(4000, 800), limit=131_072).max_model_len
+    short = running(455_632, PlannedTraffic(4000, 800, 1000, 300), limit=131_072).max_model_len
+    assert short > 2 * running(455_632, PlannedTraffic(4000, 800), limit=131_072).max_model_len
 
 
 def test_the_longest_request_is_at_least_a_p95_one_and_at_most_what_the_model_takes() -> None:
-    assert running(8160, Traffic(2000, 300)).max_model_len == 2304
-    assert running(8160, Traffic(2000, 300)).max_input_tokens >= 2000
+    assert running(8160, PlannedTraffic(2000, 300)).max_model_len == 2304
+    assert running(8160, PlannedTraffic(2000, 300)).max_input_tokens >= 2000
     assert planned().max_model_len == 8192
     assert planned(limit=6000).max_model_len == 6000
 
@@ -135,14 +138,16 @@ def test_a_prompt_in_prefill_holds_a_whole_steps_tokens_in_windowed_layers() -> 
 @pytest.mark.parametrize(
     ("traffic", "tokens"),
     [
-        (Traffic(100, 100), 2048),
-        (Traffic(2048, 100), 2048),
-        (Traffic(2049, 100), 4096),
-        (Traffic(30_000, 100), 8192),
-        (Traffic(30_000, 100, prompt_p50=900), 2048),
+        (PlannedTraffic(100, 100), 2048),
+        (PlannedTraffic(2048, 100), 2048),
+        (PlannedTraffic(2049, 100), 4096),
+        (PlannedTraffic(30_000, 100), 8192),
+        (PlannedTraffic(30_000, 100, prompt_p50=900), 2048),
     ],
 )
-def test_batched_tokens_take_a_typical_prompt_in_one_step_within_vllms_defaults(traffic: Traffic, tokens: int) -> None:
+def test_batched_tokens_take_a_typical_prompt_in_one_step_within_vllms_defaults(
+    traffic: PlannedTraffic, tokens: int
+) -> None:
     assert batched_tokens(traffic, PLANNING) == tokens
 
 
@@ -171,7 +176,7 @@ def test_the_memory_target_shrinks_a_measured_pool_by_the_same_memory() -> None:
         (replace(TRAFFIC, burstiness=1.2), 0.7),
     ],
 )
-def test_long_prompts_and_bursts_lower_the_memory_target(traffic: Traffic, target: float) -> None:
+def test_long_prompts_and_bursts_lower_the_memory_target(traffic: PlannedTraffic, target: float) -> None:
     plan = running(500_000, traffic, utilization=0.9)
     assert plan.memory_target is not None
     assert plan.memory_target.utilization == target
@@ -247,9 +252,9 @@ def test_the_fewest_gpus_are_those_with_which_it_fits() -> None:
 
 
 def test_a_request_that_is_too_long_for_few_gpus_is_told_how_many_take_it() -> None:
-    plan = planned(memory=Memory((24 * GIB,)), traffic=Traffic(30_000, 20_000), limit=8192)
+    plan = planned(memory=Memory((24 * GIB,)), traffic=PlannedTraffic(30_000, 20_000), limit=8192)
     assert plan.max_num_seqs
-    short = planned("qwen3-8b", Memory((20 * GIB,)), Traffic(20_000, 10_000))
+    short = planned("qwen3-8b", Memory((20 * GIB,)), PlannedTraffic(20_000, 10_000))
     assert any("or at least --tensor-parallel-size 2)" in warning for warning in short.warnings)
 
 
@@ -301,7 +306,7 @@ def test_whole_experts_on_each_gpu_need_no_whole_blocks() -> None:
 
 
 def test_a_pool_below_max_model_len_keeps_vllm_from_starting() -> None:
-    warnings = running(10_000, Traffic(1000, 200), limit=32_768).warnings
+    warnings = running(10_000, PlannedTraffic(1000, 200), limit=32_768).warnings
     assert any("refuses to start unless --max-model-len is at most 10,000" in warning for warning in warnings)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.capacity_plan import Plan, Running, plan_model, plan_running
-from kvpressure.capacity.case import Traffic
+from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.pool import Memory, TokenPool
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.models import geometry
@@ -22,7 +22,7 @@ MODELS = {
 }
 
 tokens = st.integers(1, 60_000)
-traffics = st.builds(Traffic, prompt_p95=tokens, output_p95=tokens)
+traffics = st.builds(PlannedTraffic, prompt_p95=tokens, output_p95=tokens)
 memories = st.builds(
     Memory,
     gpu_memory_bytes=st.tuples(st.floats(8, 200).map(lambda gib: gib * GIB)),
@@ -32,7 +32,7 @@ memories = st.builds(
 names = st.sampled_from(sorted(MODELS))
 
 
-def planned(name: str, memory: Memory, traffic: Traffic, kv_cache_dtype: str = "auto") -> Plan:
+def planned(name: str, memory: Memory, traffic: PlannedTraffic, kv_cache_dtype: str = "auto") -> Plan:
     model = MODELS[name]
     cost = model.cost(kv_cache_dtype, memory.tensor_parallel)
     return plan_model(model, cost, memory, traffic, THRESHOLDS, limit=None)
@@ -40,7 +40,9 @@ def planned(name: str, memory: Memory, traffic: Traffic, kv_cache_dtype: str = "
 
 @given(names, memories, traffics, st.floats(1.0, 3.0))
 @settings(deadline=None)
-def test_more_memory_never_lowers_max_num_seqs(name: str, memory: Memory, traffic: Traffic, factor: float) -> None:
+def test_more_memory_never_lowers_max_num_seqs(
+    name: str, memory: Memory, traffic: PlannedTraffic, factor: float
+) -> None:
     larger = replace(memory, gpu_memory_bytes=(memory.gpu_memory_bytes[0] * factor,))
     assert planned(name, larger, traffic).max_num_seqs >= planned(name, memory, traffic).max_num_seqs
 
@@ -48,21 +50,21 @@ def test_more_memory_never_lowers_max_num_seqs(name: str, memory: Memory, traffi
 @given(names, memories, traffics, st.integers(0, 20_000), st.integers(0, 20_000))
 @settings(deadline=None)
 def test_longer_requests_never_raise_max_num_seqs(
-    name: str, memory: Memory, traffic: Traffic, prompt: int, output: int
+    name: str, memory: Memory, traffic: PlannedTraffic, prompt: int, output: int
 ) -> None:
-    longer = Traffic(traffic.prompt_p95 + prompt, traffic.output_p95 + output)
+    longer = PlannedTraffic(traffic.prompt_p95 + prompt, traffic.output_p95 + output)
     assert planned(name, memory, longer).max_num_seqs <= planned(name, memory, traffic).max_num_seqs
 
 
 @given(names, memories, traffics)
 @settings(deadline=None)
-def test_an_fp8_cache_never_lowers_max_num_seqs(name: str, memory: Memory, traffic: Traffic) -> None:
+def test_an_fp8_cache_never_lowers_max_num_seqs(name: str, memory: Memory, traffic: PlannedTraffic) -> None:
     assert planned(name, memory, traffic, "fp8").max_num_seqs >= planned(name, memory, traffic).max_num_seqs
 
 
 @given(names, memories, traffics)
 @settings(deadline=None)
-def test_the_limits_of_a_plan_fit_its_pool(name: str, memory: Memory, traffic: Traffic) -> None:
+def test_the_limits_of_a_plan_fit_its_pool(name: str, memory: Memory, traffic: PlannedTraffic) -> None:
     plan = planned(name, memory, traffic)
     assert plan.max_num_seqs * plan.tokens_per_request <= plan.pool_tokens
     assert plan.pool_bytes is not None
@@ -79,7 +81,7 @@ def test_the_limits_of_a_plan_fit_its_pool(name: str, memory: Memory, traffic: T
 @given(st.integers(1, 5_000_000), traffics, st.sampled_from([1, 16, 32, 528]), st.integers(0, 100_000))
 @settings(deadline=None)
 def test_a_running_engines_plan_fits_its_pool_and_grows_with_it(
-    capacity: int, traffic: Traffic, block: int, more: int
+    capacity: int, traffic: PlannedTraffic, block: int, more: int
 ) -> None:
     plan, larger = (
         plan_running(Running(TokenPool(tokens, block)), traffic, THRESHOLDS) for tokens in (capacity, capacity + more)

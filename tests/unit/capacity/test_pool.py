@@ -4,7 +4,7 @@ import pytest
 
 from kvpressure.capacity.arithmetic import GIB, Step
 from kvpressure.capacity.capacity_plan import plan_model
-from kvpressure.capacity.case import Traffic
+from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import Memory, TokenPool, weights_step
 from kvpressure.config.thresholds import load_thresholds
@@ -22,7 +22,7 @@ EXACT = (
     "KV pool in tokens",
 )
 CALCULATED = (*EXACT, "Memory for", "Weights", "Activations", "KV pool", "Pool for requests", "Memory missing")
-LENGTHS = Traffic(4000, 800, prompt_p50=700, output_p50=120)
+LENGTHS = PlannedTraffic(4000, 800, prompt_p50=700, output_p50=120)
 
 
 def steps(name: str, memory: Memory) -> tuple[Step, ...]:

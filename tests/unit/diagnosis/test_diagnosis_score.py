@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.diagnose import Diagnostician
+from kvpressure.diagnosis.judge import judge
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
 from kvpressure.exposition.families import diagnosis_families
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.signals.evidence import OutsideEvidence
 from tests.support.calm import BLOCKED, QUEUE, inputs, with_gpu
+from tests.support.verdicts import BUSY, THRESHOLDS, facts
 from tests.support.verdicts import made as polls_with
 
 pytestmark = pytest.mark.recorded
@@ -150,3 +152,13 @@ def test_growth_that_will_fill_the_pool_is_building_and_blocked_without_cost_is_
     assert Diagnostician().diagnose(0.0, inputs({"throughput_plateau": 0.0}, **BLOCKED)).stage is Stage.BUILDING
     collapsed = inputs({"effective_batch_size_quantile": {"0.95": 2.0}}, **BLOCKED)
     assert Diagnostician().diagnose(0.0, collapsed).stage is Stage.COLLAPSED
+
+
+def test_how_kv_pressure_shows_is_unknown_where_no_page_can_show_it_and_counts_little_then():
+    stranded = facts(polls_with(BUSY | {"still_seconds": 20.0, "kv_usage_ratio": 0.85, "blocked_ratio": None}))
+    won = judge(stranded).rule
+    assert won.id == "kv.stranded"
+    assert stranded.symptom("admission_blocked") is None
+    # Of what it expects, a plateau is there and the batch did not collapse; four are not known, `KV_SHOWS` among them.
+    little = THRESHOLDS.confidence_unknown_weight_ratio
+    assert scoring.confidence(won, stranded) == pytest.approx(1.0 / (2.0 + 4.0 * little))

@@ -86,7 +86,7 @@ def test_since_when_vllm_exports_it_is_what_its_versions_declare(series):
 def test_what_the_page_of_a_version_has_is_not_missing(version):
     (engine,) = PageReader().read(made(version), 1.0).engines
     has = frozenset({*engine.gauges, *engine.counters})
-    # A queue that nobody can explain where the page does not say what it waits for, and one that was put off.
+    # A queue that nobody can explain where the page does not say what it waits for, and one that was deferred.
     named = lacking(inputs(reasons_known=False), signals=has) | lacking(inputs(deferred_ratio=1.0), signals=has)
     assert ("vllm:num_requests_waiting_by_reason" in named) is (version == "0.12.0")
     assert ("vllm:num_requests_kv_fetch_by_stage" in named) is (version != "0.33.0")

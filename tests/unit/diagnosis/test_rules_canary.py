@@ -38,6 +38,12 @@ def test_a_frozen_page_and_an_answer_is_unknown_and_says_so():
     assert judged(None, **FROZEN).cause is Cause.STUCK
 
 
+def test_a_queue_that_stands_still_and_an_answer_is_unknown_where_no_page_says_how_full_the_cache_is():
+    still = {"still_seconds": 20.0, "kv_usage_ratio": None, "blocked_ratio": None}
+    assert (judged(False, **still).cause, judged(False, **still).detail) == (Cause.UNKNOWN, "statistics_late")
+    assert judged(None, **still).cause is Cause.STUCK
+
+
 def test_a_frozen_page_and_no_answer_is_surer_than_a_frozen_page():
     alone, both = judged(None, **FROZEN), judged(True, **FROZEN)
     assert both.confidence > alone.confidence

@@ -333,6 +333,6 @@ def test_a_prefill_engine_whose_prompts_are_read_at_once_lacks_cache_of_its_own(
     ratio: float, seconds: float, detail: str
 ):
     polls = inputs({"kv_capacity_tokens": 10_000.0}, blocked_ratio=0.9, reasons_known=True)
-    transfer = Transfer(PREFILL, held_tokens=4000.0, held_ratio=ratio, held_seconds=seconds)
+    transfer = Transfer(PREFILL, held_tokens=4000.0, held_kv_ratio=ratio, held_seconds=seconds)
     assert rule(replace(polls, window=replace(polls.window, transfer=transfer))).detail == detail
     assert rule(polls).detail == "admission"

@@ -101,6 +101,11 @@ def test_a_gateway_that_holds_back_where_nothing_explains_it_keeps_to_a_limit_of
     assert "gateway" in advice[0].title
 
 
+def test_a_gateway_that_does_not_report_the_engines_queues_keeps_to_a_limit_of_its_own_too():
+    found = view({**BUSY, "kv_usage": 0.2}, report(kv_usage_ratio=0.2, engine_queue_requests=None))
+    assert verdict(found) == (Cause.CONCURRENCY_BOUND, "held_at_gateway")
+
+
 def test_where_the_engines_own_queues_hold_it_back_they_are_judged_by_that_queue():
     gauges = {**BUSY, "kv_usage": 0.3, "waiting": 6.0, "waiting_capacity": 6.0}
     found = view(gauges, report(kv_usage_ratio=0.3, engine_queue_requests=6.0))

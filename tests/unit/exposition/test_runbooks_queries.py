@@ -54,7 +54,7 @@ def test_queries_ask_for_series_and_labels_that_there_are(name):
                 continue
             family = families[metric]
             labels = {label for label, _ in MATCHER.findall(found[2] or "")}
-            assert labels <= {*family.all_labels, *SCRAPE}, query
+            assert labels <= {*family.scope.labels, *family.labels, *SCRAPE}, query
             assert "quantile" not in family.labels or "quantile" in labels, query
             assert family.type != "histogram" or metric.endswith(("_bucket", "_count", "_sum")), query
 

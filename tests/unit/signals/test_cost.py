@@ -24,14 +24,20 @@ class Engine:
         self.points: deque[Point] = deque(maxlen=60)
 
     def spend(
-        self, seconds: int, cause: Cause, *, demand: float = 8.0, rate: float = 100.0, with_room: float | None = 100.0
+        self,
+        seconds: int,
+        cause: Cause,
+        *,
+        demand: float = 8.0,
+        rate: float = 100.0,
+        unconstrained: float | None = 100.0,
     ) -> None:
         for _ in range(seconds):
             self.t += 1.0
             self.tokens += rate
             gauges = {"running": demand / 2, "waiting": demand / 2}
             self.points.append(Point(self.t, gauges, {"generation_tokens": self.tokens}))
-            self.cost.update(self.points, cause, LIMITS, with_room)
+            self.cost.update(self.points, cause, LIMITS, unconstrained)
 
     @property
     def lost(self) -> object:
@@ -82,7 +88,7 @@ def test_an_engine_that_does_all_it_can_or_rests_loses_nothing(engine: Engine, c
 
 def test_where_it_is_not_known_what_it_would_do_only_the_time_is_reported():
     engine = Engine()
-    engine.spend(90, Cause.KV_CACHE_PRESSURE, rate=40.0, with_room=None)
+    engine.spend(90, Cause.KV_CACHE_PRESSURE, rate=40.0, unconstrained=None)
     assert engine.lost is None
     assert engine.incident.lost_tokens is None
     assert engine.incident.seconds == pytest.approx(89.0)  # the first poll has none before it
@@ -90,19 +96,19 @@ def test_where_it_is_not_known_what_it_would_do_only_the_time_is_reported():
 
 def test_without_a_healthy_time_its_steps_tell_what_room_would_give():
     engine = Engine()
-    engine.spend(61, Cause.KV_CACHE_PRESSURE, rate=40.0, with_room=140.0)
+    engine.spend(61, Cause.KV_CACHE_PRESSURE, rate=40.0, unconstrained=140.0)
     assert engine.lost == pytest.approx(6000.0)
     assert engine.incident.lost_tokens == pytest.approx(6000.0)
 
 
 def test_of_an_engine_that_is_stuck_its_steps_tell_nothing(engine: Engine):
-    engine.spend(60, Cause.STUCK, rate=0.0, with_room=1e6)
+    engine.spend(60, Cause.STUCK, rate=0.0, unconstrained=1e6)
     assert engine.lost == pytest.approx(6000.0)
 
 
-@pytest.mark.parametrize(("with_room", "lost"), [(None, 3600.0), (500.0, 3600.0), (60.0, 1200.0)])
-def test_under_a_cap_the_lower_of_both_counts(engine: Engine, with_room, lost):
-    engine.spend(60, Cause.CONCURRENCY_BOUND, rate=40.0, with_room=with_room)
+@pytest.mark.parametrize(("unconstrained", "lost"), [(None, 3600.0), (500.0, 3600.0), (60.0, 1200.0)])
+def test_under_a_cap_the_lower_of_both_counts(engine: Engine, unconstrained, lost):
+    engine.spend(60, Cause.CONCURRENCY_BOUND, rate=40.0, unconstrained=unconstrained)
     assert engine.lost == pytest.approx(lost)
 
 

@@ -57,6 +57,15 @@ def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
     assert steady.blocked_by_long_ratio == 1.0
 
 
+@pytest.mark.parametrize(("deferred", "capped"), [(3.0, True), (4.0, False)])
+def test_a_place_that_stays_free_is_chance_unless_the_deferred_requests_may_be_what_keeps_it_free(deferred, capped):
+    assert THRESHOLDS.refill_spare_count >= 1.0
+    gauges = {"waiting": 8.0, "waiting_deferred": deferred, "kv_usage": 0.2}
+    found = fit(lambda t: gauges | {"running": 9.0 if t == 50 else 10.0}, lambda t: {"steps": float(t), "started": 5.0})
+    assert found.steadiness == 1.0
+    assert found.at_cap is capped
+
+
 def beyond(t: int):
     """Nine prompts of up to 200 tokens, then one of more than the last bound, 2,000."""
     return {"request_prompt_tokens": histogram((200.0, 2000.0), (9.0 * t, 9.0 * t, 10.0 * t))}
@@ -157,7 +166,7 @@ def test_a_queue_from_which_nothing_starts_for_another_reason_may_fit(gauges, co
     assert found.blocked_ratio < THRESHOLDS.admission_blocked_min_ratio
 
 
-def kept_free(ratio: float | None, usage: float = 0.6, running: float = 4.0):
+def with_watermark(ratio: float | None, usage: float = 0.6, running: float = 4.0):
     """8 wait beside those that run; 4,000 of 10,000 tokens are free, prompts are of 600."""
     cache = replace(CACHE, watermark_ratio=ratio)
     made = window(60, lambda _: {"running": running, "waiting": 8.0, "kv_usage": usage}, mixed, cache=cache)
@@ -178,16 +187,16 @@ def kept_free(ratio: float | None, usage: float = 0.6, running: float = 4.0):
     ids=["not declared", "none", "room beside it", "kept free", "nothing runs", "full anyway"],
 )
 def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, running, blocked, by_watermark):
-    _, blocked_ratio, by_watermark_ratio = kept_free(ratio, usage, running)
+    _, blocked_ratio, by_watermark_ratio = with_watermark(ratio, usage, running)
     assert (blocked_ratio, by_watermark_ratio) == (blocked, by_watermark)
 
 
 def test_free_tokens_are_reported_as_they_are_judged():
-    made, _, _ = kept_free(0.35)
+    made, _, _ = with_watermark(0.35)
     derived, _ = compute(made, CONTEXT)
     # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
     assert derived["kv_free_tokens"] == 4000 - 16 * int(0.35 * 626)
-    assert compute(kept_free(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0
+    assert compute(with_watermark(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0
 
 
 def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:

@@ -153,3 +153,10 @@ def test_a_clock_that_is_set_back_starts_anew() -> None:
     lately = unserved([one for one in found[40:] if one.get("queue_unserved_seconds") is not None])
     assert min(lately) == 0.0
     assert max(lately) == pytest.approx(39.0, abs=2.0)
+
+
+def test_where_starts_are_not_counted_the_rate_is_of_requests_that_finished():
+    window = EngineWindow(60, 600)
+    for t in range(31):
+        window.add(float(t), EngineSample("m", "0", {"running": 4.0, "waiting": 8.0}, {"finished": 2.0 * t}, {}))
+    assert drain_seconds(window, 8.0, 20.0) == 4.0

@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.points import Point
-from kvpressure.signals.room import Poll, blocked_ratio, does_not_fit, poll, room_is_unseen
+from kvpressure.signals.room import MIN_PEAK_POLLS, Poll, at_peak, blocked_ratio, does_not_fit, poll, room_is_unseen
 
 ROOM, FULL = 500.0, 50.0
 
@@ -61,3 +61,9 @@ def test_room_is_unseen_where_it_is_taken_and_not_counted(cache: CacheConfig, ga
 def test_a_poll_of_a_page_without_a_share_has_no_free_tokens():
     read = poll(Point(1.0, {"running": 2.0, "waiting": 1.0}, {}), CacheConfig(capacity_tokens=1000), streams=False)
     assert read == Poll(2.0, 1.0, None, None, True)
+
+
+def test_the_polls_with_the_largest_batch_are_none_where_they_are_too_few_to_say_anything():
+    largest, smaller = [waits(ROOM)] * MIN_PEAK_POLLS, [waits(FULL)._replace(running=2.0)] * 9
+    assert at_peak([*smaller, *largest]) == largest
+    assert at_peak([*smaller, *largest[1:]]) == []

@@ -66,10 +66,10 @@ def test_what_is_known_of_the_start_goes_before_what_requests_tell():
 
 def test_what_is_in_use_beyond_a_prompt_for_each_that_runs_is_held():
     found = pair()
-    assert (found.held_tokens, found.held_ratio) == (pytest.approx(300.0), pytest.approx(0.6))
+    assert (found.held_tokens, found.held_kv_ratio) == (pytest.approx(300.0), pytest.approx(0.6))
     assert found.held_seconds == math.inf, "nothing has ended in the window"
     full = pair(kv_usage=0.2, running=3.0)
-    assert (full.held_tokens, full.held_ratio) == (0.0, 0.0), "never below nothing"
+    assert (full.held_tokens, full.held_kv_ratio, full.held_seconds) == (0.0, 0.0, 0.0), "never below nothing"
     assert pair(running=1.0).held_tokens is None, "not known without the use of the cache"
 
 

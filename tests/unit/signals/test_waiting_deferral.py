@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kvpressure.signals.waiting import Deferral, deferral_of, queue_of
-from tests.support.engines import window
+import pytest
+
+from kvpressure.signals.waiting import Deferral, deferral_of, queue_of, streams_idle
+from tests.support.engines import THRESHOLDS, histogram, window
 
 
 def test_slots_are_taken_where_they_were_at_a_time_and_oversubscribed_where_more_were_requested():
@@ -44,3 +46,16 @@ def test_what_a_connector_brings_is_the_share_found_of_all_that_was_looked_up_in
     assert deferral_of(still).brought_ratio == 0.02, "since the server started, where nothing was looked up lately"
     none = window(10, counters=lambda t: {"external_queries": 0.0, "external_hits": 0.0})
     assert deferral_of(none).brought_ratio is None
+
+
+@pytest.mark.parametrize(("turn", "idle"), [(4.0, True), (2.0, False)])
+def test_deferred_requests_are_idle_streams_where_first_tokens_come_no_later_than_for_those_in_turn(turn, idle):
+    """One a second starts and has its first token after three: three are on their way to one."""
+    seconds = int(THRESHOLDS.stream_known_min_seconds) + 5
+    made = window(
+        seconds,
+        lambda _: {"running": 2.0, "waiting": turn + 1.0, "waiting_deferred": 1.0, "waiting_capacity": turn},
+        lambda t: {"started": t},
+        lambda t: {"ttft": histogram((5.0,), (t, t), 3.0 * t)},
+    )
+    assert streams_idle(made.points, made, THRESHOLDS) is idle

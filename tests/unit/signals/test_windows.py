@@ -143,7 +143,7 @@ def test_histograms_are_differenced_over_the_window_not_since_the_server_started
     assert observed.sum == 200
 
 
-def test_the_shape_window_looks_further_back():
+def test_the_long_window_looks_further_back():
     window = EngineWindow(20, 200)
     for t in range(400):
         window.add(float(t), sample(histograms={"e2e": hist(t, t, t)}))

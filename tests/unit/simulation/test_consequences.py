@@ -9,7 +9,7 @@ from kvpressure.simulation import consequences
 from kvpressure.simulation.comparison import compared, over_load, row
 from kvpressure.simulation.config_changes import cap_prompt, cap_total, kv_in_8_bits, pool, replicas, sequences
 from kvpressure.simulation.consequences import Figures, Model
-from kvpressure.simulation.described import Shape, Traffic, alternatives
+from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.models import model_of, modelled
 from kvpressure.simulation.server import Server, StepSeconds
 from tests.support.observed import pressed_view
@@ -27,7 +27,7 @@ def collapse() -> Model:
 
 
 def described(server: Server = SERVER, **load: float) -> Model:
-    traffic = Traffic(Shape(1400, 4000), Shape(300, 800), int(load.get("clients", 0)), load.get("rate", 0.0))
+    traffic = Traffic(MeanAndP95(1400, 4000), MeanAndP95(300, 800), int(load.get("clients", 0)), load.get("rate", 0.0))
     first, *others = alternatives(server, traffic)
     return modelled(first, others, THRESHOLDS)
 
@@ -153,7 +153,7 @@ def test_traffic_that_is_described_as_it_was_recorded_is_served_as_it_was(record
     """By four numbers and how many clients there are, against a real vLLM and its real scheduler."""
     view = pressed_view(recording)
     known = model_of(view.observed, view.limits, THRESHOLDS).known
-    prompts, answers = (Shape(one.mean, max(one.mean, one.at(0.95))) for one in (known.prompts, known.outputs))
+    prompts, answers = (MeanAndP95(one.mean, max(one.mean, one.at(0.95))) for one in (known.prompts, known.outputs))
     traffic = Traffic(prompts, answers, clients=known.demand.clients)
     tokens = figures(model_of(view.observed, view.limits, THRESHOLDS, traffic=traffic)).tokens_per_second
     assert tokens.value == pytest.approx(known.measured.tokens_per_second, rel=0.1)
@@ -161,7 +161,7 @@ def test_traffic_that_is_described_as_it_was_recorded_is_served_as_it_was(record
 
 def test_other_traffic_is_served_with_the_pool_and_the_steps_of_the_page():
     view = pressed_view(COLLAPSE)
-    traffic = Traffic(Shape(200, 400), Shape(50, 100), clients=12)
+    traffic = Traffic(MeanAndP95(200, 400), MeanAndP95(50, 100), clients=12)
     own, other = (model_of(view.observed, view.limits, THRESHOLDS, traffic=one) for one in (None, traffic))
     assert other.known.server.steps == own.known.server.steps
     assert other.known.server.pool_tokens == own.known.server.pool_tokens

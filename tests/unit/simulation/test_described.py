@@ -10,7 +10,7 @@ from kvpressure.model.limits import Limit, Limits
 from kvpressure.simulation.described import (
     STEEPEST,
     DescriptionError,
-    Shape,
+    MeanAndP95,
     Traffic,
     alternatives,
     in_two_groups,
@@ -22,13 +22,13 @@ from kvpressure.simulation.server import Server, StepSeconds
 from kvpressure.simulation.steps import UnknownError
 
 ROOMY = Server(120_000.0, StepSeconds(0.03, 0.0, 1 / 16_000))
-TRAFFIC = Traffic(Shape(1400, 4000), Shape(300, 800), clients=40)
+TRAFFIC = Traffic(MeanAndP95(1400, 4000), MeanAndP95(300, 800), clients=40)
 
 
 @given(st.floats(10, 100_000), st.floats(1.05, STEEPEST - 0.01))
 @settings(deadline=None)
 def test_lengths_have_the_mean_that_was_described_and_one_in_twenty_beyond_the_p95(mean: float, factor: float) -> None:
-    found = spread(Shape(mean, mean * factor))
+    found = spread(MeanAndP95(mean, mean * factor))
     assert found.mean == pytest.approx(mean, rel=1e-6)
     assert sum(one.share for one in found.buckets) == pytest.approx(1.0)
     beyond = sum(one.share for one in found.buckets if one.low >= mean * factor * (1 - 1e-9))
@@ -36,17 +36,17 @@ def test_lengths_have_the_mean_that_was_described_and_one_in_twenty_beyond_the_p
 
 
 def test_in_two_groups_the_same_mean_and_p95_have_no_tail():
-    found = in_two_groups(Shape(1400, 4000))
+    found = in_two_groups(MeanAndP95(1400, 4000))
     assert found.mean == pytest.approx(1400)
     assert found.at(0.95) == found.longest == 4000
     # Steeper than any lognormal: the only shape that is left.
-    assert spread(Shape(1000, 8000)) == in_two_groups(Shape(1000, 8000))
+    assert spread(MeanAndP95(1000, 8000)) == in_two_groups(MeanAndP95(1000, 8000))
 
 
 @pytest.mark.parametrize(("mean", "p95", "why"), [(500, 400, "below the mean"), (10, 4000, "cannot be as small")])
 def test_lengths_that_nothing_has_are_refused(mean: float, p95: float, why: str):
     with pytest.raises(DescriptionError, match=why):
-        spread(Shape(mean, p95))
+        spread(MeanAndP95(mean, p95))
 
 
 def test_described_traffic_is_the_likeliest_one_and_others_of_the_same_description():

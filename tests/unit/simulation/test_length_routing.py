@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.simulation.calibrate import Known, Measured
-from kvpressure.simulation.config_changes import apart, replicas
+from kvpressure.simulation.config_changes import replicas, route_by_length
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import choose
 from kvpressure.simulation.length_routing import parts, simulated
@@ -64,7 +64,7 @@ def test_with_all_on_one_side_it_is_what_so_many_servers_do():
 
 def test_kept_apart_is_advised_only_where_it_does_more_than_as_many_servers_for_all():
     choice = choose(model(), (), ())
-    kept, plain = choice.step("apart"), choice.step("add_replica")
+    kept, plain = choice.step("route_by_length"), choice.step("add_replica")
     assert (kept is None) != (plain is None)
     found = model()
     if kept is not None:
@@ -72,20 +72,20 @@ def test_kept_apart_is_advised_only_where_it_does_more_than_as_many_servers_for_
         assert same is not None
         assert kept.expected.goodput.after >= 1.04 * same.goodput.after or kept.expected.waiting.after < 0.5
     else:
-        (told,) = (step for step in choice.declined if step.change.key == "apart")
+        (told,) = (step for step in choice.declined if step.change.key == "route_by_length")
         assert "no more than as many servers" in told.against
 
 
 def test_requests_that_are_all_alike_are_not_parted():
     alike = Demand((CHAT,), clients=150)
     choice = choose(model(alike), (), ())
-    assert choice.step("apart") is None
+    assert choice.step("route_by_length") is None
     assert choice.step("add_replica") is not None
 
 
 def test_two_kinds_on_two_servers_answer_chats_in_time_that_documents_would_hold_up():
     found = model()
-    parted, plain = (found.outcome(change.apply(found.state)) for change in (apart(5000, 1, 1), replicas(2)))
+    parted, plain = (found.outcome(change.apply(found.state)) for change in (route_by_length(5000, 1, 1), replicas(2)))
     assert parted is not None
     assert plain is not None
     assert parted.latency_p50 < plain.latency_p50

@@ -10,7 +10,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import known
-from kvpressure.simulation.config_changes import apart, applied, keep_free, kv_in_8_bits
+from kvpressure.simulation.config_changes import applied, kv_in_8_bits, route_by_length, watermark
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.returning import Returning, returning
 from tests.support.observed import pressed_view
@@ -36,7 +36,7 @@ def found(observed: Observed) -> Returning | None:
 def test_more_memory_may_give_far_more_where_prompts_may_come_back():
     observed, limits = seen(), pressed_view(VIEW).limits
     uncached = replace(observed, cache=replace(observed.cache, prefix_caching=False))
-    for change, opens in ((kv_in_8_bits(), True), (keep_free(0.0), False)):
+    for change, opens in ((kv_in_8_bits(), True), (watermark(0.0), False)):
         ranges = [model_of(one, limits, THRESHOLDS).expected([], [change]) for one in (observed, uncached)]
         highs = [one.tokens_per_second.high / one.tokens_per_second.before for one in ranges if one is not None]
         assert (highs[0] > 1.02 * highs[1]) is opens, (change.key, highs)
@@ -92,7 +92,7 @@ def test_short_and_long_prompts_apart_are_not_simulated_so():
     now = model.outcome(model.state)
     assert there is not None
     assert now is not None
-    assert there.beside(now, now, [apart(1000, 1, 1)]) is None
+    assert there.beside(now, now, [route_by_length(1000, 1, 1)]) is None
     more = there.beside(now, now, [kv_in_8_bits()])
     assert more is not None
     assert more.tokens_per_second > now.tokens_per_second

@@ -13,7 +13,7 @@ from kvpressure.simulation.config_changes import (
     sequences,
 )
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.described import Shape, Traffic, alternatives
+from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.models import modelled
 from kvpressure.simulation.search import search
 from kvpressure.simulation.server import Server, StepSeconds
@@ -25,7 +25,7 @@ THRESHOLDS = load_thresholds()
 
 def engine(slo_seconds: float, *, clients: int = 60, most: float = 64, pool: float = 40_000.0) -> Model:
     server = Server(pool, StepSeconds(0.03, 0.0, 1 / 16_000), max_num_seqs=most)
-    traffic = Traffic(Shape(1400, 4000), Shape(300, 800), clients=clients)
+    traffic = Traffic(MeanAndP95(1400, 4000), MeanAndP95(300, 800), clients=clients)
     first, *others = alternatives(server, traffic)
     return modelled(first, others, THRESHOLDS, slo_seconds)
 
@@ -35,7 +35,7 @@ def keys(changes: tuple[ConfigChange, ...]) -> set[str]:
 
 
 def test_where_todays_limits_keep_the_objective_as_well_as_any_nothing_is_changed():
-    found = search(engine(100.0, clients=8), (), keeps_free=True)
+    found = search(engine(100.0, clients=8), (), has_watermark=True)
     assert found.kept
     assert found.surely
     assert found.best.changes == ()
@@ -44,7 +44,7 @@ def test_where_todays_limits_keep_the_objective_as_well_as_any_nothing_is_change
 def test_a_batch_limit_that_is_too_small_is_raised_and_hardly_anybody_refused():
     model = engine(60.0, clients=60, most=4, pool=400_000.0)
     assert not_kept(model)
-    found = search(model, (), keeps_free=True)
+    found = search(model, (), has_watermark=True)
     assert found.kept
     assert "max_num_seqs" in keys(found.best.changes)
     assert found.best.figures is not None
@@ -54,7 +54,7 @@ def test_a_batch_limit_that_is_too_small_is_raised_and_hardly_anybody_refused():
 def test_no_set_that_surely_keeps_the_objective_refuses_fewer():
     """Against every set of some batch sizes and caps, at the worst that lengths in a bucket leave open."""
     model = engine(45.0)
-    found = search(model, (), keeps_free=True)
+    found = search(model, (), has_watermark=True)
     assert found.surely
     assert found.best.figures is not None
     bounds = [round(one.low) for one in model.known.prompts.buckets[1:]]
@@ -69,26 +69,26 @@ def test_no_set_that_surely_keeps_the_objective_refuses_fewer():
 
 def test_the_search_goes_on_from_what_was_changed_and_leaves_it():
     base = (kv_in_8_bits(), sequences(10))
-    found = search(engine(45.0), base, keeps_free=True)
+    found = search(engine(45.0), base, has_watermark=True)
     assert found.best.changes[:2] == base
     assert sum(change.key == "max_num_seqs" for change in found.best.changes) == 1
 
 
 def test_an_objective_that_no_limits_keep_is_told_with_the_replicas_that_would():
-    found = search(engine(15.0, pool=20_000.0), (), keeps_free=True)
+    found = search(engine(15.0, pool=20_000.0), (), has_watermark=True)
     assert not found.kept
     assert found.more is not None
     assert found.more.figures is not None
     assert found.more.figures.latency_p95.value <= 15.0
     (more,) = (change for change in found.more.changes if change.key == "add_replica")
     assert 2 <= more.value <= MAX_REPLICAS
-    never = search(engine(0.1), (), keeps_free=True)
+    never = search(engine(0.1), (), has_watermark=True)
     assert (never.kept, never.more) == (False, None)
 
 
 def test_progress_is_told_to_the_end():
     told: list[tuple[int, int]] = []
-    search(engine(45.0), (), keeps_free=False, progress=lambda done, total: told.append((done, total)))
+    search(engine(45.0), (), has_watermark=False, progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == list(range(1, len(told) + 1))
     assert told[-1][0] == told[-1][1]
 
@@ -97,7 +97,7 @@ def test_what_the_runtime_has_no_flag_for_is_not_tried(monkeypatch: pytest.Monke
     model, asked = engine(45.0), []
     outcome = model.outcome
     monkeypatch.setattr(model, "outcome", lambda state: asked.append(state) or outcome(state))
-    search(model, (), keeps_free=False)
+    search(model, (), has_watermark=False)
     assert asked
     assert all(server.watermark_tokens == 0 for server, _ in asked)
 
@@ -109,7 +109,7 @@ def not_kept(model: Model) -> bool:
 
 @pytest.mark.parametrize("slo", [30.0, 60.0])
 def test_surely_means_for_every_engine_that_this_one_may_be(slo: float):
-    found = search(engine(slo), (), keeps_free=True)
+    found = search(engine(slo), (), has_watermark=True)
     if found.surely:
         assert found.best.figures is not None
         assert found.best.figures.latency_p95.high <= slo

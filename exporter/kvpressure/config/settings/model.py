@@ -194,8 +194,8 @@ class Settings(Section):
         json_schema_extra={DERIVED: "60, or 4 times poll.interval_seconds when that is longer"},
     )
     """The window of derived series; at least four polls."""
-    shape_window_seconds: Number = Field(default=600.0, ge=20, le=3600)
-    """The longer window of the traffic shape; at least window_seconds."""
+    long_window_seconds: Number = Field(default=600.0, ge=20, le=3600)
+    """The long window, in which lengths of requests are known; at least window_seconds."""
     staleness_seconds: Number = Field(
         default_factory=lambda data: max(10.0, 3 * _interval(data)),
         ge=0.5,
@@ -237,7 +237,7 @@ class Settings(Section):
     def _four_polls(cls, value: float, info: ValidationInfo) -> float:
         return at_least(value, 4 * _interval(info.data, gpu=False), "4 times poll.interval_seconds")
 
-    @field_validator("shape_window_seconds")
+    @field_validator("long_window_seconds")
     @classmethod
     def _not_below_window(cls, value: float, info: ValidationInfo) -> float:
         return at_least(value, info.data.get("window_seconds", value), "window_seconds")

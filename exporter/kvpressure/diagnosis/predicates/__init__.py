@@ -4,13 +4,14 @@ Names of evidence are signals of a page (`runtimes.table`, fields of `CacheConfi
 What could not be known from any page or source has none.
 
 `False & unknown` is False and `True | unknown` is True; what depends on an unknown is None. A predicate that is None
-names the evidence that it lacks: that of its first unknown part. What another part has decided is not missing.
+names the evidence that it lacks: that of its first unknown part, of alternatives the first of which any can be had.
+What another part has decided is not missing.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -66,8 +67,8 @@ class Fact(Predicate):
         return state
 
     def lacks(self, facts: Facts) -> frozenset[str]:
-        """Return what is missing for it."""
-        return self.evidence if self.state(facts) is None else NOTHING
+        """Return what is missing for it; what the page has is not, if its state is not known for another reason."""
+        return self.evidence - facts.inputs.signals if self.state(facts) is None else NOTHING
 
 
 class Shared(Fact):
@@ -110,9 +111,11 @@ class _Several(Predicate):
 
     def lacks(self, facts: Facts) -> frozenset[str]:
         """Return what is missing for it."""
-        if self.state(facts) is not None:
-            return NOTHING
-        return next((part.lacks(facts) for part in self.parts if part.state(facts) is None), NOTHING)
+        return NOTHING if self.state(facts) is not None else next(self._lacking(facts), NOTHING)
+
+    def _lacking(self, facts: Facts) -> Iterator[frozenset[str]]:
+        """Yield what each unknown part lacks."""
+        return (part.lacks(facts) for part in self.parts if part.state(facts) is None)
 
 
 class AllOf(_Several):
@@ -127,6 +130,9 @@ class AnyOf(_Several):
 
     __slots__ = ()
     decisive = True
+
+    def _lacking(self, facts: Facts) -> Iterator[frozenset[str]]:
+        return filter(None, super()._lacking(facts))  # one part would do: the first of which anything can be had
 
 
 class _OfOther(Predicate):
@@ -160,6 +166,11 @@ class KnownTrue(_OfOther):
     def state(self, facts: Facts) -> bool | None:
         """Return whether the other is known to be true."""
         return self._other.state(facts) is True
+
+
+def reaches(value: float | None, least: float) -> bool | None:
+    """Return whether a value is at least so large; None where it is not known."""
+    return None if value is None else value >= least
 
 
 def fact(*evidence: str) -> Callable[[Callable[[Facts], bool | None]], Predicate]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Shared, fact
+from kvpressure.diagnosis.predicates import Shared, fact, reaches
 from kvpressure.diagnosis.predicates.queue import queued
 from kvpressure.diagnosis.predicates.room import cache_may_hold_queue
 
@@ -21,26 +21,23 @@ def at_cap(facts: Facts) -> bool:
 
 
 @fact()
-def steady(facts: Facts) -> bool:
+def steady(facts: Facts) -> bool | None:
     """Return whether the batch stays at its highest of the last ten minutes while requests wait."""
-    steadiness = facts.window.fit.steadiness
-    return steadiness is not None and steadiness >= facts.thresholds.at_cap_min_ratio
+    return reaches(facts.window.fit.steadiness, facts.thresholds.at_cap_min_ratio)
 
 
 @fact("declared")
 def at_declared_cap(facts: Facts) -> bool | None:
     """Return whether the batch is as large as it may be; None where the cap was not read."""
     declared, running = facts.most_sequences, facts.inputs.value("requests_running_max")
-    if declared is None or running is None:
-        return None
-    return running >= facts.thresholds.at_cap_min_ratio * declared
+    return None if declared is None else reaches(running, facts.thresholds.at_cap_min_ratio * declared)
 
 
 @fact("declared")
 def step_at_budget(facts: Facts) -> bool | None:
     """Return whether steps compute as many tokens as they may."""
     budget, step = facts.inputs.declared.get("max_num_batched_tokens"), facts.window.throughput.step_tokens
-    return None if budget is None or step is None else step >= facts.thresholds.at_cap_min_ratio * budget
+    return None if budget is None else reaches(step, facts.thresholds.at_cap_min_ratio * budget)
 
 
 @fact("steps")
@@ -48,34 +45,32 @@ def steps_full(facts: Facts) -> bool | None:
     """Return whether steps compute so many tokens that a GPU is full; of those with prompts, where they are counted."""
     throughput = facts.window.throughput
     tokens = throughput.step_tokens if throughput.prompt_step_tokens is None else throughput.prompt_step_tokens
-    return None if tokens is None else tokens >= facts.thresholds.prefill_full_step_min_tokens
+    return reaches(tokens, facts.thresholds.prefill_full_step_min_tokens)
 
 
 @fact()
-def mostly_prefill(facts: Facts) -> bool:
-    """Nearly all tokens computed are of prompts."""
-    return (facts.window.throughput.prefill_ratio or 0.0) >= facts.thresholds.prefill_dominant_min_ratio
+def mostly_prefill(facts: Facts) -> bool | None:
+    """Return whether nearly all tokens computed are of prompts."""
+    return reaches(facts.window.throughput.prefill_ratio, facts.thresholds.prefill_dominant_min_ratio)
 
 
 @fact()
-def mostly_decode(facts: Facts) -> bool:
-    """No more tokens are computed of prompts than of answers."""
+def mostly_decode(facts: Facts) -> bool | None:
+    """Return whether no more tokens are computed of prompts than of answers."""
     ratio = facts.window.throughput.prefill_ratio
-    return ratio is not None and ratio <= MOSTLY_ANSWERS_RATIO
+    return None if ratio is None else ratio <= MOSTLY_ANSWERS_RATIO
 
 
 @fact("prefill_seconds")
 def prefills_overlap(facts: Facts) -> bool | None:
-    """There is never a moment without prompts to compute."""
-    prefilling = facts.window.throughput.prefilling
-    return None if prefilling is None else prefilling >= facts.thresholds.prefill_busy_min_count
+    """Return whether there is never a moment without prompts to compute."""
+    return reaches(facts.window.throughput.prefilling, facts.thresholds.prefill_busy_min_count)
 
 
 @fact()
-def prompts_hold_up(facts: Facts) -> bool:
+def prompts_hold_up(facts: Facts) -> bool | None:
     """Return whether most of the time between tokens is spent in steps that prompts slow down."""
-    ratio = facts.window.throughput.held_up_ratio
-    return ratio is not None and ratio >= facts.thresholds.held_up_min_ratio
+    return reaches(facts.window.throughput.held_up_ratio, facts.thresholds.held_up_min_ratio)
 
 
 @fact()
@@ -86,19 +81,17 @@ def often_empty(facts: Facts) -> bool | None:
 
 
 @fact()
-def slower(facts: Facts) -> bool:
+def slower(facts: Facts) -> bool | None:
     """Return whether steps take much longer than healthy ones, over the newest polls."""
-    slowdown = facts.window.throughput.slowdown_factor
-    return slowdown is not None and slowdown >= facts.thresholds.latency_inflated_min_factor
+    return reaches(facts.window.throughput.slowdown_factor, facts.thresholds.latency_inflated_min_factor)
 
 
 @fact("steps")
 def fuller(facts: Facts) -> bool | None:
     """Return whether steps compute many more tokens than healthy ones."""
-    now, healthy = facts.window.throughput.step_tokens, facts.inputs.step_tokens_baseline
-    if now is None:
-        return None
-    return healthy is not None and now >= facts.thresholds.step_fuller_min_factor * healthy
+    healthy = facts.inputs.step_tokens_baseline
+    least = None if healthy is None else facts.thresholds.step_fuller_min_factor * healthy
+    return None if least is None else reaches(facts.window.throughput.step_tokens, least)
 
 
 @fact("steps")
@@ -112,51 +105,51 @@ def reads_more(facts: Facts) -> bool | None:
     tokens, usage = window.throughput.step_tokens, window.kv_usage_ratio
     healthy_tokens, healthy_usage = facts.inputs.step_tokens_baseline, facts.inputs.kv_usage_baseline
     slowdown = window.throughput.slowdown_factor
-    if tokens is None:
+    if tokens is None or not healthy_tokens or not healthy_usage or usage is None or slowdown is None:
         return None
-    if not healthy_tokens or not healthy_usage or usage is None or slowdown is None:
-        return False
     return usage >= thresholds.step_fuller_min_factor * healthy_usage and slowdown >= tokens / healthy_tokens
 
 
 @fact("gpu")
 def gpu_idle(facts: Facts) -> bool | None:
-    """Its GPUs have been idle for much of the polls."""
+    """Return whether its GPUs have been idle for much of the polls."""
     utilization = facts.window.gpu_utilization_ratio
     return None if utilization is None else utilization < facts.thresholds.gpu_compute_low_max_ratio
 
 
 @fact("gpu")
 def gpu_busy(facts: Facts) -> bool | None:
-    """Its GPUs have been busy. Utilization says only that some kernel runs: one request can show 100 %."""
-    utilization = facts.window.gpu_utilization_ratio
-    return None if utilization is None else utilization >= facts.thresholds.gpu_compute_high_min_ratio
+    """Return whether its GPUs have been busy, which says only that some kernel runs: one request can show 100 %."""
+    return reaches(facts.window.gpu_utilization_ratio, facts.thresholds.gpu_compute_high_min_ratio)
+
+
+_slow_now = slower | queued
 
 
 @fact("gpu")
-def slowed_by_cpu(facts: Facts) -> bool:
+def slowed_by_cpu(facts: Facts) -> bool | None:
     """Return whether CPU shortage slows the engine: its GPU idles under demand; without GPU data, steps are slow now.
 
     CPUs may be short for everything else on the host while the engine's few threads get what they need.
     """
     gpu_idle = facts.symptom("gpu_compute_low")
     if gpu_idle is None:
-        return bool(slower.state(facts) or queued.state(facts))
-    demand = facts.window.queue.demand
-    return gpu_idle and demand is not None and demand >= 1
+        return _slow_now.state(facts)
+    return gpu_idle and reaches(facts.window.queue.demand, 1)
 
 
 @fact()
-def small_prompt_steps(facts: Facts) -> bool:
+def small_prompt_steps(facts: Facts) -> bool | None:
     """Return whether steps with prompts compute so few tokens that no GPU is full of them."""
     tokens = facts.window.throughput.prompt_step_tokens
-    return tokens is not None and tokens < facts.thresholds.prefill_full_step_min_tokens
+    return None if tokens is None else tokens < facts.thresholds.prefill_full_step_min_tokens
 
 
 @fact()
-def prompts_take_turns(facts: Facts) -> bool:
+def prompts_take_turns(facts: Facts) -> bool | None:
     """Return whether most steps have prompts and nothing else: a request waits for those before it."""
-    return (facts.window.throughput.prompt_steps_ratio or 0.0) > MOSTLY_PROMPTS_RATIO
+    ratio = facts.window.throughput.prompt_steps_ratio
+    return None if ratio is None else ratio > MOSTLY_PROMPTS_RATIO
 
 
 prefill_limits = Shared(mostly_prefill & steps_full)
@@ -164,9 +157,9 @@ prefill_limits = Shared(mostly_prefill & steps_full)
 
 compute_limits = Shared(
     (prefill_limits & prefills_overlap)
-    | (mostly_prefill & prompts_hold_up & ~small_prompt_steps & ~often_empty.known_true())
+    | (mostly_prefill & prompts_hold_up & ~small_prompt_steps.known_true() & ~often_empty.known_true())
     | (slower & fuller & ~gpu_idle.known_true())
-    | (gpu_busy & (slower | (queued & ~steady)) & ~cache_may_hold_queue)
+    | (gpu_busy & (slower | (queued & ~steady.known_true())) & ~cache_may_hold_queue.known_true())
 )
 """Steps that take longer because they compute more, a busy GPU that makes requests wait without a cap, or prompts
 that are computed without a pause or slow down most of the decoding.

@@ -6,7 +6,7 @@ from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, Shared, fact
 from kvpressure.diagnosis.predicates.queue import must_be_deferred
 from kvpressure.diagnosis.predicates.room import cache_lacks_room
-from kvpressure.diagnosis.predicates.symptoms import REASONS
+from kvpressure.diagnosis.predicates.symptoms import REASONS, symptom
 from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
@@ -63,7 +63,7 @@ def frozen_a_while(facts: Facts) -> bool:
 
 @fact()
 def loops_longest(facts: Facts) -> bool:
-    """Nothing has come out for longer than everything has stood still."""
+    """Return whether nothing has come out for longer than everything has stood still."""
     window = facts.window
     return window.progress.looping_seconds > 0 and window.progress.looping_seconds >= window.progress.frozen_seconds
 
@@ -92,22 +92,12 @@ def still_long(facts: Facts) -> bool:
     return window.progress.still_seconds >= thresholds.stuck_frozen_min_seconds and not must_be_deferred.state(facts)
 
 
-looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_lacks_room))
+looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_lacks_room.known_true()))
 """The page of an engine that makes no progress, and not for lack of cache."""
 
 
-@fact("canary")
-def answers(facts: Facts) -> bool | None:
-    """Return whether a request of one token got its answer; None where none was sent."""
-    no_answer = facts.symptom(CANARY_UNANSWERED)
-    return None if no_answer is None else not no_answer
+statistics_late = Shared(looks_stuck & ~symptom(CANARY_UNANSWERED, "canary"))
+"""The page stands still, and the engine answers a request of one token; not known where none is sent."""
 
-
-statistics_late = Shared(looks_stuck & answers)
-"""The page stands still, and the engine works."""
-
-
-@fact()
-def unanswered(facts: Facts) -> bool:
-    """Return whether a request of one token got no answer; where none is sent, no page is a reason to begin."""
-    return facts.symptom(CANARY_UNANSWERED) is True
+unanswered = symptom(CANARY_UNANSWERED).known_true()
+"""A request of one token got no answer; where none is sent, no page is a reason to begin."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Shared, fact
+from kvpressure.diagnosis.predicates import Shared, fact, reaches
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 from kvpressure.model.environment import DECODE, PREFILL
 
@@ -52,32 +52,28 @@ def reasons_known(facts: Facts) -> bool:
 
 
 @fact(REASONS)
-def queued(facts: Facts) -> bool:
+def queued(facts: Facts) -> bool | None:
     """Return whether requests wait in most of the polls."""
-    ratio = facts.window.queue.waiting_ratio
-    return ratio is not None and ratio >= facts.thresholds.waiting_min_ratio
+    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.waiting_min_ratio)
 
 
 @fact()
-def queued_always(facts: Facts) -> bool:
-    """Return whether requests wait in nearly every poll, and are not mostly deferred."""
-    ratio = facts.window.queue.waiting_ratio
-    always = ratio is not None and ratio >= facts.thresholds.starved_min_waiting_ratio
-    return always and not mostly_deferred.state(facts)
+def _in_nearly_every_poll(facts: Facts) -> bool | None:
+    """Return whether requests wait in nearly every poll."""
+    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.starved_min_waiting_ratio)
 
 
 @fact()
-def waited_lately(facts: Facts) -> bool:
+def waited_in_window(facts: Facts) -> bool | None:
     """Return whether a request or more waited on average over the whole window, which is longer than a verdict's."""
-    waiting = facts.inputs.value("requests_waiting")
-    return waiting is not None and waiting >= 1
+    return reaches(facts.inputs.value("requests_waiting"), 1)
 
 
 @fact()
-def shrinks(facts: Facts) -> bool:
+def shrinks(facts: Facts) -> bool | None:
     """Return whether far fewer requests wait in the newest polls than on average over the whole window."""
     before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting
-    return before is not None and now is not None and now < facts.thresholds.queue_shrinks_max_ratio * before
+    return None if before is None or now is None else now < facts.thresholds.queue_shrinks_max_ratio * before
 
 
 @fact()
@@ -89,8 +85,11 @@ def pool_fills(facts: Facts) -> bool:
 @fact(REASONS)
 def mostly_deferred(facts: Facts) -> bool | None:
     """Return whether the engine has deferred most of the waiting requests."""
-    ratio = facts.window.queue.deferred_ratio
-    return None if ratio is None else ratio >= facts.thresholds.deferred_min_ratio
+    return reaches(facts.window.queue.deferred_ratio, facts.thresholds.deferred_min_ratio)
+
+
+queued_always = Shared(_in_nearly_every_poll & ~mostly_deferred.known_true())
+"""Requests wait in nearly every poll, and are not mostly deferred."""
 
 
 @fact("fetching")
@@ -108,23 +107,25 @@ def mostly_fetching(facts: Facts) -> bool | None:
 
 
 @fact("transfer_seconds")
-def mostly_in_transfer(facts: Facts) -> bool:
+def mostly_in_transfer(facts: Facts) -> bool | None:
     """Return whether most requests that a decode engine has deferred are transfers under way, by Little's law."""
     found, queue = facts.window.transfer, facts.window.queue
-    if found.role != DECODE or found.in_flight is None or not queue.waiting:
+    if found.role != DECODE or not queue.waiting:
         return False
     kinds = (queue.deferred_ratio, queue.fetching_ratio)
     deferred = min((one for one in kinds if one is not None), default=0.0) * queue.waiting
     least = facts.thresholds.deferred_min_ratio
-    return deferred >= least * queue.waiting and found.in_flight >= least * deferred
+    return deferred >= least * queue.waiting and reaches(found.in_flight, least * deferred)
 
 
 @fact()
-def finished_prompts_fill_the_cache(facts: Facts) -> bool:
+def finished_prompts_fill_the_cache(facts: Facts) -> bool | None:
     """Return whether a prefill engine's cache is mostly full of finished prompts that wait to be read."""
     found, thresholds = facts.window.transfer, facts.thresholds
-    most = (found.held_ratio or 0.0) >= thresholds.held_for_transfer_min_ratio
-    return found.role == PREFILL and most and (found.held_seconds or 0.0) >= thresholds.held_for_transfer_min_seconds
+    if found.role != PREFILL:
+        return False
+    most = reaches(found.held_kv_ratio, thresholds.held_for_transfer_min_ratio)
+    return most and reaches(found.held_seconds, thresholds.held_for_transfer_min_seconds)
 
 
 @fact("external_queries")
@@ -144,31 +145,41 @@ def streams_only(facts: Facts) -> bool:
 
 
 @fact()
-def adapters_lack_slots(facts: Facts) -> bool:
+def adapters_lack_slots(facts: Facts) -> bool | None:
     """Return whether more adapters were requested than may run at once, and all slots were taken."""
     found = facts.window.deferral
-    return bool(found.adapters_oversubscribed and found.slots_taken)
+    return found.slots is not None and found.slots_taken and found.adapters_oversubscribed
 
 
 @fact("external_queries")
-def mostly_brought(facts: Facts) -> bool:
+def mostly_brought(facts: Facts) -> bool | None:
     """Return whether most of the prompts' KV is brought from elsewhere."""
-    return (facts.window.deferral.brought_ratio or 0.0) >= facts.thresholds.deferred_min_ratio
+    found = facts.window.deferral
+    return found.connector is not False and reaches(found.brought_ratio, facts.thresholds.deferred_min_ratio)
 
 
-@fact("steps", "prefill_seconds")
-def behind_nobody(facts: Facts) -> bool:
-    """Return whether requests wait for many steps and for no prompt before them: for a grammar, which no page shows."""
-    window, thresholds = facts.window, facts.thresholds
-    long = (window.queue.waited_steps or 0.0) >= thresholds.put_off_min_step_count
-    behind = window.throughput.prefilling is None or window.throughput.prefilling > thresholds.prefill_rare_max_ratio
-    return long and not behind and (window.queue.waiting_ratio or 0.0) >= thresholds.starved_min_waiting_ratio
+@fact("steps")
+def _for_many_steps(facts: Facts) -> bool | None:
+    """Return whether requests wait for many steps."""
+    return reaches(facts.window.queue.waited_steps, facts.thresholds.put_off_min_step_count)
+
+
+@fact("prefill_seconds")
+def _prompts_are_rare(facts: Facts) -> bool | None:
+    """Return whether hardly ever a prompt is computed."""
+    prefilling = facts.window.throughput.prefilling
+    return None if prefilling is None else prefilling <= facts.thresholds.prefill_rare_max_ratio
+
+
+behind_nobody = _in_nearly_every_poll & _for_many_steps & _prompts_are_rare
+"""Requests wait for many steps and for no prompt before them: for a grammar, which no page shows."""
 
 
 @fact()
-def longest_fits(facts: Facts) -> bool:
+def longest_fits(facts: Facts) -> bool | None:
     """Return whether the longest prompt fits at every poll, and nothing was preempted that must fit with its answer."""
-    return facts.window.fit.blocked_by_longest_ratio == 0.0 and not facts.window.preemption.in_long_window
+    ratio = facts.window.fit.blocked_by_longest_ratio
+    return not facts.window.preemption.in_long_window and (None if ratio is None else ratio == 0.0)
 
 
 must_be_deferred = Shared(longest_fits & (mostly_brought | adapters_lack_slots | behind_nobody))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Shared, fact
+from kvpressure.diagnosis.predicates import Shared, fact, reaches
 from kvpressure.diagnosis.predicates.queue import queued_always
 from kvpressure.diagnosis.predicates.symptoms import FIT
 
@@ -58,22 +58,22 @@ def mostly_reserve(facts: Facts) -> bool:
 
 
 @fact(*FIT)
-def longest_blocked(facts: Facts) -> bool:
+def longest_blocked(facts: Facts) -> bool | None:
     """Return whether one of the longest recent prompts does not fit."""
-    return (facts.window.fit.blocked_by_longest_ratio or 0.0) >= facts.thresholds.admission_blocked_min_ratio
+    return reaches(facts.window.fit.blocked_by_longest_ratio, facts.thresholds.admission_blocked_min_ratio)
 
 
 @fact()
-def long_still_blocked(facts: Facts) -> bool:
+def long_still_blocked(facts: Facts) -> bool | None:
     """Return whether some of the long prompts still do not fit: a full pool empties in jumps."""
-    ratio = facts.window.fit.blocked_by_long_ratio
-    return ratio is not None and ratio >= facts.thresholds.admission_unblocked_max_ratio
+    return reaches(facts.window.fit.blocked_by_long_ratio, facts.thresholds.admission_unblocked_max_ratio)
 
 
 @fact(*FIT)
-def long_fits(facts: Facts) -> bool:
+def long_fits(facts: Facts) -> bool | None:
     """Return whether a long prompt fits at every poll."""
-    return facts.window.fit.blocked_by_long_ratio == 0.0
+    ratio = facts.window.fit.blocked_by_long_ratio
+    return None if ratio is None else ratio == 0.0
 
 
 @fact()
@@ -83,24 +83,24 @@ def preempted(facts: Facts) -> bool:
 
 
 @fact()
-def preempted_lately(facts: Facts) -> bool:
+def preempted_in_long_window(facts: Facts) -> bool:
     """Return whether a request was preempted in the longer window."""
     return facts.window.preemption.in_long_window
 
 
 @fact(*FIT)
-def room_is_ample(facts: Facts) -> bool:
+def room_is_ample(facts: Facts) -> bool | None:
     """Return whether most of the cache is free, with room for several long requests with long answers."""
     inputs, usage, thresholds = facts.inputs, facts.window.kv_usage_ratio, facts.thresholds
     free = inputs.value("kv_free_tokens")
     prompt, answer = (inputs.value(*path) for path in _LONG_ANSWER)
     if free is None or usage is None or prompt is None or answer is None:
-        return False
+        return None
     ample = free >= thresholds.room_ample_min_factor * (prompt + answer)
     return usage <= thresholds.room_ample_max_usage_ratio and ample
 
 
-preempted_without_room = Shared(preempted & ~room_is_ample)
+preempted_without_room = Shared(preempted & ~room_is_ample.known_true())
 """A preempted request must fit with its answer so far."""
 
 cache_may_hold_queue = Shared(queued_always & (longest_blocked | preempted_without_room))
@@ -108,9 +108,11 @@ cache_may_hold_queue = Shared(queued_always & (longest_blocked | preempted_witho
 
 
 @fact(*FIT)
-def cache_lacks_room(facts: Facts) -> bool:
+def cache_lacks_room(facts: Facts) -> bool | None:
     """Return whether what waits does not fit; where the size of the cache is not known, most of it is in use then."""
     if facts.symptom("admission_blocked"):
         return True
-    full = (facts.window.kv_usage_ratio or 0.0) > facts.thresholds.room_ample_max_usage_ratio
-    return full and facts.window.fit.blocked_ratio is None
+    if facts.window.fit.blocked_ratio is not None:
+        return False
+    usage = facts.window.kv_usage_ratio
+    return None if usage is None else usage > facts.thresholds.room_ample_max_usage_ratio

@@ -46,7 +46,5 @@ frontend_slow = symptom("frontend_slow")
 cpu_pressed = symptom("cpu_pressed", "cpu")
 
 
-@fact()
-def is_shedding_load(facts: Facts) -> bool:
-    """Return whether the engine refuses requests, at a limit that it was started with."""
-    return facts.symptom("load_shed") is True
+is_shedding_load = symptom("load_shed").known_true()
+"""The engine refuses requests, at a limit that it was started with; one that never has is not judged."""

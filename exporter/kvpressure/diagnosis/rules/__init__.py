@@ -49,7 +49,7 @@ def rules_of(
 
 
 def nothing_to_say(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
-    """No grounds."""
+    """Return no grounds."""
     return ""
 
 
@@ -64,13 +64,13 @@ def of_symptom(symptom: str) -> Grounds:
 
 
 def waiting(facts: Facts) -> str:
-    """How many requests wait."""
+    """Return how many requests wait, as words."""
     found = facts.window.queue.waiting
     return "requests wait" if found is None else f"{number(round(found))} requests wait"
 
 
 def running_and_waiting(facts: Facts) -> str:
-    """How many run and how many wait, as a sentence; "" where that is not known."""
+    """Return how many run and how many wait, as a sentence; "" where that is not known."""
     demand, found = facts.window.queue.demand, facts.window.queue.waiting
     if demand is None or found is None:
         return ""

@@ -22,7 +22,7 @@ _NO_CACHE: Final[Mapping[str, bool]] = {"admission_blocked": False, "preempting"
 _capped = queue.queued & batch.at_cap
 """Which flag sets the cap shows only in how the engine was started."""
 
-_fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_lately)
+_fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_in_long_window)
 """All that wait fit, and no cap limits the batch: another limit of the scheduler does."""
 
 _takes_turns = queue.queued & batch.prompts_take_turns & batch.small_prompt_steps

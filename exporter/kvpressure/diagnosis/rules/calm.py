@@ -75,7 +75,7 @@ RULES: Final = (
         },
         ("drains", "draining", _passes & queue.shrinks & ~queue.pool_fills, _waited),
         ("passing_queue", "passing_queue", _passes, _waited),
-        ("recovers", "draining", queue.waited_lately & ~queue.pool_fills, _waited),
+        ("recovers", "draining", queue.waited_in_window & ~queue.pool_fills, _waited),
         ("served", "", queue.always, nothing_to_say),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs, sentence
-from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, queue, room, symptoms
+from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, queue, reaches, room, symptoms
 from kvpressure.diagnosis.rules import Grounds, Rule
 from kvpressure.diagnosis.symptoms import at_least
 from kvpressure.model.values import number
@@ -30,48 +30,45 @@ def _queue(window: VerdictWindow) -> GatewayQueue:
 def judge_symptom(inputs: Inputs) -> Evidence | None:
     """Judge the share of polls in which requests were queued at a gateway of the pool; None without a gateway."""
     found = _queue(inputs.window)
-    if found.held_ratio is None:
+    if found.held_polls_ratio is None:
         return None
     seconds = "" if found.seconds is None else f", {found.seconds:.0f} s"
     text = f"queued at the gateway: {number(round(found.requests or 0.0))}{seconds}; polls with any"
-    return at_least(HELD, found.held_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
-
-
-def _reaches(facts: Facts, value: float | None) -> bool:
-    """Return whether the pool is at a limit of the gateway's, of which `value` is the share in use."""
-    return value is not None and value >= facts.thresholds.at_cap_min_ratio
+    return at_least(HELD, found.held_polls_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
 
 
 @fact()
-def by_engine_queue(facts: Facts) -> bool:
+def by_engine_queue(facts: Facts) -> bool | None:
     """Return whether the gateway waits for the engines' own queues, and not for their caches."""
     found = _queue(facts.window)
-    return _reaches(facts, found.engine_queue_ratio) and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
+    full = reaches(found.engine_queue_ratio, facts.thresholds.at_cap_min_ratio)
+    return full and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
 
 
 @fact()
 def by_kv_usage(facts: Facts) -> bool | None:
     """Return whether the gateway waits for room in the engines' caches; None where their use is not known."""
-    found = _queue(facts.window)
     if by_engine_queue.state(facts):
         return False
-    return None if found.held_ratio and found.kv_ratio is None else _reaches(facts, found.kv_ratio)
+    return reaches(_queue(facts.window).kv_ratio, facts.thresholds.at_cap_min_ratio)
 
 
 @fact()
-def waits_in_engine(facts: Facts) -> bool:
+def waits_in_engine(facts: Facts) -> bool | None:
     """Return whether requests wait in the engine too while the gateway holds others back."""
-    ratio = _queue(facts.window).in_engine_ratio
-    return ratio is not None and ratio >= facts.thresholds.waiting_min_ratio
+    return reaches(_queue(facts.window).in_engine_ratio, facts.thresholds.waiting_min_ratio)
+
+
+_held_there_alone: Final = held_at_gateway & ~waits_in_engine
 
 
 @fact()
 def holds_some(facts: Facts) -> bool:
     """Return whether requests were queued at the gateway in any poll."""
-    return bool(_queue(facts.window).held_ratio)
+    return bool(_queue(facts.window).held_polls_ratio)
 
 
-kept_free: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
+_beyond_its_share: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
 """Prompts do not fit into what the gateway leaves of the cache, and would into all of it."""
 
 
@@ -103,7 +100,7 @@ RULES: Final = (
     _rule(
         "kv_usage",
         Cause.KV_CACHE_PRESSURE,
-        (held_at_gateway & by_kv_usage) | kept_free,
+        (held_at_gateway & by_kv_usage) | _beyond_its_share,
         _by_kv_usage,
         preempting=False,
         gpu_memory_high=True,
@@ -111,10 +108,10 @@ RULES: Final = (
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        held_at_gateway & ~waits_in_engine & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits,
+        _held_there_alone & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits.known_true(),
         _own_limit,
         admission_blocked=False,
         preempting=False,
     ),
-    _rule("unexplained", Cause.UNKNOWN, held_at_gateway & ~waits_in_engine, _queued),
+    _rule("unexplained", Cause.UNKNOWN, _held_there_alone, _queued),
 )

@@ -13,7 +13,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
-from kvpressure.diagnosis.rules import Grounds, Rule, nothing_to_say, of_symptom, waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, nothing_to_say, of_symptom, same, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -74,7 +74,7 @@ def _stranded(facts: Facts) -> str:
 
 def _held_for_transfer(facts: Facts) -> str:
     found = facts.window.transfer
-    tokens = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_ratio or 0.0:.0%} of the cache in use"
+    tokens = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_kv_ratio or 0.0:.0%} of the cache in use"
     return f"{capital(waiting(facts))}; {tokens}, are finished prompts that the decode side has not read yet."
 
 
@@ -99,8 +99,7 @@ def _longest(facts: Facts) -> str:
     return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
 
 
-def _preempted(facts: Facts) -> str:  # noqa: ARG001 - as the others are called
-    return "Requests were preempted, and wait until they fit with their answers."
+_preempted = same("Requests were preempted, and wait until they fit with their answers.")
 
 
 def _evicted(facts: Facts) -> str:

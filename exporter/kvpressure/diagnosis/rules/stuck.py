@@ -47,7 +47,7 @@ RULES: Final = rules_of(
     (
         "nothing_runs",
         "nothing_runs",
-        progress.still_a_while & ((progress.still_long & ~room.cache_lacks_room) | progress.unanswered),
+        progress.still_a_while & ((progress.still_long & ~room.cache_lacks_room.known_true()) | progress.unanswered),
         _standing,
     ),
     ("unanswered", "unanswered", progress.unanswered, of_symptom(CANARY_UNANSWERED)),

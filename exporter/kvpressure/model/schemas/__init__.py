@@ -29,7 +29,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def misfit(schema: Schema, value: Any, defs: Schema, where: str = "it") -> str:
-    """Where the value differs from the schema, "" where it does not.
+    """Return where the value differs from the schema, "" where it does not.
 
     >>> misfit({"type": "array", "items": {"type": "string"}}, ["a", 1], {})
     'it[1] is no string'

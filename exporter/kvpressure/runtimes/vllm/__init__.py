@@ -17,7 +17,7 @@ _FLAGS: Final = {
     "max_model_len": "--max-model-len",
     "gpu_memory_utilization": "--gpu-memory-utilization",
     "kv_cache_dtype": "--kv-cache-dtype",
-    "kept_free": "--watermark",
+    "watermark": "--watermark",
     "prefix_caching": "--enable-prefix-caching",
     "short_first": "--scheduling-policy",
     "kv_offloading": "--kv-offloading-size",

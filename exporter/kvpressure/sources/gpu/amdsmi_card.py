@@ -147,7 +147,7 @@ class AmdCard:
         self._partitioned = len(processors) > 1 or bool(modes - {"SPX"})
 
     def read(self, t: float) -> GpuReport:
-        """One sample per processor; one that fails does not take the others along."""
+        """Return one sample per processor; one that fails does not take the others along."""
         sieve = Sieve()
         gpus: list[GpuSample] = []
         errors: dict[str, str] = {}
@@ -164,7 +164,7 @@ class AmdCard:
         return f"{processor.bdf}/{processor.partition}" if self._partitioned else processor.bdf
 
     def _busy_rows(self, processor: Processor) -> list[list[Any]] | None:
-        """Per partition, how busy each of its engines is; slow on some cards, so read once and only where needed."""
+        """Return how busy the engines of each partition are; slow on some cards, so read once and only where needed."""
         if not (self._partitionable or self._partitioned):
             return None
         metrics = absent(amdsmi.amdsmi_get_gpu_metrics_info, processor.handle)

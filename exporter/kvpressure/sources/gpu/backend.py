@@ -42,7 +42,7 @@ class Card(Protocol):
 
 
 def merge(t: float, reports: Iterable[GpuReport], errors: Mapping[str, str]) -> GpuReport:
-    """One report out of the reports of several cards, ordered by device index."""
+    """Return one report out of the reports of several cards, ordered by device index."""
     gpus: list[GpuSample] = []
     rejected: dict[str, int] = {}
     merged_errors = dict(errors)

@@ -32,7 +32,7 @@ def as_dict(report: GpuReport) -> dict[str, Any]:
 
 
 def encode(report: GpuReport) -> bytes:
-    """One line, newline included. Raises ValueError for NaN or infinity, which the sieve must have dropped."""
+    """Return one line, newline included. Raises ValueError for NaN or infinity, which the sieve must have dropped."""
     return json.dumps(as_dict(report), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -54,7 +54,7 @@ def wait_for_parent_to_leave(seconds: float) -> bool:
 
 
 class ReopenRule:
-    """When devices in trouble are worth new handles: at once after a MIG change, else now and then.
+    """When devices in trouble get new handles: at once after a MIG change, else now and then.
 
     A device that merely does not answer is no reason: initializing the driver could block on it and lose the others.
     """

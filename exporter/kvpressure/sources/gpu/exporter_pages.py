@@ -54,7 +54,7 @@ def _shares(sieve: Sieve, percent: float | None) -> tuple[float, ...]:
 
 
 def _dcgm(gpu: GpuSample, readings: Readings, labels: Mapping[str, str], sieve: Sieve) -> GpuSample:
-    """Memory in MiB, activity as ratios; without a utilization (MIG) the engine's activity stands for it."""
+    """Read memory in MiB, activity as ratios; without a utilization (MIG) the engine's activity stands for it."""
     used, free = _first(readings, "DCGM_FI_DEV_FB_USED"), _first(readings, "DCGM_FI_DEV_FB_FREE")
     total = _first(readings, "DCGM_FI_DEV_FB_TOTAL")
     if total is None and used is not None and free is not None:
@@ -83,7 +83,7 @@ def _dcgm(gpu: GpuSample, readings: Readings, labels: Mapping[str, str], sieve: 
 
 
 def _amd(gpu: GpuSample, readings: Readings, labels: Mapping[str, str], sieve: Sieve) -> GpuSample:
-    """Memory in MB as amdsmi counts it (MiB), activity in percent; activity is of whole cards only."""
+    """Read memory in MB as amdsmi counts it (MiB), activity in percent; activity is of whole cards only."""
     used, total = readings.get("gpu_used_vram"), readings.get("gpu_total_vram")
     used_bytes, total_bytes = sieve.memory(_times(used, MIB), _times(total, MIB))
     return replace(

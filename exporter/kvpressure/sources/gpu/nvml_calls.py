@@ -91,7 +91,7 @@ class UtilizationBuffer:
         self._newest_us = 0
 
     def read(self, t: float, sieve: Sieve) -> tuple[float, ...]:
-        """Ratios, oldest first; the driver's last average where it keeps no samples; () where it has neither."""
+        """Return ratios, oldest first; the driver's last average where it keeps no samples; () where it has neither."""
         samples = self._new_samples(t, sieve)
         if samples:
             return sieve.shares(samples)
@@ -166,7 +166,7 @@ class Gpm:
         self._off = False
 
     def read(self, sieve: Sieve) -> Activity:
-        """Activity since the previous read; all None at the first, and for good where GPM turns out not to be allowed.
+        """Return activity since the previous read; all None at the first, and for good where GPM is not allowed.
 
         Never raises NVMLError: memory and utilization stay worth reading when GPM fails.
         """

@@ -59,7 +59,7 @@ class FailedCard:
         self._error = error
 
     def read(self, t: float) -> GpuReport:
-        """No sample, one error."""
+        """Return no sample, one error."""
         return GpuReport(t, (), errors={self.key: self._error})
 
 
@@ -114,7 +114,7 @@ class NvmlCard:
         return GpuReport(t, gpus, sieve.rejected, errors)
 
     def _memory_kind(self, total: float | None) -> str:
-        """Only integrated devices have no memory of their own to report."""
+        """Return what memory it has: only integrated devices have none of their own to report."""
         if total is not None:
             return "device"
         try:

@@ -34,7 +34,7 @@ class Sieve:
         return percent / 100
 
     def shares(self, percents: Iterable[float]) -> tuple[float, ...]:
-        """Several percentages as ratios, without those that cannot be true."""
+        """Return several percentages as ratios, without those that cannot be true."""
         return tuple(share for share in map(self.share, percents) if share is not None)
 
     def memory(self, used: float | None, total: float | None) -> tuple[float | None, float | None]:

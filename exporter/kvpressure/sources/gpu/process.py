@@ -41,7 +41,7 @@ def child_command(vendor: str, settings: GpuSettings) -> list[str]:
 
 
 def child_environment(settings: GpuSettings) -> dict[str, str]:
-    """Our environment, with the library paths first and one malloc arena: the child's threads allocate little."""
+    """Return our environment, with the library paths first and one malloc arena: the child's threads need little."""
     paths = [*settings.library_paths, os.environ.get("LD_LIBRARY_PATH", "")]
     loader = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)} if any(paths) else {}
     return {**os.environ, **loader, "MALLOC_ARENA_MAX": "1"}
@@ -112,7 +112,7 @@ class GpuSource(Source):
         self._not_before = 0.0
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record; its `reason` is "starting" until the first answer."""
+        """Return one record; its `reason` is "starting" until the first answer."""
         return (self._status.health,)
 
     def detach(self) -> None:
@@ -140,7 +140,7 @@ class GpuSource(Source):
             self._not_before = max(self._not_before, loop.time() + self._pause(failure, loop.time() - started))
 
     def _pause(self, failure: Failure, lived_seconds: float) -> float:
-        """Seconds until the next child. A child must live longer than the longest back-off to clear the count."""
+        """Return seconds until the next child, which must live longer than the longest back-off to clear the count."""
         settings = self._settings
         if failure.reason in ABSENT:
             return settings.probe_seconds
@@ -180,20 +180,20 @@ class GpuSource(Source):
 
     async def _follow(self, child: ChildProcess) -> Failure:
         """Take reports until there are no more; return why."""
-        patience = self._settings.start_seconds
+        seconds = self._settings.start_seconds
         while True:
             try:
-                async with asyncio.timeout(patience):  # wait_for of Python 3.11 may swallow a cancellation
+                async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
                     line = await child.lines.get()
             except TimeoutError:
-                return Failure("timeout", f"no reading within {patience:g} s; the child process was killed")
+                return Failure("timeout", f"no reading within {seconds:g} s; the child process was killed")
             if isinstance(line, Failure):
                 return await self._explain(child, line)
             try:
                 self._accept(decode(line))
             except ValueError as error:
                 return Failure("crashed", f"the child process wrote something else than reports: {error}")
-            patience = max(self._settings.deadline_seconds, 5 * self._settings.interval_seconds)
+            seconds = max(self._settings.deadline_seconds, 5 * self._settings.interval_seconds)
 
     def _accept(self, report: GpuReport) -> None:
         self.latest = report
@@ -239,7 +239,7 @@ def real_gpus(settings: Section, on_report: OnReport) -> Sequence[Source]:
 
 
 def registration(factory: GpuFactory = real_gpus) -> Registration[Section]:
-    """GPUs as `factory` makes readers of them: those of the machine, or simulated ones."""
+    """Return the source of GPUs as `factory` makes readers of them: those of the machine, or simulated ones."""
     return Registration(
         "gpu",
         lambda settings, wiring: factory(settings, wiring.on_gpus),

@@ -86,7 +86,7 @@ class Trace:
         return type(value).__name__
 
     def calls(self) -> list[dict[str, Any]]:
-        """Each call with its arguments, how often it was made, and its answers without repetitions."""
+        """Return each call with its arguments, how often it was made, and its answers without repetitions."""
         return [
             {"call": name, "arguments": json.loads(text), "count": self._counts[name, text], "answers": answers}
             for (name, text), answers in list(self._answers.items())
@@ -105,7 +105,7 @@ class Redactor:
         self._fakes: dict[tuple[str, str], int] = {}
 
     def _number(self, kind: str, real: str) -> int:
-        """1 for the first of its kind, 2 for the next..."""
+        """Return 1 for the first of its kind, 2 for the next..."""
         key = (kind, real.lower())
         if key not in self._fakes:
             self._fakes[key] = 1 + sum(known == kind for known, _ in self._fakes)
@@ -118,7 +118,7 @@ class Redactor:
         return self._host_name.sub("host", text) if self._host_name else text
 
     def tree(self, value: Any, key: str = "") -> Any:
-        """Any JSON-able value; what is filed under a key that speaks of a serial is replaced whole."""
+        """Replace names in any JSON-able value; what is filed under a key that speaks of a serial is replaced whole."""
         if isinstance(value, dict):
             return {self.text(name): self.tree(item, name) for name, item in value.items()}
         if isinstance(value, list):
@@ -140,19 +140,19 @@ def record_gpus(vendor: str, settings: GpuSettings, seconds: float) -> dict[str,
     """
     command = [sys.executable, "-P", "-m", "kvpressure.sources.gpu.record", vendor]
     command += [str(seconds), str(settings.interval_seconds)]
-    patience = seconds + settings.start_seconds
+    timeout_seconds = seconds + settings.start_seconds
     try:
         done = subprocess.run(  # noqa: S603 our own module, no shell
             command,
             env=child_environment(settings),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=patience,
+            timeout=timeout_seconds,
             check=False,
         )
         dump: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        dump = _empty(vendor, f"the vendor's library did not answer within {patience:g} s")
+        dump = _empty(vendor, f"the vendor's library did not answer within {timeout_seconds:g} s")
     except ValueError:
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         dump = _empty(vendor, f"the reading process ended with {done.returncode}: {last_line}")

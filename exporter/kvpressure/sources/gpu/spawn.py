@@ -129,7 +129,7 @@ class ChildProcess:
         return lines[-1].strip() if lines else ""
 
     def exit_code(self) -> int | None:
-        """As subprocess gives it: negative for a signal, None while the child lives. Never waits.
+        """Return it as subprocess does: negative for a signal, None while the child lives. Never waits.
 
         All that the child started is killed when it has ended. That is before it is reaped: until then no other can
         have its process id.
@@ -141,7 +141,7 @@ class ChildProcess:
         return self._process.returncode
 
     def kill(self) -> None:
-        """SIGKILL for it and all that it started; a child in uninterruptible sleep dies when the driver returns."""
+        """Send SIGKILL to it and all that it started; a child in uninterruptible sleep dies when the driver returns."""
         if self.exit_code() is None:
             self._kill_group()
 

@@ -75,7 +75,7 @@ class KvEventsSource(Source):
             await cancel(self._tasks.values())
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record for each rank."""
+        """Return one record for each rank."""
         return tuple(one.guard.health() for one in self._followed.values())
 
     def facts(self, known: Known) -> Environment:

@@ -70,7 +70,7 @@ class LogsSource(Source):
         return self._swept.reports
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record for all of it (target "") and one for each log; none where no log is to be read."""
+        """Return one record for all of it (target "") and one for each log; none where no log is to be read."""
         pods_read = self._containers and not self._absent
         if not (self._settings.files or pods_read) or self._settings.enabled == "false":
             return ()
@@ -82,7 +82,7 @@ class LogsSource(Source):
         return Environment(logs=self.reports, problems=self.problems)
 
     def follow(self, containers: Iterable[ContainerState]) -> None:
-        """From now on read the logs of these containers and no others; those without a pod have none here."""
+        """Read the logs of these containers and no others from now on; those without a pod have none here."""
         self._containers = tuple(state for state in containers if state.id.pod and state.pod_uid)
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class LogsSource(Source):
             await self.aclose()
 
     async def sweep(self) -> None:
-        """One round over all logs. Raises nothing but cancellation."""
+        """Read all logs once. Raises nothing but cancellation."""
         if self._settings.enabled == "false":
             return
         began, containers, now = self._clock.monotonic(), self._containers, self._clock.wall()

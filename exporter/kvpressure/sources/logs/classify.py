@@ -91,7 +91,7 @@ class StartUp:
         return memory / (tokens * self._start.overridden)
 
     def _block_size(self) -> int | None:
-        """Tokens in a block: concurrency = blocks * block size / longest request, solved for the block size."""
+        """Return tokens in a block: concurrency = blocks * block size / longest request, solved for the block size."""
         start = self._start
         if not start.blocks or not start.concurrency_tokens:
             return None
@@ -137,7 +137,7 @@ _SKIMMED: Final = tuple(words.encode() for words in _WORDS)
 
 
 def telling_lines(block: bytes) -> list[bytes]:
-    """Those lines of a block (without a newline at its end) that hold words of a wording, in their order.
+    """Return those lines of a block (without a newline at its end) that hold words of a wording, in their order.
 
     Of a wording that more than `MAX_LINES_OF_A_WORDING` lines hold, the first and the last of them: a log that repeats
     one costs little, hides no other, and still says when it came last.
@@ -172,7 +172,7 @@ def is_telling(text: str) -> bool:
 
 
 def _end(block: bytes, at: int) -> int:
-    """Where the line ends that `at` is in."""
+    """Return where the line ends that `at` is in."""
     end = block.find(b"\n", at)
     return len(block) if end < 0 else end
 

@@ -77,7 +77,7 @@ class Tally:
         self._start_up = StartUp()
 
     def begin(self) -> None:
-        """Begin with a container started anew: what it reports are incidents of their own."""
+        """Begin with a restarted container: what it reports are incidents of their own."""
         self._began.clear()
         self._start_up.begin()
 

@@ -91,7 +91,7 @@ _MAX_SWITCHES: Final = 8
 
 
 def directory_of(state: ContainerState) -> tuple[str, str]:
-    """Where below the log directory the kubelet keeps the logs of a container."""
+    """Return where below the log directory the kubelet keeps the logs of a container."""
     return f"{state.id.namespace}_{state.id.pod}_{state.pod_uid}", state.id.container
 
 

@@ -32,7 +32,7 @@ class Tree:
         return self._open(parts, directory=False)
 
     def names(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Names in the directory at `parts`, at most `MAX_ENTRIES`. Raises SourceError."""
+        """Return names in the directory at `parts`, at most `MAX_ENTRIES`. Raises SourceError."""
         fd = self._open(parts, directory=True)
         try:
             with os.scandir(fd) as entries:

@@ -78,7 +78,7 @@ class PodDevicesSource(Source):
         return self._devices if kept else {}
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """One record; none while the source is off, or on `auto` and the directory was never there."""
+        """Return one record; none while the source is off, or on `auto` and the directory was never there."""
         return (self._guard.health(),) if self._on else ()
 
     def facts(self, known: Known) -> Environment:
@@ -123,7 +123,7 @@ class PodDevicesSource(Source):
 
 
 def _absence(directory: Path) -> str:
-    """Why the directory cannot be used, "" when it can."""
+    """Return why the directory cannot be used, "" when it can."""
     try:
         mode = directory.stat().st_mode
     except OSError as error:

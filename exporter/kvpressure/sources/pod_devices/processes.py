@@ -18,7 +18,7 @@ _MAX_FILE_BYTES: Final = 4 << 20
 
 
 def listening(ports: Iterable[int], proc: Path) -> dict[int, dict[str, int]]:
-    """By port: inode to user id of the sockets that listen on it, on whatever address."""
+    """Return by port: inode to user id of the sockets that listen on it, on whatever address."""
     found: dict[int, dict[str, int]] = {port: {} for port in ports}
     shown = {f"{port:04X}": port for port in found}
     for table in ("tcp", "tcp6"):
@@ -60,7 +60,7 @@ def links(pid: int, proc: Path) -> list[str] | None:
 
 
 def parents_of_all(proc: Path) -> dict[int, int]:
-    """Each process's parent."""
+    """Return each process's parent."""
     found = {}
     for pid in _pids(proc):
         # The command's name stands in parentheses and may itself hold spaces and parentheses.

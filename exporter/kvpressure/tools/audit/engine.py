@@ -83,7 +83,7 @@ class Engine:
         return self.item.place(self.at)
 
     def arguments_place(self) -> Place:
-        """Where flags are written, or would be."""
+        """Return where flags are written, or would be."""
         config = () if self.chart is None else (self.chart.config,)
         names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(self.style, ("args", "command"))
         found = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)

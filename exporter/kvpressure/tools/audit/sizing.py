@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model
-from kvpressure.capacity.case import Traffic
+from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
 from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
@@ -63,7 +63,7 @@ class Sized:
     geometry: Geometry
     cost: KvCost
     memory: Memory
-    traffic: Traffic
+    traffic: PlannedTraffic
     longest: int
     command: str
     gpu: Gpu
@@ -108,10 +108,10 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
         return f"{engine.model}: {error}".splitlines()[0]
 
 
-def traffic_of(engine: Engine) -> Traffic | None:
+def traffic_of(engine: Engine) -> PlannedTraffic | None:
     """Return the lengths as annotated; None without both."""
     prompt, output = (human(engine.annotations.get(name, "")) for name in (PROMPT, OUTPUT))
-    return Traffic(prompt, output) if prompt and output and prompt >= 1 <= output else None
+    return PlannedTraffic(prompt, output) if prompt and output and prompt >= 1 <= output else None
 
 
 def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
@@ -161,7 +161,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     kv = _choice(engine, flags.kv_cache_dtype, KV_DTYPE_BYTES) or "auto"
     traffic = traffic_of(engine)
     # Without known lengths every request counts as a longest one.
-    assumed = traffic or Traffic(longest, 1)
+    assumed = traffic or PlannedTraffic(longest, 1)
     known_step = memory.max_num_batched_tokens or traffic
     sized = Sized(
         geometry=geometry,
@@ -215,7 +215,9 @@ def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, "quantization_config": {"quant_method": given.text}}
 
 
-def _command(engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: Traffic | None, longest: int | None) -> str:
+def _command(
+    engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: PlannedTraffic | None, longest: int | None
+) -> str:
     """Return `kvpressure plan` with the same values."""
     share = memory.gpu_memory_utilization
     lengths = ("TOKENS", "TOKENS") if traffic is None else (f"{traffic.prompt_p95:g}", f"{traffic.output_p95:g}")

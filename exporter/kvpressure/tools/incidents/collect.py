@@ -95,11 +95,11 @@ class Ended:
 class Collector:
     """Collects one engine's incidents. Trouble that comes back within `incident_gap_seconds` is the same incident."""
 
-    def __init__(self, labels: Mapping[str, str], limits: Thresholds, step: float) -> None:
-        self._labels, self._limits, self._step = labels, limits, step
+    def __init__(self, labels: Mapping[str, str], thresholds: Thresholds, step: float) -> None:
+        self._labels, self._thresholds, self._step = labels, thresholds, step
         self._open: _Open | None = None
         self._before: deque[_Point] = deque(maxlen=max(4, int(BEFORE_SECONDS / step)))
-        self._alarms = [Alarm(rule) for rule in ours(limits)]
+        self._alarms = [Alarm(rule) for rule in ours(thresholds)]
         self._t = float("-inf")
         self._tokens: tuple[float, float] | None = None
         self.unjudged: dict[str, float] = {}
@@ -110,7 +110,7 @@ class Collector:
         diagnosis, t = view.diagnosis, view.t
         if diagnosis is None:
             return
-        gap, known = self._limits.incident_gap_seconds, self._t
+        gap, known = self._thresholds.incident_gap_seconds, self._t
         self._t = t
         for alarm in self._alarms:
             alarm.add(t, diagnosis)
@@ -136,7 +136,7 @@ class Collector:
             yield self._ended(self._open, ended=ended or not self._open.goes_on)
 
     def _queue_began(self, t: float) -> float | None:
-        """Return when the current queue began, by the samples before `t`; None where none began lately."""
+        """Return when the current queue began, by the samples before `t`; None where none of them shows it."""
         began = t
         for point in reversed(self._before):
             waiting = point.values[1]
@@ -149,7 +149,7 @@ class Collector:
 
     def silent_since(self, newest: float) -> bool:
         """Whether the target's page at `newest` no longer had this engine."""
-        return newest - self._t > self._limits.incident_gap_seconds
+        return newest - self._t > self._thresholds.incident_gap_seconds
 
     def fired(self) -> list[Fired]:
         """Return the bundle's alerts that fired in the whole time, sorted by time."""
@@ -188,12 +188,12 @@ class Collector:
         demand_of = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
         # One replica, and those that an autoscaler could have added by then.
         began = view.t if self._open is None else self._open.began
-        doubled = int(max(0.0, view.t - began) // self._limits.scaling_down_hold_seconds)
+        doubled = int(max(0.0, view.t - began) // self._thresholds.scaling_down_hold_seconds)
         most = 1
         for _ in range(min(doubled, MAX_DOUBLINGS)):
-            most = most_replicas(most, self._limits)
+            most = most_replicas(most, self._thresholds)
         reading = ReplicaReading(self._labels.get("pod", ""), demand_of)
-        count = desired_replicas([reading], self._limits, before=most)
+        count = desired_replicas([reading], self._thresholds, before=most)
         return None if count is None else float(count)
 
     def _keep(self, open_: _Open, point: _Point) -> None:

@@ -174,7 +174,7 @@ class Screen:
     page_seconds: float
 
 
-def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limits: Thresholds) -> list[Screen]:
+def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, thresholds: Thresholds) -> list[Screen]:
     """Return the screens for the series in one spelling, which are scraped at least every `scrape_seconds`."""
 
     def chosen(name: str, window: float) -> str:
@@ -187,12 +187,12 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
     fine = (FINE_STEP, window, DAY_SECONDS)
     found: list[Screen] = []
     # A queue at one scrape, however long, is not enough.
-    share = queued_share(limits, queue_window)
+    share = queued_share(thresholds, queue_window)
     if waiting := named("waiting"):
         expr = f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0"
         found.append(Screen("queue", expr, *coarse))
     if preempted := named("preemptions"):
-        bursts = max(1, round(limits.preempting_min_burst_count))
+        bursts = max(1, round(thresholds.preempting_min_burst_count))
         found.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
     if rejected := named("rejected"):
         found.append(Screen("refusals", f"changes({chosen(rejected, queue_window)}) > 0", *coarse))
@@ -205,17 +205,19 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, limit
         # On a page of several processes labels may differ: then only their sums would match.
         runs = f"min_over_time({chosen(running, window)}) >= 1"
         found.append(Screen("standstill", " and ".join((runs, *still)), *fine))
-    if (outside := _outside(spelled, chosen, window, limits)) is not None:
+    if (outside := _outside(spelled, chosen, window, thresholds)) is not None:
         found.append(Screen("outside", outside, *fine))
     return found
 
 
-def queued_share(limits: Thresholds, window: float) -> float:
+def queued_share(thresholds: Thresholds, window: float) -> float:
     """Return the least share of a window's polls with a waiting request, where an incident is in it."""
-    return SLACK * limits.waiting_min_ratio * SHORTEST_SECONDS / window
+    return SLACK * thresholds.waiting_min_ratio * SHORTEST_SECONDS / window
 
 
-def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: float, limits: Thresholds) -> str | None:
+def _outside(
+    spelled: Spelled, chosen: Callable[[str, float], str], window: float, thresholds: Thresholds
+) -> str | None:
     """Return the expression for requests that spend long outside the engine, by the series that the verdict uses."""
 
     def grew(signal: str, suffix: str = "") -> str | None:
@@ -224,7 +226,7 @@ def _outside(spelled: Spelled, chosen: Callable[[str, float], str], window: floa
 
     signals = ("ended", "e2e_seconds", "queue_seconds", "inference_seconds")
     ended, whole, queued, inside = map(grew, signals)
-    least = SLACK * limits.frontend_slow_min_seconds
+    least = SLACK * thresholds.frontend_slow_min_seconds
     if ended and whole and queued and inside:
         return f"({whole} - {queued} - {inside}) >= {least:.3f} * {ended} and {ended} > 0"
     first, started = grew("ttft", "_sum"), grew("started")

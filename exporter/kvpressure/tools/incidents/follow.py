@@ -71,7 +71,7 @@ def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresh
     settings = replace(
         ordinary,
         window_seconds=max(ordinary.window_seconds, (WINDOW_INTERVALS + 0.5) * step),
-        shape_window_seconds=max(ordinary.shape_window_seconds, SHAPE_INTERVALS * step),
+        long_window_seconds=max(ordinary.long_window_seconds, SHAPE_INTERVALS * step),
         longest_interval_seconds=max(ordinary.longest_interval_seconds, LOST_INTERVALS * step),
     )
     window = max(thresholds.verdict_window_seconds, (VERDICT_INTERVALS + 0.5) * step)

@@ -130,7 +130,7 @@ def queued(server: Prometheus, pool: Pool, limits: Thresholds, page: Span) -> li
 
 
 class Queue:
-    """The reports of one pool's gateway, read some hours at a time as time goes on."""
+    """The reports of one pool's gateway, read some hours at a time."""
 
     def __init__(self, server: Prometheus, pool: Pool, target: str) -> None:
         self._server, self._pool, self._target = server, pool, target

@@ -46,7 +46,7 @@ def test_nothing_set_means_a_single_machine_with_the_documented_defaults() -> No
     assert settings.config_file is None
     assert settings.web.listen_address == (ListenAddress("", 10405),)
     assert (settings.poll.interval_seconds, settings.poll.timeout_seconds) == (1.0, 10.0)
-    assert (settings.window_seconds, settings.shape_window_seconds, settings.staleness_seconds) == (60, 600, 10)
+    assert (settings.window_seconds, settings.long_window_seconds, settings.staleness_seconds) == (60, 600, 10)
     assert settings.poll.max_page_bytes == 8 * 1024 * 1024
 
 
@@ -87,7 +87,7 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
         "KVPRESSURE_KUBERNETES__PATH": "/x",
         "KVPRESSURE_OTLP__ENDPOINT": "http://x:1",
         "KVPRESSURE_WINDOW_SECONDS": "300",
-        "KVPRESSURE_SHAPE_WINDOW_SECONDS": "300",
+        "KVPRESSURE_LONG_WINDOW_SECONDS": "300",
         "KVPRESSURE_STALENESS_SECONDS": "90",
     }
     settings = load_settings({}, environ)

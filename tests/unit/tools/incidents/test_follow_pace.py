@@ -26,7 +26,7 @@ def test_a_verdict_has_its_polls_with_one_scrape_lost(step: float) -> None:
     assert polls - 1 >= 4
     assert limits.verdict_min_poll_count <= polls
     assert settings.window_seconds / step >= 10, "a prediction takes ten intervals"
-    assert settings.shape_window_seconds >= settings.window_seconds
+    assert settings.long_window_seconds >= settings.window_seconds
     assert settings.longest_interval_seconds > 2 * step, "one scrape may be lost"
 
 

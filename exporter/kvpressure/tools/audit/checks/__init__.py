@@ -30,7 +30,7 @@ class Check:
 
     @property
     def help(self) -> str:
-        """Why, for people who see only the finding: the rest of the docstring."""
+        """The reason, for readers of the finding alone: the rest of the docstring."""
         return " ".join(self._words[2:])
 
     @property

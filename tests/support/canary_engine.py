@@ -31,7 +31,7 @@ def json_reply(body: str, status: str = "200 OK") -> Behaviour:
 
 
 @dataclass
-class AskedEngine:
+class CanaryEngine:
     """A behaviour for `FaultServer`. `api` answers all but the page; `asked` is what came there, `times` when.
 
     While it `works`, tokens go up by the second; `running` and `waiting` are on the page as they are here. Without an
@@ -91,7 +91,7 @@ class Watched:
     """The daemon and the one engine that it watches."""
 
     daemon: Daemon
-    engine: AskedEngine
+    engine: CanaryEngine
     server: FaultServer
     running: asyncio.Task[None]
 
@@ -136,7 +136,7 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def watched(
-    engine: AskedEngine, canary: Mapping[str, object] | None = ON, thresholds: str = "", **target: object
+    engine: CanaryEngine, canary: Mapping[str, object] | None = ON, thresholds: str = "", **target: object
 ) -> AsyncIterator[Watched]:
     """Run the daemon on the loop's time until the block ends. Without `canary` the settings have no such key."""
     async with FaultServer(engine) as server:
