@@ -41,8 +41,7 @@ def _request() -> Row:
             ),
             graph(
                 "Prompt and output, p95",
-                "p95 of prompt and output length over the long window. Prompts above the line count as long "
-                "context.",
+                "p95 of prompt and output length over the long window. Prompts above the line count as long context.",
                 "short",
                 Query(quantile("prompt_tokens", "0.95"), f"prompt {ENGINE}", FIRST),
                 Query(quantile("output_tokens", "0.95"), f"output {ENGINE}", SECOND),
