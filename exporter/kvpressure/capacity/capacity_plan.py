@@ -14,8 +14,9 @@ from kvpressure.capacity import parallel
 from kvpressure.capacity.arithmetic import Step, number, size
 from kvpressure.capacity.case import Case, PlannedTraffic, longest_request, warnings_for
 from kvpressure.capacity.geometry import Geometry, KvCost
+from kvpressure.capacity.memory import Memory
 from kvpressure.capacity.parallel import RefusedError
-from kvpressure.capacity.pool import BytePool, Memory, Pool, TokenPool, whole_blocks
+from kvpressure.capacity.pool import BytePool, Pool, TokenPool, whole_blocks
 from kvpressure.capacity.smallest import smallest_pool, smallest_tensor_parallel
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.runtimes.registry import ASSUMED

@@ -9,8 +9,9 @@ from typing import Final
 
 from kvpressure.capacity.arithmetic import number, size
 from kvpressure.capacity.geometry import Geometry
+from kvpressure.capacity.memory import Memory, weights_step
 from kvpressure.capacity.parallel import Parallel
-from kvpressure.capacity.pool import Memory, Pool, weights_step, whole_blocks
+from kvpressure.capacity.pool import Pool, whole_blocks
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime

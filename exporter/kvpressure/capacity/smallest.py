@@ -10,8 +10,9 @@ from kvpressure.capacity import parallel
 from kvpressure.capacity.arithmetic import Step
 from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.geometry import Geometry, KvCost
+from kvpressure.capacity.memory import Memory
 from kvpressure.capacity.parallel import Parallel
-from kvpressure.capacity.pool import BytePool, Memory, pool_from_memory, whole_blocks
+from kvpressure.capacity.pool import BytePool, pool_from_memory, whole_blocks
 
 _MAX_TENSOR_PARALLEL: Final = 16
 _MAX_PIPELINE: Final = 16

@@ -13,7 +13,8 @@ from kvpressure.capacity.cards import CARDS, card_named, model_meant, table_for,
 from kvpressure.capacity.geometry import BLOCK_TOKENS, Geometry, read_geometry
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named
 from kvpressure.capacity.known_models import name_of
-from kvpressure.capacity.pool import Memory, pool_from_memory
+from kvpressure.capacity.memory import Memory
+from kvpressure.capacity.pool import pool_from_memory
 from kvpressure.cli.model_file import known_model
 from kvpressure.cli.say import CliError
 from kvpressure.config.thresholds import load_thresholds

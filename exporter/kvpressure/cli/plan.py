@@ -25,8 +25,9 @@ from kvpressure.capacity.geometry import (
 )
 from kvpressure.capacity.gpus import GPUS, Gpu
 from kvpressure.capacity.known_models import hub_name, nearest_models
+from kvpressure.capacity.memory import Memory
 from kvpressure.capacity.parallel import Parallel, RefusedError
-from kvpressure.capacity.pool import Memory, TokenPool
+from kvpressure.capacity.pool import TokenPool
 from kvpressure.cli.access import access_options, kube_context_options, namespace_option
 from kvpressure.cli.cards import predicted, prediction_report
 from kvpressure.cli.model_file import known_gpu, known_model, plain_bytes, read_config, size_bytes

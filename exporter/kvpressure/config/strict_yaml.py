@@ -292,9 +292,8 @@ class _Builder:
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
             else:
                 yield key, value, False
-        for each in merged:
-            if isinstance(each, yaml.MappingNode):
-                yield from ((key, value, True) for key, value, _ in self._pairs(each))
+        for each in (one for one in merged if isinstance(one, yaml.MappingNode)):
+            yield from ((key, value, True) for key, value, _ in self._pairs(each))
 
     def _problem(self, line: int, path: Path, message: str) -> None:
         self.problems.append(Problem(self.name, line, dotted(path), message))

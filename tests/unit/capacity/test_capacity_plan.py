@@ -7,8 +7,9 @@ import pytest
 from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.capacity_plan import Plan, Running, batched_tokens, plan_model, plan_running
 from kvpressure.capacity.case import PlannedTraffic
+from kvpressure.capacity.memory import Memory
 from kvpressure.capacity.parallel import RefusedError
-from kvpressure.capacity.pool import Memory, TokenPool
+from kvpressure.capacity.pool import TokenPool
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.runtimes.vllm import PLANNING
 from tests.support.models import geometry

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.capacity_plan import Plan, Running, plan_model, plan_running
 from kvpressure.capacity.case import PlannedTraffic
-from kvpressure.capacity.pool import Memory, TokenPool
+from kvpressure.capacity.memory import Memory
+from kvpressure.capacity.pool import TokenPool
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.models import geometry
 

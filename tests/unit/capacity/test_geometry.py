@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvpressure.capacity.geometry import KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.layers import SHARED
-from kvpressure.capacity.pool import activation_bytes
+from kvpressure.capacity.memory import activation_bytes
 from tests.support.models import MODELS, config, geometry
 
 pytestmark = pytest.mark.recorded

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.geometry import read_geometry
-from kvpressure.capacity.pool import GIB, Memory, weights_step
+from kvpressure.capacity.memory import Memory, weights_step
 from tests.support.tools import ROOT
 
 _ROWS = [json.loads(line) for line in (ROOT / "tests/fixtures/capacity/vllm-0.33.0.jsonl").read_text().splitlines()]

@@ -13,8 +13,9 @@ from kvpressure.capacity.capacity_plan import Plan, batched_tokens, plan_model
 from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.geometry import DTYPE_BYTES, KV_DTYPE_BYTES, Geometry, KvCost, ModelConfigError, read_geometry
 from kvpressure.capacity.gpus import Gpu, gpu_named
+from kvpressure.capacity.memory import Memory
 from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
-from kvpressure.capacity.pool import BytePool, Memory
+from kvpressure.capacity.pool import BytePool
 from kvpressure.capacity.smallest import smallest_pool
 from kvpressure.commandline.options import human, whole
 from kvpressure.config.thresholds import Thresholds

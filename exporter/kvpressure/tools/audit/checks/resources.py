@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from kvpressure.capacity.arithmetic import GIB, size
-from kvpressure.capacity.pool import weights_step
+from kvpressure.capacity.memory import weights_step
 from kvpressure.capacity.smallest import smallest_tensor_parallel
 from kvpressure.commandline.options import whole
 from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, undecided
