@@ -54,7 +54,7 @@ def test_audit_says_what_is_no_file_and_does_not_wait(kind: str, tmp_path: Path)
     path = made(kind, tmp_path)
     one = ended("audit", str(path), str(FIXTURES / "manifests" / "deployment-good.yaml"))
     assert one.returncode == 0
-    assert one.stdout.endswith("1 engine: 14 pass, 0 fail, 0 unknown\n")
+    assert one.stdout.endswith("1 engine: 16 pass, 0 fail, 0 unknown\n")
     said = f"{path}: cannot be read: it is {KINDS[kind]}, not a regular file; standard input is given as -\n"
     assert one.stderr == said
 

@@ -80,8 +80,8 @@ NAMED_BY_INTENT = {
 """Where a runtime is named on purpose."""
 
 
-WORDS = {"parallel"}
-"""Flags that are words of everybody's."""
+WORDS = {"parallel", "watermark"}
+"""Flags that are words of everybody's, the glossary's (CONTRIBUTING.md) among them."""
 
 
 def sources(runtime: Runtime) -> Iterator[tuple[str, str]]:

@@ -130,7 +130,7 @@ def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str
 def image_of(words: Words) -> tuple[str, Words]:
     """Return the image that `docker run` starts, and what is passed to it; "" for any other program."""
     at = 1 if words[:1] == ("sudo",) else 0
-    if at >= len(words) or base(words[at]) not in _CONTAINERS or "run" not in words[at + 1 : at + 3]:
+    if "run" not in words[at + 1 : at + 3] or base(words[at]) not in _CONTAINERS:
         return "", ()
     at = words.index("run") + 1
     while at < len(words) and words[at].startswith("-"):

@@ -112,12 +112,14 @@ def launch(words: Words) -> tuple[Runtime, Launch] | None:
     if talks(words):
         return None
     found = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)
-    return next(((runtime, one) for runtime, one in found if one is not None), _launched_image(words))
+    return next(((runtime, one) for runtime, one in found if one is not None), None) or _launched_image(words)
 
 
 def _launched_image(words: Words) -> tuple[Runtime, Launch] | None:
     """Return the server that an image's own entrypoint starts in `docker run`."""
     image, arguments = image_of(words)
+    if not image:
+        return None
     served = (runtime for runtime in RUNTIMES if runtime.starting.image_serves(image, (), arguments, ()))
     return next(((runtime, Launch(arguments)) for runtime in served), None)
 
