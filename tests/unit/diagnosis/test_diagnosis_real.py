@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 
 from kvpressure.engine_state import Pipeline, PipelineSettings
@@ -17,13 +20,14 @@ pytestmark = pytest.mark.recorded
 SECONDS_UNTIL_STOP, SECONDS_UNTIL_GOING_ON = 15.0, 165.0
 
 
-def verdicts_of(name: str) -> list[tuple[float, Diagnosis]]:
-    """Every verdict, with the seconds since the first page."""
+def verdicts_of(name: str, change: Callable[[str], str] = str) -> list[tuple[float, Diagnosis]]:
+    """Every verdict, with the seconds since the first page; `change` is applied to every page but the first."""
     pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
     polls = [line for line in read_trace(FIXTURES / "cold" / f"{name}.jsonl.xz") if isinstance(line, TraceLine)]
     found = []
     for poll in polls:
-        (view,) = pipeline.on_page(FakeTarget(gpus=()), reader.read(poll.page, poll.t))
+        page = poll.page if poll is polls[0] else change(poll.page.decode()).encode()
+        (view,) = pipeline.on_page(FakeTarget(gpus=()), reader.read(page, poll.t))
         assert view.diagnosis is not None
         found.append((poll.t - polls[0].t, view.diagnosis))
     return found
@@ -64,3 +68,11 @@ def test_a_long_prompt_that_others_wait_for_is_named_within_half_a_minute_until_
         (Cause.COMPUTE_BOUND, "long_prompt")
     }
     assert {one.cause for _, one in verdicts} == {Cause.UNKNOWN, Cause.HEALTHY, Cause.COMPUTE_BOUND}
+
+
+def test_what_fills_the_cache_after_a_preemption_is_not_called_a_long_prompt():
+    """A preempted request is computed again: with one preemption before it, the same pages may be KV pressure."""
+    verdicts = verdicts_of(
+        "long-prompt", lambda page: re.sub(r"(?m)^(vllm:num_preemptions_total.*) 0.0$", r"\1 1.0", page)
+    )
+    assert "long_prompt" not in {one.detail for _, one in verdicts}

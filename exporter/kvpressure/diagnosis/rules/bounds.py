@@ -22,6 +22,8 @@ _NO_CACHE: Final[Mapping[str, bool]] = {"admission_blocked": False, "preempting"
 _capped = queue.queued & batch.at_cap
 """Which flag sets the cap shows only in how the engine was started."""
 
+# After a preemption, what fills the cache may be a preempted request that is computed again.
+_long_prompt_alone = queue.queued & progress.computes_long_prompt & ~room.preempted_in_long_window
 _fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_in_long_window)
 """All that wait fit, and no cap limits the batch: another limit of the scheduler does."""
 
@@ -145,7 +147,7 @@ RULES: Final = (
         "compute",
         {**_NO_CACHE, "gpu_compute_low": False, "latency_inflated": True},
         ("queued_prefill", "prefill", queue.queued & batch.prefill_limits, _prompts),
-        ("long_prompt", "long_prompt", queue.queued & progress.computes_long_prompt, _long_prompt),
+        ("long_prompt", "long_prompt", _long_prompt_alone, _long_prompt),
         ("prefill", "prefill", batch.compute_limits & batch.mostly_prefill, _prompts),
         ("decode_bandwidth", "decode_bandwidth", batch.bandwidth_limits, _context),
         ("decode", "decode", batch.compute_limits & batch.mostly_decode, _prefill_share),
