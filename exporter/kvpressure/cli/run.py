@@ -167,9 +167,11 @@ async def end(tasks: set[asyncio.Task[Any]], closing: Coroutine[Any, Any, None])
 
 def run_to_the_end(work: Coroutine[Any, Any, None]) -> NoReturn:
     """Run `work` and end the process with it. Raises ConfigError and KeyboardInterrupt if `work` does."""
+    runner = asyncio.Runner()
     try:
-        asyncio.Runner().run(work)
+        runner.run(work)
     except (ConfigError, KeyboardInterrupt):
+        runner.get_loop().close()  # the runner's own `close` waits for threads
         raise
     except OutputError as error:
         report_unwritten(error)
