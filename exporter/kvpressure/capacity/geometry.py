@@ -191,7 +191,7 @@ def _group(fields: Fields, kind: str, count: int, kinds: Sequence[str]) -> Layer
 
 
 def _kv_bytes(fields: Fields) -> int | None:
-    """Return the bytes of a cached value that a quantized checkpoint sets for servers that are not told any."""
+    """Return the bytes of a cached value that a quantized checkpoint sets for servers whose command sets none."""
     config = fields.mapping("quantization_config") or {}
     scheme, name = config.get("kv_cache_scheme"), str(config.get("kv_cache_quant_algo")).upper()
     return 1 if name == "FP8" or (isinstance(scheme, dict) and scheme.get("num_bits") == 8) else None

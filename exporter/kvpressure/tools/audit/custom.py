@@ -92,17 +92,18 @@ def kaito(item: Item, given: Manifests) -> Iterator[Engine | Problem]:
     name = text(get(item.data, "inference", "config"))
     found = next((one for one in given.of("ConfigMap") if one.name == name), None)
     key = ("data", "inference_config.yaml")
+    hidden = f"the preset may give more, and the ConfigMap {name} is not among the manifests" if name else _PRESET
     try:
         options = {} if found is None else strict_yaml.load(text(get(found.data, *key)), item.source.name).data
     except (ConfigError, ValueError, RecursionError, yaml.YAMLError):
         options, found = {}, None
+        hidden = f"the preset may give more, and {key[1]} of the ConfigMap {name} cannot be read"
     model = text(get(item.data, "inference", "preset", "name"))
     if not model:
         return
     words = (model, *words_of(mapping(get(options, ASSUMED.name))))
     reading = read_limits(read_start(ASSUMED.charts[0].command, words, {}, Budget()))
     if found is None:
-        hidden = f"the preset may give more, and the ConfigMap {name} is not among the manifests" if name else _PRESET
         reading = replace(reading, hidden=(hidden,))
     yield Engine(
         item=item,

@@ -203,9 +203,17 @@ def test_the_options_of_a_workspace_are_in_its_config_map() -> None:
     assert found["memory-target"][0] == "fail"
 
 
-@pytest.mark.parametrize(("old", "new"), [("{name: params}", "{name: other}"), ("max-num-seqs: 2", "a: [")])
-def test_a_workspace_without_a_config_map_that_can_be_read_is_not_known(old: str, new: str) -> None:
-    assert judged(KAITO.replace(old, new))[1]["output-tokens"][0] == "unknown"
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("{name: params}", "{name: other}", "the ConfigMap params is not among the manifests"),
+        ("max-num-seqs: 2", "a: [", "inference_config.yaml of the ConfigMap params cannot be read"),
+    ],
+)
+def test_a_workspace_without_a_config_map_that_can_be_read_is_not_known(old: str, new: str, why: str) -> None:
+    status, said = judged(KAITO.replace(old, new))[1]["output-tokens"]
+    assert status == "unknown"
+    assert why in said
 
 
 @pytest.mark.parametrize(("more", "needed"), [("", "16"), (", --enable-dp-attention", "4")])

@@ -121,8 +121,8 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
 
 
 def _only_requested(engine: Engine) -> bool:
-    limited, asked = (mapping(get(engine.resources, kind)) for kind in ("limits", "requests"))
-    return engine.gpu_key in asked and engine.gpu_key not in limited
+    limits, requests = (mapping(get(engine.resources, kind)) for kind in ("limits", "requests"))
+    return engine.gpu_key in requests and engine.gpu_key not in limits
 
 
 def _compared(engine: Engine, needed: int, requested: int | str) -> Verdict:
