@@ -111,6 +111,13 @@ class Thresholds:
     queue_shrinks_max_ratio: float
     stuck_min_seconds: float
     stuck_frozen_min_seconds: float
+    stuck_trickle_min_seconds: float
+    stuck_trickle_max_ratio: float
+    stuck_token_min_seconds: float
+    stuck_deferred_min_seconds: float
+    stuck_deferred_min_count: float
+    stuck_prompt_min_seconds: float
+    long_prompt_alone_min_seconds: float
     long_prompt_min_seconds: float
     long_prompt_min_ratio: float
     stuck_unanswered_min_seconds: float

@@ -135,6 +135,7 @@ def _requests(value: float) -> str:
 NEED_GPUS: Final = frozenset({"add_replica", "decode_replica", "route_by_length"})
 """Keys of actions that take GPUs which the engine does not have."""
 FIRST_STEPS: Final[Mapping[str, str]] = {
+    "abort_request": "end the request that does not fit",
     "add_replica": "add replicas",
     "ask_less": "let clients ask for fewer tokens",
     "another_limit": "see which limit holds requests back",
@@ -155,6 +156,7 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "memory_headroom": "change the memory share",
     "prefix_caching": "turn prefix caching on",
     "queue_limit": "raise the limit of the queue",
+    "release_blocks": "end requests that hold the cache",
     "restart": "restart it",
     "route": "send requests to calm replicas",
     "save_evidence": "save the log, then restart",

@@ -29,6 +29,7 @@ from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import RequestedTokens
+from kvpressure.signals.stall import ServiceWatch, Stall
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -74,6 +75,8 @@ class EngineHistory:
         self._events = EventWindow(seconds)
         self._pool_means = PoolMeans()
         self._means = LongMeans()
+        self._service = ServiceWatch()
+        self._stall = Stall()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -86,6 +89,7 @@ class EngineHistory:
         self._queue_wait = QueueWait()
         self._requested_tokens = RequestedTokens()
         self._harm.restarted()
+        self._service.begin_anew()
 
     @property
     def t(self) -> float:
@@ -126,7 +130,9 @@ class EngineHistory:
             self._hit_curve.restarted()
             self._harm.restarted()
             self._means.forget()
+            self._service = ServiceWatch()
         self._page_cache, window.cache = page_cache, cache
+        self._stall = self._service.take(self.newest, window)
         self._means.take(window)
         if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
@@ -155,7 +161,7 @@ class EngineHistory:
             t=self._window.t,
             cache=self._window.cache,
             derived=derived,
-            verdict_window=replace(verdict_window, eviction=eviction),
+            verdict_window=replace(verdict_window, eviction=eviction, stall=self._stall),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
             signals=self._window.signals().union(

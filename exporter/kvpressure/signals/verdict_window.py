@@ -17,6 +17,7 @@ from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, p
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.progress import Progress, progress_of
+from kvpressure.signals.stall import Stall
 from kvpressure.signals.traffic import refused_ratio
 from kvpressure.signals.transfer import Transfer, transfer_of
 from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
@@ -69,7 +70,8 @@ class VerdictWindow:
     engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
     `optional` are the groups of optional sources that report, by name (`signals.optional`).
-    `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs.
+    `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs;
+    `stall` is since somebody was last served.
     """
 
     polls: int
@@ -86,6 +88,7 @@ class VerdictWindow:
     answers: Answers = field(default_factory=Answers)
     outside: TimeOutsideEngine | None = None
     progress: Progress = field(default_factory=Progress)
+    stall: Stall = field(default_factory=Stall)
     deferral: Deferral = field(default_factory=Deferral)
     eviction: Eviction = field(default_factory=Eviction)
     transfer: Transfer = field(default_factory=Transfer)

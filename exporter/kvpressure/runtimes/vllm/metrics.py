@@ -41,6 +41,7 @@ COUNTERS: Final = (
     ),
     Row("steps", ("vllm:iteration_tokens_total_count",)),
     Row("finished", ("vllm:request_success_total",)),
+    Row("aborted", ("vllm:request_success_total",), where=(("finished_reason", "abort"),)),
     Row("rejected", ("vllm:admission_rejections_total",)),
     Row("prefix_queries", ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), slow=True),
     Row("prefix_hits", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), slow=True),
