@@ -1,7 +1,7 @@
 """`python -m bench.advice`: advice on the scheduler lab, each action alone, all together, and the best set of them.
 
 Each regime runs as it is, and the exporter's own pipeline reads its pages; what it advises at the end is done to the
-regime and run again, as is every set of the same changes. `--write-docs` writes the table into docs/internals/accuracy/advice.md.
+regime and run again, as is every set of the same changes. `--write-docs` writes the table into accuracy/advice.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m bench.working_set`: cures of eviction as predicted at a recording's end, beside the lab's runs of them.
 
 Reads what `bench.working_set.lab` and `.curve` made. Each regime is predicted twice: from its page alone, where that
-tells, and with the hits by pool that KV events give. `--write-docs` writes the table into docs/internals/accuracy/advice.md.
+tells, and with the hits by pool that KV events give. `--write-docs` writes the table into accuracy/advice.md.
 """
 
 from __future__ import annotations
