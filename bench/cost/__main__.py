@@ -1,7 +1,7 @@
 """`python -m bench.cost`: tokens that the exporter says were lost, beside those that were.
 
 The truth is the same seconds of the same clients on a pool with room for all: the tokens that they got there and did
-not get here, over the seconds in which the verdict was one that loses tokens. `--write-docs` writes accuracy/incidents.md.
+not get here, over the seconds in which the verdict was one that loses tokens. `--write-docs` writes incidents.md.
 """
 
 from __future__ import annotations

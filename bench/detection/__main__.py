@@ -1,6 +1,6 @@
 """`python -m bench.detection`: judges every episode, evaluates the rules, prints the tables, writes results.json.
 
-Ends with 1 when a bar is missed. `--quick` takes a few episodes of each kind, `--write-docs` writes accuracy/detection.md.
+Ends with 1 when a bar is missed. `--quick` takes a few episodes of each kind, `--write-docs` writes detection.md.
 Where `make lab` has made recordings, they are judged and written too; they have no bar yet.
 """
 

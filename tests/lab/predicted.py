@@ -128,7 +128,7 @@ def _dot(one: Off, measured: float, off: float) -> Dot:
 
 
 def _write(found: Sequence[Off]) -> None:
-    """Write into accuracy/advice.md what is off by more than the bars, outside the range or no number; and a row a seed."""
+    """Write into advice.md what is off by more than the bars, outside the range or no number; and a row a seed."""
     off = [one for one in found if abs(one.tokens) > TOKENS_BAR or abs(one.latency) > LATENCY_BAR or not one.within]
     wrong = [one for one in found if one in off or one.doubt]
     lines = [
