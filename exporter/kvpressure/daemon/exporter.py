@@ -16,7 +16,6 @@ from kvpressure import __version__, logs
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.target import Target
-from kvpressure.daemon.baseline_file import BaselineFile
 from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.health_log import HealthLog
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
@@ -64,8 +63,6 @@ class Daemon:
         self._read_settings = read_settings
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
-        limits = loaded.settings.limits
-        self._baseline_file = BaselineFile(loaded.settings.baseline_file, self._clock, limits.max_engines)
         # Called late, since a reload may replace the pipeline.
         on_sent = lambda key, t: self._pipeline.canary_sent(key, t)  # noqa: E731, PLW0108
         on_report = lambda key, report: self._pipeline.on_canary(key, report)  # noqa: E731, PLW0108
@@ -133,7 +130,6 @@ class Daemon:
 
     async def run(self) -> None:
         """Run all sources until cancelled; everything it started has ended when this returns."""
-        self._pipeline.restore_baselines(await asyncio.to_thread(self._baseline_file.read))
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
         self._node_sources.start()
         try:
@@ -144,10 +140,7 @@ class Daemon:
                 await self._clock.sleep_until(next_tick)
         finally:
             parts = (self._fleet, self._node_sources, self._canaries)
-            try:
-                await asyncio.gather(*(part.stop() for part in parts))
-            finally:
-                await self._baseline_file.end(self._pipeline.baselines())
+            await asyncio.gather(*(part.stop() for part in parts))
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -161,8 +154,6 @@ class Daemon:
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
-        if self._baseline_file.is_due():
-            self._baseline_file.begin_write(self._pipeline.baselines())
         due = self._pipeline.canaries_wanted(now)
         self._canaries.send(due, self._pipeline.known, self._targets.targets, self._loaded)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])

@@ -188,9 +188,6 @@ class Settings(Section):
     old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone."""
     thresholds_file: Path | None = None
     """Overrides of single thresholds: `name: value`."""
-    baseline_file: Path | None = None
-    """File that keeps each engine's healthy baseline across restarts of the exporter; its directory must be writable.
-    Unset: baselines are learned again. A change takes effect at the next start."""
     _config_file: Path | None = PrivateAttr(None)
 
     @property

@@ -267,7 +267,7 @@ def test_every_key_says_what_it_means() -> None:
 def test_the_example_file_is_valid_and_names_every_section() -> None:
     settings = load_settings({"--config.file": str(EXAMPLE)}, {})
     assert not settings.single_machine
-    assert set(Settings.model_fields) - settings.model_fields_set == {"thresholds_file", "baseline_file"}
+    assert set(Settings.model_fields) - settings.model_fields_set == {"thresholds_file"}
 
 
 @pytest.mark.fault(
