@@ -137,6 +137,7 @@ class Thresholds:
     held_up_min_ratio: float
     stream_idle_max_usage_ratio: float
     at_cap_min_ratio: float
+    cap_steady_min_sequences: float
     refill_max_step_count: float
     put_off_min_step_count: float
     prefill_rare_max_ratio: float

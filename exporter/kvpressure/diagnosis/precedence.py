@@ -64,6 +64,7 @@ PRECEDENCE: Final = (
     "unknown.layers_differ",
     "unknown.reservations",
     "unknown.no_usage",
+    "unknown.dropped",
     "unknown.cold_start",
     # Steps full of prompts that are computed again are caused by the cache, not by the load.
     "kv.eviction",

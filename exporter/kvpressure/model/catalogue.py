@@ -263,6 +263,7 @@ _ROWS: Final = (
             "layers_differ": "a hybrid model: token counts do not say how much cache a request needs",
             "no_capacity": "the metrics do not report the size of the KV cache",
             "reservations": "the metrics do not say how much of the KV cache is reserved for answers",
+            "dropped": "monitoring drops histograms that the server exports, so lengths are not known",
             "cold_start": "no request has finished yet, so prompt lengths are not known",
             "no_reasons": "the metrics do not say why requests wait",
             "held_at_gateway": "a gateway queues requests; its metrics do not say why",

@@ -165,7 +165,8 @@ class EngineHistory:
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
             signals=self._window.signals().union(
-                name for name in _CACHE if getattr(self._window.cache, name) is not None
+                (name for name in _CACHE if getattr(self._window.cache, name) is not None),
+                (f"{name}_histogram" for name in self._window.histograms()),
             ),
         )
 

@@ -156,6 +156,10 @@ class EngineWindow:
         """Return names of the gauges and counters that some poll of the window had."""
         return frozenset(name for name in self._last_read if self.shows(name))
 
+    def histograms(self) -> frozenset[str]:
+        """Return names of the histograms that the page has, with or without an observation."""
+        return frozenset(self._recent.newest)
+
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
         return bool(self.points) and self._last_read.get(signal, -math.inf) >= self.points[0].t

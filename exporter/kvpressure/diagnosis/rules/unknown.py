@@ -25,6 +25,14 @@ _no_usage = same("Requests wait, and the page does not say how much of the KV ca
 _cold_start = same("Requests wait, and none has finished yet: how long prompts are is not known.")
 
 
+def _dropped(facts: Facts) -> str:
+    ended = number(round(facts.window.queue.ended or 0.0))
+    return (
+        f"{capital(waiting(facts))}, {ended} ended in {facts.window.seconds:.0f} s, and no *_bucket of a histogram "
+        "reaches kvpressure: lengths, steps and starts are not known."
+    )
+
+
 def _last_step(facts: Facts) -> str:
     seconds = number(round(facts.window.progress.last_step_seconds))
     return (
@@ -44,6 +52,9 @@ _fit_unknown = queue.queued & ~room.fit_known
 _no_lengths = _fit_unknown & room.capacity_known & ~room.room_is_unseen
 _unseen = _fit_unknown & room.room_is_unseen & ~batch.at_cap
 
+_dropped_evidence = queue.queued & room.lengths_dropped & ~batch.at_declared_cap.known_true()
+"""Without the histograms, a queue behind full steps and one at a cap look alike."""
+
 RULES: Final = rules_of(
     Cause.UNKNOWN,
     "unknown",
@@ -56,6 +67,7 @@ RULES: Final = rules_of(
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("reservations", "reservations", _unseen, _reservations),
     ("no_usage", "no_gauges", _no_lengths & ~room.usage_known, _no_usage),
+    ("dropped", "dropped", _dropped_evidence, _dropped),
     ("cold_start", "cold_start", _no_lengths, _cold_start),
     (
         "no_capacity",

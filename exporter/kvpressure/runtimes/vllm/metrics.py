@@ -273,6 +273,12 @@ EVIDENCE: Final = (
         how="vLLM 0.16 and later export it",
     ),
     OptionalSignal(
+        what="how long prompts and answers are",
+        signals=("request_prompt_tokens_histogram",),
+        series=("vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket"),
+        how="every vLLM exports them: no *_bucket reaches kvpressure, so a relabelling rule on the way drops it",
+    ),
+    OptionalSignal(
         what="how long blocks survive unused",
         signals=("timed_evictions",),
         series=("vllm:kv_block_idle_before_evict_seconds_count",),
