@@ -32,7 +32,8 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
     More tokens of a step than there are requests are drafts that were accepted.
     """
-    polls = () if before is None else (before, point)
+    # Where prompts are counted when requests end, so are answers: their growth is not that of the steps.
+    polls = () if before is None or "prefill_tokens" not in point.counters else (before, point)
     steps, tokens = growth(polls, "decode_steps"), growth(polls, "generation_tokens")
     if not steps or tokens is None or steps < _LEAST_STEPS:
         return point

@@ -148,7 +148,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "nothing_runs",
             "nothing_runs",
             progress.still_a_while
-            & ((progress.still_long & ~room.cache_lacks_room.known_true()) | progress.unanswered),
+            & ((progress.still_long & ~room.cache_lacks_room) | progress.unanswered),
             _standing,
         ),
         ("unanswered", "unanswered", progress.unanswered, of_symptom(CANARY_UNANSWERED)),
