@@ -29,7 +29,7 @@ pytestmark = pytest.mark.recorded
 
 KEY = ContainerId("chat", "vllm-0", "vllm")
 NOW = 10_000.0
-RECENT = THRESHOLDS.failure_recent_max_seconds
+RECENT = THRESHOLDS.symptoms.failure_recent_max_seconds
 
 
 def state(**changes: object) -> ContainerState:
