@@ -66,6 +66,9 @@ def outside_evidence(
     if report is not None:
         found["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", thresholds)
         found["allocation_errors"] = _logged(now, report, "kv_exhausted", "KV cache too small", thresholds)
+        killed = _logged(now, report, "host_oom", "host out of memory", thresholds)
+        # No line of it is no evidence against it: the kernel kills without one.
+        found |= {"host_oom": killed} if killed.state else {}
     if (pressed := _cpu(key, environment, thresholds)) is not None:
         found["cpu_pressed"] = pressed
     return found
