@@ -28,8 +28,8 @@ def known(values: Mapping[str, Value | None]) -> Derived:
     for name, value in values.items():
         if value is None:
             continue
-        if value.__class__ is float or isinstance(value, _NUMBERS):  # most are; abstract classes are asked for last
-            if -math.inf < value < math.inf:  # type: ignore[operator] - a number, as was asked in two ways
+        if isinstance(value, _NUMBERS):  # first: most are, and asking for an abstract class is dear
+            if -math.inf < value < math.inf:
                 found[name] = value
         elif not isinstance(value, _TREE):
             found[name] = value
@@ -50,7 +50,7 @@ def at(derived: Mapping[str, Value], *path: str) -> float | None:
         if not isinstance(value, _TREE):
             return None
         value = value.get(key)
-    return value if value.__class__ is float or isinstance(value, _NUMBERS) else None
+    return value if isinstance(value, _NUMBERS) else None
 
 
 def quantile(histogram: HistogramSample, q: float) -> float | None:
