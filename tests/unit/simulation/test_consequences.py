@@ -47,7 +47,7 @@ def test_rows_are_today_each_change_and_all_together():
 
 
 def test_predicted_is_what_the_real_scheduler_then_did():
-    """docs/advice.md: 139 tokens/s in 8 bits, 129 on two servers, 276 with both, from 64."""
+    """docs/internals/accuracy/advice.md: 139 tokens/s in 8 bits, 129 on two servers, 276 with both, from 64."""
     today, small, two, both = compared(collapse(), (kv_in_8_bits(), replicas(2)))
     for found, measured in ((today, 64), (small, 139), (two, 129), (both, 276)):
         assert found.figures is not None
