@@ -30,21 +30,21 @@ def paused_by(word: str) -> Predicate:
 @fact("log")
 def frozen_long(facts: Facts) -> bool:
     """Return whether requests run, and nothing that work moves has moved for so long that it is no pause."""
-    return facts.window.progress.frozen_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    return facts.window.progress.frozen_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
 @fact("log")
 def looping_long(facts: Facts) -> bool:
     """Return whether requests run, the use of the cache falls and rises, and nothing has come out for so long."""
-    return facts.window.progress.looping_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    return facts.window.progress.looping_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
 @fact()
 def computes_long_prompt(facts: Facts) -> bool:
     """Return whether the cache only filled for so long, lately too, with one prompt and hardly anything else."""
     progress, thresholds = facts.window.progress, facts.thresholds
-    long = progress.filling_seconds >= thresholds.long_prompt_min_seconds
-    return long and progress.filled_ratio >= thresholds.long_prompt_min_ratio
+    long = progress.filling_seconds >= thresholds.progress.long_prompt_min_seconds
+    return long and progress.filled_ratio >= thresholds.progress.long_prompt_min_ratio
 
 
 @fact()
@@ -53,7 +53,7 @@ def of_last_step(facts: Facts) -> bool:
 
     That it hangs instead would not be seen.
     """
-    return facts.window.progress.last_step_seconds >= facts.thresholds.stuck_min_seconds
+    return facts.window.progress.last_step_seconds >= facts.thresholds.progress.stuck_min_seconds
 
 
 @fact()
@@ -66,7 +66,7 @@ def loops_longest(facts: Facts) -> bool:
 @fact()
 def nothing_runs(facts: Facts) -> bool:
     """Return whether requests wait, and none has run for longer than a step's pause."""
-    return facts.window.progress.still_seconds >= facts.thresholds.stuck_min_seconds
+    return facts.window.progress.still_seconds >= facts.thresholds.progress.stuck_min_seconds
 
 
 @fact("log", REASONS)
@@ -77,5 +77,7 @@ def still_long(facts: Facts) -> bool:
     """
     window, thresholds = facts.window, facts.thresholds
     if window.queue.reasons_known:
-        return window.progress.still_seconds >= thresholds.stuck_min_seconds
-    return window.progress.still_seconds >= thresholds.stuck_frozen_min_seconds and not must_be_deferred.state(facts)
+        return window.progress.still_seconds >= thresholds.progress.stuck_min_seconds
+    return window.progress.still_seconds >= thresholds.progress.stuck_frozen_min_seconds and not must_be_deferred.state(
+        facts
+    )
