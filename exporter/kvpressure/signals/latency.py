@@ -19,6 +19,8 @@ INFLATED = frozenset({"e2e", "ttft", "inter_token"})
 
 ANSWER_TOKENS = "answer_tokens"
 """Name in a baseline of the healthy p95 of output length."""
+INTER_TOKEN_MEAN = "inter_token_mean"
+"""Name in a baseline of the healthy mean time between two tokens, which a histogram's sum gives exactly."""
 
 FAMILIES: Final = (
     engine_family(
@@ -60,6 +62,22 @@ class Answers:
 
     tokens: float | None = None
     growth_factor: float = 1.0
+
+
+def slowdown_factor(between: HistogramSample | None, baseline: Mapping[str, float]) -> float | None:
+    """Return p95 of the time between tokens over the healthy one, as far as buckets or sums prove it; None if unknown.
+
+    A p95 that is interpolated within one bucket proves nothing: 2 % of the gaps on the other side of a bound move it
+    by as much as the bucket is wide. Proven is what lies between the bounds, or what the mean has grown by.
+    """
+    latency, healthy = p95(between), baseline.get("inter_token")
+    if between is None or latency is None or not healthy:
+        return None
+    usual = baseline.get(INTER_TOKEN_MEAN)
+    by_mean = between.sum / between.count / usual if usual else 1.0
+    at_least = max((bound for bound in between.bounds if bound < latency), default=0.0)
+    at_most = min(bound for bound in between.bounds if bound >= healthy)
+    return min(latency / healthy, max(1.0, by_mean, at_least / at_most))
 
 
 def answers_of(window: EngineWindow, baseline: Mapping[str, float]) -> Answers:
