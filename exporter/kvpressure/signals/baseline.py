@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.values import Derived, at
-from kvpressure.signals.latency import ANSWER_TOKENS, INTER_TOKEN_MEAN, KINDS
+from kvpressure.signals.latency import ANSWER_TOKENS, KINDS, MEAN_GAP
 
 BATCH = "batch"
 STEP_TOKENS = "step_tokens"
 KV_USAGE = "kv_usage"
-NAMES = frozenset({*KINDS, ANSWER_TOKENS, INTER_TOKEN_MEAN, BATCH, KV_USAGE, STEP_TOKENS})
+NAMES = frozenset({*KINDS, ANSWER_TOKENS, MEAN_GAP, BATCH, KV_USAGE, STEP_TOKENS})
 
-_LATENCIES = frozenset({*KINDS, INTER_TOKEN_MEAN})
+_LATENCIES = frozenset({*KINDS, MEAN_GAP})
 
 Healthy = Mapping[str, tuple[float, float]]
 """By name: the mean, and for how many healthy seconds it was read."""
@@ -75,7 +75,7 @@ class Baseline:
         latencies = {kind: at(derived, "latency_seconds", kind, "0.95") for kind in KINDS}
         values = {
             **latencies,
-            INTER_TOKEN_MEAN: inter_token_mean,
+            MEAN_GAP: inter_token_mean,
             ANSWER_TOKENS: answer_tokens,
             BATCH: at(derived, "effective_batch_size_quantile", "0.95"),
             STEP_TOKENS: step_tokens,

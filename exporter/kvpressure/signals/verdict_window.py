@@ -45,7 +45,8 @@ class Preemption:
 class Throughput:
     """Tokens of the window and of its steps; None where not known.
 
-    `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one, as far as it is proven.
+    `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one,
+    as far as it is proven.
     `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
     had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
     `held_up_ratio` is the share, at least, of the time between tokens in which they came later than half of them do.
