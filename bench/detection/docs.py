@@ -28,7 +28,7 @@ and `kvpressure_cache_eviction_age_max_seconds`. The last column allows a fifth 
 the mean.
 
 **With KV events, and by the page alone** (`python -m tests.lab.kv_events workingset-REGIME~SEED ... --verdicts
-[--alone]`, [decision 0701](internals/decisions/0701-means-of-fewer-seconds.md)): seeds 81 and 82 on vLLM 0.33, judged
+[--alone]`, [decision 0420](internals/decisions/0420-kv-events.md)): seeds 81 and 82 on vLLM 0.33, judged
 once, after the last change. The bar of 95 % is met by both (96.2 and 97.5 %; the seeds before had 94.2 to 95.1 %). Runs
 are five minutes (`joins` eight). The missed seconds are the first of a stretch (six in the median), because the truth
 includes the following ten. If the share varies around a fifth (`busy-100`, `people-030`), 54 to 78 % are reported, and
@@ -69,7 +69,7 @@ none as eviction. Its hit ratio is .56 to .60, little less than that of the othe
 all four are scattered, their pages do not show it.
 
 **From the page alone**: the same recordings as scored by `python -m bench.detection.working_set`. **Compared with a
-replica** with twice the working set (`--beside 200`; seed 25, run once, before decision 0421), for an engine without a
+replica** with twice the working set (`--beside 200`; seed 25, run once, before decision 0410), for an engine without a
 past: 84 and 77 % of the seconds of `busy-040` and `-060`, 68 and 62 % of `calm-040` and `-060`, none of the 19 s of
 `busy-100`, of which one stretch of 13 s is false; 5 jumps of confidence.
 
@@ -86,9 +86,9 @@ recordings begin under pressure, so the exporter has just started there and has 
 The tables cover all 328 episodes of the simulator and recordings, unchanged, and the 122 regimes of the lab on vLLM
 0.33, those with step times of cards among them. **Varied** are the lab's regimes on other servers, seeds 121 and 122,
 which were run once, before the last form of [decision
-0792](internals/decisions/0792-a-long-prompt-that-others-wait-for.md): 66 of 66 stretches at 15 s, 64 at 30 s and 63 at
+0792](internals/decisions/0250-causes-and-their-details.md): 66 of 66 stretches at 15 s, 64 at 30 s and 63 at
 a scrape per minute. In the missed ones requests waited for 1 to 4 s on average; one page at 15 s and one at a scrape
-per minute began after the end. Before [decision 0743](internals/decisions/0743-two-seconds-to-a-first-token.md), since
+per minute began after the end. Before [decision 0500](internals/decisions/0500-the-page-reads-the-queue.md), since
 when a p99 time to first token of two seconds counts, seeds 31 and 32 paged in 91.4 % of 58 stretches at 15 s, seed 33
 in 27 of 29 and seed 34 in 22 of 27; seeds 35 and 36 (`kv-*`), run once after it, in 53 of 53.
 
@@ -127,7 +127,7 @@ runs every regime with other sizes, loads and speeds, up to 1.8 times higher or 
 scheduler did, which may be another cause than the regime was written for. The results of seeds 121 and 122 of
 the table were 94.2 and 95.9 % when they were run for the first time, with KV found 80/80, no false KV stretch and none
 wrong and critical. They were analysed afterwards: a long prompt that others wait for was reported as a cap (160 s),
-which [decision 0792](internals/decisions/0792-a-long-prompt-that-others-wait-for.md) changed, as six further seeds of
+which [decision 0250](internals/decisions/0250-causes-and-their-details.md) changed, as six further seeds of
 that regime confirm; the table is from after it. Of the other wrong seconds 758 are compute that is reported as healthy,
 on servers with step times of cards where no request waits; 422 are hangs that no page shows; 173 are prefill of a
 pooling model, reported as a cap; and 62 a cache with a sliding window, reported as unknown.
@@ -202,7 +202,7 @@ episodes with every second or fourth scrape, the first chosen by the episode's n
 (`--scrape-interval`), evaluated every 15 s as before. Its bar: a higher recall than every copied rule on vLLM's series,
 with no more false episodes than any of them, at each interval. (A rule on GPU memory requires a GPU exporter.) The bar
 is met since preemptions between two scrapes count as two ([decision
-0790](internals/decisions/0790-two-scrapes-count-a-preemption.md)).
+0790](internals/decisions/0340-without-an-exporter.md)).
 
 Time in which an alert fires only because of its `keep_firing_for` does not count: not as KV pressure found, not as
 wrong, not as an episode, and it does not shorten a delay. `keep_firing_for` is intended: recurring pressure is one

@@ -17,7 +17,7 @@ from kvpressure.model.values import at
 LONG_PROMPT_STEP_RATIO: Final = 0.25
 """Of a step, for a prompt that others wait for. In the lab (`compute-long-prompt`) p95 of all requests is 102 s with
 the whole step, 62 s with half of it and 39 s with a quarter; on a real server that of the others is 91 s and, with a
-quarter, 0.7 s (decision 0792)."""
+quarter, 0.7 s (decision 0250)."""
 
 
 def compute_bound(case: Case) -> tuple[list[Action | None], str]:

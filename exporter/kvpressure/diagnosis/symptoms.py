@@ -20,8 +20,8 @@ def judge_all(inputs: Inputs) -> Symptoms:
     """Return every symptom by name, in a fixed order.
 
     `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
-    requests are sent (decisions 0270, 0280), `evicting` only where hits at a slower turnover of its cache are known
-    (decision 0411), those of `judge_symptom` in files of `rules` only where it returns any.
+    requests are sent (decisions 0860, 0250), `evicting` only where hits at a slower turnover of its cache are known
+    (decision 0410), those of `judge_symptom` in files of `rules` only where it returns any.
     """
     found = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:

@@ -33,11 +33,11 @@ class Baseline:
         self._t: float | None = None
 
     def saved(self) -> Healthy:
-        """Return all that is known, to be restored in another process."""
+        """Return all that is known, to be restored where the state of engines is made anew."""
         return {name: (mean, self._known_seconds[name]) for name, mean in self._mean.items()}
 
     def restore(self, healthy: Healthy) -> None:
-        """Go on from what another process knew."""
+        """Go on from what was known before."""
         self._mean = {name: mean for name, (mean, _) in healthy.items()}
         self._known_seconds = {name: seconds for name, (_, seconds) in healthy.items()}
 

@@ -77,7 +77,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
-    """Return KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0281)."""
+    """Return KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0310)."""
     preemptions = window.rate("preemptions")
     return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 
