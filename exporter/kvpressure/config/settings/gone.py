@@ -7,6 +7,7 @@ from typing import Final
 
 GONE: Final[Mapping[str, str]] = {
     "baseline_file": "baselines are learned again after a restart, and limits are absolute until then",
+    "kubernetes.kubeconfig_file": "outside a pod, name engines in engines.targets or engines.file_sd",
     "otlp": "the Prometheus receiver of an OpenTelemetry Collector reads /metrics (docs/deploy.md)",
 }
 """What to do instead, by the dotted key of a setting or of a whole section."""
