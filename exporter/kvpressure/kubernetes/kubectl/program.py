@@ -213,6 +213,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             async with asyncio.timeout(END_SECONDS):
                 await process.wait()
     _running.discard(process.pid)
+    for stream in (process.stdout, process.stderr):  # else the pipe stays open where not all was read
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                while stream is not None and await stream.read(CHUNK_BYTES):
+                    pass
 
 
 async def _read(stream: asyncio.StreamReader | None, cap_bytes: int) -> bytes:
