@@ -170,9 +170,7 @@ class HttpClient:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def open_session(
-    connector: aiohttp.BaseConnector, headers: Mapping[str, str], *middlewares: aiohttp.ClientMiddlewareType
-) -> aiohttp.ClientSession:
+def open_session(connector: aiohttp.BaseConnector, headers: Mapping[str, str]) -> aiohttp.ClientSession:
     """Return a session that keeps no cookies, unpacks nothing, and has no proxy or timeout of its own."""
     return aiohttp.ClientSession(
         connector=connector,
@@ -181,7 +179,6 @@ def open_session(
         timeout=_NO_TIMEOUTS,
         auto_decompress=False,
         trust_env=False,
-        middlewares=middlewares,
     )
 
 
