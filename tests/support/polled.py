@@ -129,7 +129,7 @@ class Polls:
         """How many run: at a cap always as many, else fewer than in one poll of before, or mostly as many."""
         if self._asked.get("at_cap"):
             return self._running
-        if self._get("steadiness", 0.0) >= THRESHOLDS.at_cap_min_ratio:
+        if self._get("steadiness", 0.0) >= THRESHOLDS.batch.at_cap_min_ratio:
             mean = (13 + 8 * CHURN) / VERDICT
             return self._running / mean * (CHURN if poll % 5 in (1, 3) else 1.0)
         return self._running / self._get("steadiness", 0.5) if t == 10 else self._running
@@ -266,7 +266,10 @@ def polled(asked: Mapping[str, Any], derived: Derived) -> tuple[Derived, Verdict
     window = polls.window(cache)
     gpus = () if asked.get("gpu_utilization_ratio") is None else (_gpu(asked["gpu_utilization_ratio"]),)
     window.cache = cache
-    found, newest = compute(window, Context(THRESHOLDS, gpus, baseline={"inter_token": HEALTHY_STEP_SECONDS}))
+    found, newest = compute(
+        window,
+        Context(THRESHOLDS, gpus, baseline=dict.fromkeys(("inter_token", "inter_token_mean"), HEALTHY_STEP_SECONDS)),
+    )
     for name, value in asked.items():
         if asked.get("still_seconds") and name in ("demand", "generated_tokens"):
             continue  # of a moment before it stood still

@@ -22,7 +22,7 @@ quarter, 0.7 s (decision 0250)."""
 
 def compute_bound(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a saturated GPU: more of them, or less work per request."""
-    busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu_compute_high_min_ratio
+    busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu.compute_high_min_ratio
     share = "" if busy is None else f" ({busy:.0%} busy)"
     why = f"The GPU is at work{share} and the KV cache is not what holds requests back."
     forecast = more_gpus(case)

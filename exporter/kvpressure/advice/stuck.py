@@ -109,7 +109,6 @@ _CURES: Final[Mapping[str, Callable[[Case], Action]]] = {
 """What ends the stretch without a restart, by detail."""
 
 _SYMPTOMS: Final[Mapping[str, str]] = {
-    "unanswered": "A request of one token got no answer",
     "looping": "It computes, and nothing comes of it",
     "trickle": "It has requests, and hardly a token comes",
     "crawling": "Its steps take many times as long as before",

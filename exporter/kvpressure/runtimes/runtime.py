@@ -23,8 +23,9 @@ class Facts:
     """What the lines of one start say of the KV cache; of several ranks' the smallest.
 
     `tokens` are those of one rank, `memory_bytes` what one worker has for them. Where no line says tokens they are
-    `blocks` of a size that is solved from `concurrency_tokens`: the requests of the longest length that fit, times
-    that length. `overridden` is how many blocks the memory was for, over those there are.
+    `blocks` of a size that is solved from `concurrency_tokens`: the requests of the longest length that fit, times that
+    length, known to within `concurrency_error_tokens`. `overridden` is how many blocks the memory was for, over those
+    there are.
     """
 
     t: float | None = None
@@ -32,6 +33,7 @@ class Facts:
     memory_bytes: float | None = None
     blocks: int | None = None
     concurrency_tokens: float | None = None
+    concurrency_error_tokens: float | None = None
     overridden: float = 1.0
 
 
@@ -233,19 +235,6 @@ class Planning:
     cache_types: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How a request reaches one engine of several behind a server, and what shows that it is dead.
-
-    `rank_header` names the rank ("" where no header can). `dead` are words of the body of a 500 from a server whose
-    engine process has ended. `page` is the path of its metrics, beside those of its API.
-    """
-
-    rank_header: str = ""
-    dead: tuple[str, ...] = ()
-    page: str = "/metrics"
-
-
 @dataclass(frozen=True)
 class Runtime:
     """One runtime. `name` is for settings and labels, `title` for sentences.
@@ -262,7 +251,6 @@ class Runtime:
     advice: Advice
     audit: Audit
     planning: Planning
-    asking: Asking = field(default_factory=Asking)
     kserve: KServe = field(default_factory=KServe)
     charts: tuple[Chart, ...] = ()
     evidence: tuple[OptionalSignal, ...] = ()

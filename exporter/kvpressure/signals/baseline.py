@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.values import Derived, at
-from kvpressure.signals.latency import ANSWER_TOKENS, KINDS
+from kvpressure.signals.latency import ANSWER_TOKENS, KINDS, MEAN_GAP
 
 BATCH = "batch"
 STEP_TOKENS = "step_tokens"
 KV_USAGE = "kv_usage"
-NAMES = frozenset({*KINDS, ANSWER_TOKENS, BATCH, KV_USAGE, STEP_TOKENS})
+NAMES = frozenset({*KINDS, ANSWER_TOKENS, MEAN_GAP, BATCH, KV_USAGE, STEP_TOKENS})
+
+_LATENCIES = frozenset({*KINDS, MEAN_GAP})
 
 Healthy = Mapping[str, tuple[float, float]]
 """By name: the mean, and for how many healthy seconds it was read."""
@@ -20,6 +22,8 @@ Healthy = Mapping[str, tuple[float, float]]
 
 class Baseline:
     """Mean of healthy p95s: of latencies, the batch and output length; of a step's tokens and of the KV cache in use.
+
+    And of the mean time between two tokens.
 
     Aged exponentially, and frozen whenever the engine is not healthy, so that an incident never becomes the norm; a
     latency that is inflated against what is known so far is left out, since no verdict may name its incident yet; end
@@ -43,7 +47,7 @@ class Baseline:
 
     def values(self, thresholds: Thresholds) -> Mapping[str, float]:
         """Return the healthy p95 of what there is enough evidence for, by latency kind, `batch` and so on."""
-        enough = thresholds.baseline_min_seconds
+        enough = thresholds.baseline.min_seconds
         return {name: mean for name, mean in self._mean.items() if self._known_seconds[name] >= enough}
 
     def update(
@@ -52,15 +56,16 @@ class Baseline:
         derived: Derived,
         step_tokens: float | None,
         answer_tokens: float | None,
+        inter_token_mean: float | None,
         thresholds: Thresholds,
         *,
         healthy: bool,
     ) -> None:
         """Let the values derived at `t` count for the time since the last update, if the engine is healthy.
 
-        `answer_tokens` is the p95 of output length over the same window as the latencies.
+        `answer_tokens` is the p95 of output length over the same window as the latencies, `inter_token_mean` seconds.
         """
-        elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline_min_seconds)
+        elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline.min_seconds)
         self._t = t
         if not healthy or elapsed <= 0:
             return
@@ -70,6 +75,7 @@ class Baseline:
         latencies = {kind: at(derived, "latency_seconds", kind, "0.95") for kind in KINDS}
         values = {
             **latencies,
+            MEAN_GAP: inter_token_mean,
             ANSWER_TOKENS: answer_tokens,
             BATCH: at(derived, "effective_batch_size_quantile", "0.95"),
             STEP_TOKENS: step_tokens,
@@ -80,8 +86,8 @@ class Baseline:
                 continue
             mean = self._mean.get(name, value)
             explained = longer if name == "e2e" else 1.0
-            if name in KINDS and value >= explained * thresholds.latency_inflated_min_factor * mean > 0:
+            if name in _LATENCIES and value >= explained * thresholds.symptoms.latency_inflated_min_factor * mean > 0:
                 continue
             seconds = self._known_seconds[name] = self._known_seconds.get(name, 0.0) + elapsed
-            lately = min(seconds, thresholds.baseline_half_life_seconds / math.log(2))
+            lately = min(seconds, thresholds.baseline.half_life_seconds / math.log(2))
             self._mean[name] = mean + (value - mean) * elapsed / lately

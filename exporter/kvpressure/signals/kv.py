@@ -97,14 +97,20 @@ def _exhaustion_seconds(
     the smaller of the slopes over the window and over its second half is used.
     """
     capacity = window.cache.capacity_tokens
-    if capacity is None or free is None or trend is None or trend.slope <= 0 or trend.r2 < thresholds.kv_growth_min_r2:
+    if (
+        capacity is None
+        or free is None
+        or trend is None
+        or trend.slope <= 0
+        or trend.r2 < thresholds.prediction.kv_growth_min_r2
+    ):
         return None
     late = window.trend("kv_usage", window.seconds / 2)
     if late is None:
         return None
     slope = min(trend.slope, late.slope) * capacity
     room = free - (typical_prompt_tokens(window) or 0.0)
-    if slope <= 0 or room > slope * thresholds.kv_exhaustion_horizon_seconds:
+    if slope <= 0 or room > slope * thresholds.prediction.kv_exhaustion_horizon_seconds:
         return None
     return max(0.0, room) / slope
 

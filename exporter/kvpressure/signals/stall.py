@@ -196,6 +196,8 @@ def _follow_cache(stretch: _Stretch, before: Point, after: Point, window: Engine
     """Take in how the use of the cache changed between two polls."""
     usage, usage_before = after.gauges.get("kv_usage"), before.gauges.get("kv_usage")
     if usage is None or usage_before is None:
+        if after.gauges.get("running"):
+            stretch.filled = after.t  # a prompt may be under way, for all that is known
         return
     stretch.peak, stretch.highest = max(stretch.peak, usage_before), max(stretch.highest, usage)
     if stretch.peak >= _LEAST_USE_RATIO and usage <= _FALL_RATIO * stretch.peak:

@@ -13,7 +13,7 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
 from kvpressure.signals.gpu import utilization_since
-from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, p95, time_outside_engine
+from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, slowdown_factor, time_outside_engine
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.progress import Progress, progress_of
@@ -24,6 +24,8 @@ from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, s
 from kvpressure.signals.windows import EngineWindow
 
 BURST_SECONDS = 5.0
+LATE_FACTOR = 2.0
+"""A gap between tokens that is longer than so many times the pace was held up."""
 
 
 @record
@@ -44,7 +46,8 @@ class Preemption:
 class Throughput:
     """Tokens of the window and of its steps; None where not known.
 
-    `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one.
+    `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one,
+    as far as it is proven.
     `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
     had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
     `held_up_ratio` is the share, at least, of the time between tokens in which they came later than half of them do.
@@ -55,6 +58,7 @@ class Throughput:
     generated_tokens: float | None = None
     step_tokens: float | None = None
     slowdown_factor: float | None = None
+    inter_token_mean_seconds: float | None = None
     prefill_ratio: float | None = None
     prefilling: float | None = None
     held_up_ratio: float | None = None
@@ -98,20 +102,20 @@ class VerdictWindow:
 def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     """Return what the newest polls of `window` say."""
     thresholds = context.thresholds
-    points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_poll_count))
+    points = window.latest(thresholds.verdict.verdict_window_seconds, int(thresholds.verdict.verdict_min_poll_count))
     if not points:
         return VerdictWindow(0, 0.0)
     deferral = deferral_of(window)
     # More adapters are requested than may run at once, as far as those that have not run yet can be known.
-    adapters_known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
+    adapters_known = window.t - window.points[0].t >= thresholds.queue.adapters_known_min_seconds
     adapters_wait = deferral.slots_taken and (deferral.adapters_oversubscribed or not adapters_known)
     streams = not adapters_wait and streams_idle(points, window, thresholds)
     usage = values(points, "kv_usage")
-    inside = sum(points[-1].t - point.t <= thresholds.verdict_window_seconds for point in points)
+    inside = sum(points[-1].t - point.t <= thresholds.verdict.verdict_window_seconds for point in points)
     return VerdictWindow(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
-        coverage=min(1.0, inside / thresholds.verdict_min_poll_count),
+        coverage=min(1.0, inside / thresholds.verdict.verdict_min_poll_count),
         busy=_busy(points),
         kv_usage_ratio=mean(usage) if usage else None,
         refused_ratio=refused_ratio(points, window),
@@ -119,15 +123,15 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         queue=queue_of(points, streams=streams),
         fit=fit_of(points, window, context, streams=streams),
         preemption=Preemption(
-            burst_count=_preemption_bursts(points, usage, thresholds.preempting_min_usage_ratio),
+            burst_count=_preemption_bursts(points, usage, thresholds.symptoms.preempting_min_usage_ratio),
             request_ratio=_preempted_ratio(points),
             in_window=bool(window.delta("preemptions")),
             in_long_window=window.increased_in_long_window("preemptions"),
         ),
         throughput=_throughput(points, window, context),
         answers=answers_of(window, context.baseline),
-        outside=time_outside_engine(points, window, thresholds.verdict_window_seconds),
-        progress=progress_of(window, thresholds.verdict_window_seconds),
+        outside=time_outside_engine(points, window, thresholds.verdict.verdict_window_seconds),
+        progress=progress_of(window, thresholds.verdict.verdict_window_seconds),
         deferral=deferral,
         transfer=transfer_of(points, window, context, deferral),
         optional=groups_of(points),
@@ -160,15 +164,14 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
     if prompt is not None:
         prompt = max(0.0, prompt - (growth(points, "brought_prompt_tokens") or 0.0))
     computed = None if prompt is None or output is None else prompt + output
-    between = window.histogram("inter_token", context.thresholds.verdict_window_seconds)
-    latency = p95(between)
+    between = window.histogram("inter_token", context.thresholds.verdict.verdict_window_seconds)
     decoding = growth(points, "decode_steps")
     with_prompts = None if decoding is None or steps is None else steps - decoding
-    healthy = context.baseline.get("inter_token")
     return Throughput(
         generated_tokens=output,
         step_tokens=computed / steps if steps and computed is not None else None,
-        slowdown_factor=latency / healthy if latency is not None and healthy else None,
+        inter_token_mean_seconds=None if between is None else between.sum / between.count,
+        slowdown_factor=slowdown_factor(between, context.baseline),
         prefill_ratio=prompt / computed if prompt is not None and computed else None,
         prefilling=rate(points, "prefill_seconds"),
         held_up_ratio=None if between is None else _held_up(between),
@@ -178,18 +181,22 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
 
 
 def _held_up(between: HistogramSample) -> float | None:
-    """Return the share of all seconds that is left when the shorter half, and its bucket, take all that they may.
+    """Return the share of all seconds that is left when gaps up to twice the median's bound take all that they may.
 
     Decoding goes on at a pace that hardly changes within seconds; steps that compute long prompts as well hold it up.
+    Gaps of one pace may lie on either side of a bucket's bound, so one in the next bucket is late only by its length.
     """
     if between.sum <= 0:
         return None
-    short, below = 0.0, 0.0
-    for bound, count in zip(between.bounds, between.counts, strict=True):
-        short, below = short + (count - below) * max(0.0, bound), count
-        if 2 * count >= between.count:
+    buckets = list(zip(between.bounds, between.counts, strict=True))
+    pace = next(bound for bound, count in buckets if 2 * count >= between.count)
+    on_pace, below, low = 0.0, 0.0, 0.0
+    for bound, count in buckets:
+        if low >= LATE_FACTOR * pace:
             break
-    return max(0.0, 1.0 - short / between.sum)
+        on_pace += (count - below) * max(0.0, min(bound, LATE_FACTOR * pace) if bound > pace else bound)
+        below, low = count, bound
+    return max(0.0, 1.0 - on_pace / between.sum)
 
 
 def _busy(points: Sequence[Point]) -> bool | None:

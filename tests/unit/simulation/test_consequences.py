@@ -87,7 +87,7 @@ def test_a_cap_inside_a_bucket_with_most_prompts_is_a_question_not_a_number():
 
 def test_a_range_that_says_nothing_names_what_leaves_it_open():
     view = pressed_view(COLLAPSE)
-    strict = model_of(view.observed, view.limits, replace(THRESHOLDS, advice_range_max_factor=1.0))
+    strict = model_of(view.observed, view.limits, THRESHOLDS.with_values(advice_range_max_factor=1.0))
     assert figures(strict, replicas(2)).doubt
     assert not figures(collapse(), replicas(2)).doubt
 

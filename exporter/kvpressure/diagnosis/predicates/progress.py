@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import Predicate, fact
 from kvpressure.diagnosis.predicates.queue import must_be_deferred
-from kvpressure.diagnosis.predicates.room import cache_lacks_room
-from kvpressure.diagnosis.predicates.symptoms import REASONS, symptom
-from kvpressure.signals.canary import CANARY_UNANSWERED
+from kvpressure.diagnosis.predicates.symptoms import REASONS
 
 
 @fact("awake")
@@ -32,33 +30,30 @@ def paused_by(word: str) -> Predicate:
 @fact("log")
 def frozen_long(facts: Facts) -> bool:
     """Return whether requests run, and nothing that work moves has moved for so long that it is no pause."""
-    return facts.window.progress.frozen_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    return facts.window.progress.frozen_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
 @fact("log")
 def looping_long(facts: Facts) -> bool:
     """Return whether requests run, the use of the cache falls and rises, and nothing has come out for so long."""
-    return facts.window.progress.looping_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    return facts.window.progress.looping_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
 @fact()
 def computes_long_prompt(facts: Facts) -> bool:
     """Return whether the cache only filled for so long, lately too, with one prompt and hardly anything else."""
     progress, thresholds = facts.window.progress, facts.thresholds
-    long = progress.filling_seconds >= thresholds.long_prompt_min_seconds
-    return long and progress.filled_ratio >= thresholds.long_prompt_min_ratio
-
-
-@fact("canary")
-def of_last_step(facts: Facts) -> bool:
-    """Return whether the page has been that of the last step for so long that there is none under way, or it hangs."""
-    return facts.window.progress.last_step_seconds >= facts.thresholds.stuck_min_seconds
+    long = progress.filling_seconds >= thresholds.progress.long_prompt_min_seconds
+    return long and progress.filled_ratio >= thresholds.progress.long_prompt_min_ratio
 
 
 @fact()
-def frozen_a_while(facts: Facts) -> bool:
-    """Return whether requests run, and nothing moves."""
-    return facts.window.progress.frozen_seconds > 0
+def of_last_step(facts: Facts) -> bool:
+    """Return whether the page has been that of the last step for so long that there is none under way.
+
+    That it hangs instead would not be seen.
+    """
+    return facts.window.progress.last_step_seconds >= facts.thresholds.progress.stuck_min_seconds
 
 
 @fact()
@@ -69,15 +64,9 @@ def loops_longest(facts: Facts) -> bool:
 
 
 @fact()
-def still_a_while(facts: Facts) -> bool:
-    """Return whether requests wait, and none runs."""
-    return facts.window.progress.still_seconds > 0
-
-
-@fact()
 def nothing_runs(facts: Facts) -> bool:
     """Return whether requests wait, and none has run for longer than a step's pause."""
-    return facts.window.progress.still_seconds >= facts.thresholds.stuck_min_seconds
+    return facts.window.progress.still_seconds >= facts.thresholds.progress.stuck_min_seconds
 
 
 @fact("log", REASONS)
@@ -88,16 +77,7 @@ def still_long(facts: Facts) -> bool:
     """
     window, thresholds = facts.window, facts.thresholds
     if window.queue.reasons_known:
-        return window.progress.still_seconds >= thresholds.stuck_min_seconds
-    return window.progress.still_seconds >= thresholds.stuck_frozen_min_seconds and not must_be_deferred.state(facts)
-
-
-looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_lacks_room.known_true()))
-"""The page of an engine that makes no progress, and not for lack of cache."""
-
-
-statistics_late = Shared(looks_stuck & ~symptom(CANARY_UNANSWERED, "canary"))
-"""The page stands still, and the engine answers a request of one token; not known where none is sent."""
-
-unanswered = symptom(CANARY_UNANSWERED).known_true()
-"""A request of one token got no answer; where none is sent, no page is a reason to begin."""
+        return window.progress.still_seconds >= thresholds.progress.stuck_min_seconds
+    return window.progress.still_seconds >= thresholds.progress.stuck_frozen_min_seconds and not must_be_deferred.state(
+        facts
+    )

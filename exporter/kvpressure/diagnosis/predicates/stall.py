@@ -20,7 +20,7 @@ def _lasts(facts: Facts, seconds: float) -> bool:
 
 def _no_prompt_grows(facts: Facts) -> bool:
     """Return whether no prompt has been computed into the cache for so long that none is under way."""
-    return facts.window.stall.filled_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    return facts.window.stall.filled_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
 @fact()
@@ -32,35 +32,35 @@ def _silent(facts: Facts) -> bool:
 @fact()
 def given_up(facts: Facts) -> bool:
     """Return whether computed prompts were dropped from the cache again, and nobody was served for so long."""
-    return facts.window.stall.falls >= 1 and _lasts(facts, facts.thresholds.stuck_frozen_min_seconds)
+    return facts.window.stall.falls >= 1 and _lasts(facts, facts.thresholds.progress.stuck_frozen_min_seconds)
 
 
 @fact()
 def fills_the_pool(facts: Facts) -> bool:
     """Return whether a prompt has been computed for so long, and leaves no room for its answer."""
     found, thresholds = facts.window.stall, facts.thresholds
-    full = found.full_ratio >= thresholds.kv_saturated_min_ratio
-    return full and found.runs > 0 and _lasts(facts, thresholds.stuck_prompt_min_seconds)
+    full = found.full_ratio >= thresholds.symptoms.kv_saturated_min_ratio
+    return full and found.runs > 0 and _lasts(facts, thresholds.progress.stuck_prompt_min_seconds)
 
 
 @fact()
 def prompt_takes_long(facts: Facts) -> bool:
     """Return whether one prompt after another was computed for so long, and nobody has got a token."""
     found = facts.window.stall
-    long = _lasts(facts, facts.thresholds.long_prompt_alone_min_seconds)
+    long = _lasts(facts, facts.thresholds.progress.long_prompt_alone_min_seconds)
     return found.tokens == 0 and found.runs > 0 and long and not _no_prompt_grows(facts)
 
 
 @fact()
 def _stands(facts: Facts) -> bool:
     """Return whether nobody was served for so long, and no prompt is being computed."""
-    return _lasts(facts, facts.thresholds.stuck_trickle_min_seconds) and _no_prompt_grows(facts)
+    return _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds) and _no_prompt_grows(facts)
 
 
 @fact()
 def _stands_for_minutes(facts: Facts) -> bool:
     """Return whether it has lasted for so long that no transfer of KV and no grammar takes it."""
-    return _lasts(facts, facts.thresholds.stuck_deferred_min_seconds) and _no_prompt_grows(facts)
+    return _lasts(facts, facts.thresholds.progress.stuck_deferred_min_seconds) and _no_prompt_grows(facts)
 
 
 @fact()
@@ -88,8 +88,8 @@ def _are_no_sessions(facts: Facts) -> bool:
     Sessions whose next input is missing stay as many, take little of the cache, and of many some have input by now.
     """
     found, thresholds = facts.window.stall, facts.thresholds
-    full = (facts.window.kv_usage_ratio or 0.0) >= thresholds.stream_idle_max_usage_ratio
-    return found.grows or full or found.deferred >= thresholds.stuck_deferred_min_count
+    full = (facts.window.kv_usage_ratio or 0.0) >= thresholds.queue.stream_idle_max_usage_ratio
+    return found.grows or full or found.deferred >= thresholds.progress.stuck_deferred_min_count
 
 
 @fact("inter_token")
@@ -99,9 +99,9 @@ def _far_below(facts: Facts) -> bool:
     rate, running = found.tokens_per_second, found.runs
     if rate is None or running <= 0:
         return False
-    if rate * thresholds.stuck_token_min_seconds <= running:
+    if rate * thresholds.progress.stuck_token_min_seconds <= running:
         return True
-    each, least = found.request_tokens_per_second, thresholds.stuck_trickle_max_ratio
+    each, least = found.request_tokens_per_second, thresholds.progress.stuck_trickle_max_ratio
     if each is None:
         return False
     return rate / running <= least * each and rate <= least * max(each, found.before_tokens_per_second or 0.0)
@@ -111,7 +111,7 @@ def _far_below(facts: Facts) -> bool:
 def _slow_steps(facts: Facts) -> bool:
     """Return whether a step takes many times as long as the shortest did."""
     now, before = facts.window.stall.step_seconds, facts.window.stall.before_step_seconds
-    return now is not None and before is not None and before <= facts.thresholds.stuck_trickle_max_ratio * now
+    return now is not None and before is not None and before <= facts.thresholds.progress.stuck_trickle_max_ratio * now
 
 
 _own = ~finished_prompts_fill_the_cache.known_true()

@@ -124,7 +124,7 @@ def _scattered(facts: Facts) -> str:
     hits, elsewhere = found.hit_ratio, found.hit_ratio_elsewhere
     if hits is None or elsewhere is None or hits >= 1.0:
         return ""
-    if (elsewhere - hits) / (1.0 - hits) < facts.thresholds.eviction_recomputed_min_ratio:
+    if (elsewhere - hits) / (1.0 - hits) < facts.thresholds.eviction.recomputed_min_ratio:
         return ""
     return (
         f"Prefix hits are {hits:.0%} here and {elsewhere:.0%} at other replicas of the model whose cache turns over no "
@@ -163,13 +163,6 @@ RULES: Final = (
         Cause.HOST_BOUND,
         "host",
         {**_NO_CACHE, "gpu_compute_low": True, "frontend_slow": True, "cpu_pressed": True},
-        (
-            "front_end_late",
-            "front_end",
-            progress.statistics_late & symptoms.frontend_slow,
-            of_symptom("frontend_slow"),
-        ),
-        ("cpu_late", "cpu", progress.statistics_late & symptoms.cpu_pressed, of_symptom("cpu_pressed")),
         ("front_end", "front_end", symptoms.frontend_slow, of_symptom("frontend_slow")),
         ("cpu", "cpu", symptoms.cpu_pressed & batch.slowed_by_cpu, of_symptom("cpu_pressed")),
     ),

@@ -7,11 +7,10 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, progress, room, stall
-from kvpressure.diagnosis.rules import Grounds, Rule, clock, of_symptom, rules_of, running_and_waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, clock, rules_of, running_and_waiting
 from kvpressure.diagnosis.score import NOBODY_SERVED
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.canary import CANARY_UNANSWERED
 
 _IN_MINUTES_SECONDS: Final = 120.0
 
@@ -31,21 +30,19 @@ _STANDING: Final[Mapping[str, str]] = {
 
 
 def _standing(facts: Facts) -> str:
-    """Return what stands still, since when, and whether it answers."""
+    """Return what stands still, and since when."""
     found = facts.window.progress
     seconds, since = found.standing_seconds, facts.standing_since
     at = "" if since is None else f", since {clock(since)}"
     longest = seconds if since is None else max(seconds, facts.t - since)
     stands = ", ".join(_STANDING.get(name, name) for name in found.standing)
-    text = f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
-    return f"{text} {facts.text(CANARY_UNANSWERED)}" if facts.symptom(CANARY_UNANSWERED) else text
+    return f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
 
 
 _EXPECTS: Final[Mapping[str, bool]] = {
     "throughput_plateau": True,
     "gpu_compute_low": True,
     "preempting": False,
-    CANARY_UNANSWERED: True,
 }
 
 
@@ -107,7 +104,7 @@ def _deferred(facts: Facts) -> str:
 def _trickle(facts: Facts) -> str:
     found = facts.window.stall
     rate, each = found.tokens_per_second or 0.0, found.request_tokens_per_second
-    before, least = found.before_tokens_per_second, facts.thresholds.stuck_trickle_max_ratio
+    before, least = found.before_tokens_per_second, facts.thresholds.progress.stuck_trickle_max_ratio
     made = ""
     if before is not None and rate <= least * before:
         made = f"; it made {before:.0f} before"
@@ -141,16 +138,8 @@ RULES: Final[tuple[Rule, ...]] = (
         Cause.STUCK,
         "stuck",
         _EXPECTS,
-        # An answer that does not come says so sooner than the clock does.
-        ("looping", "looping", progress.loops_longest & (progress.looping_long | progress.unanswered), _standing),
-        ("frozen", "frozen", progress.frozen_a_while & (progress.frozen_long | progress.unanswered), _standing),
-        (
-            "nothing_runs",
-            "nothing_runs",
-            progress.still_a_while
-            & ((progress.still_long & ~room.cache_lacks_room) | progress.unanswered),
-            _standing,
-        ),
-        ("unanswered", "unanswered", progress.unanswered, of_symptom(CANARY_UNANSWERED)),
+        ("looping", "looping", progress.loops_longest & progress.looping_long, _standing),
+        ("frozen", "frozen", progress.frozen_long, _standing),
+        ("nothing_runs", "nothing_runs", progress.still_long & ~room.cache_lacks_room, _standing),
     ),
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
-from kvpressure.diagnosis.predicates import batch, progress, queue, room
-from kvpressure.diagnosis.rules import nothing_to_say, of_symptom, rules_of, same, waiting
+from kvpressure.diagnosis.predicates import batch, queue, room
+from kvpressure.diagnosis.rules import nothing_to_say, rules_of, same, waiting
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
 def _polls(facts: Facts) -> str:
@@ -25,27 +24,20 @@ _no_usage = same("Requests wait, and the page does not say how much of the KV ca
 _cold_start = same("Requests wait, and none has finished yet: how long prompts are is not known.")
 
 
-def _dropped(facts: Facts) -> str:
-    ended = number(round(facts.window.queue.ended or 0.0))
-    return (
-        f"{capital(waiting(facts))}, {ended} ended in {facts.window.seconds:.0f} s, and no *_bucket of a histogram "
-        "reaches kvpressure: lengths, steps and starts are not known."
-    )
-
-
-def _last_step(facts: Facts) -> str:
-    seconds = number(round(facts.window.progress.last_step_seconds))
-    return (
-        f"The page has not changed for {seconds} s, and would not while there is nothing to do: it is idle, or hangs."
-    )
-
-
 def _no_capacity(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not say how much the cache holds."
 
 
 def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not say what for."
+
+
+def _dropped(facts: Facts) -> str:
+    ended = number(round(facts.window.queue.ended or 0.0))
+    return (
+        f"{capital(waiting(facts))}, {ended} ended in {facts.window.seconds:.0f} s, and no *_bucket of a histogram "
+        "reaches kvpressure: lengths, steps and starts are not known."
+    )
 
 
 _fit_unknown = queue.queued & ~room.fit_known
@@ -62,8 +54,6 @@ RULES: Final = rules_of(
     ("too_few_polls", "too_few_polls", queue.too_few_polls, _polls),
     ("no_activity", "no_gauges", queue.activity_unknown, _no_gauges),
     ("no_queue", "no_gauges", queue.demand_unknown, _no_gauges),
-    ("statistics_late", "statistics_late", progress.statistics_late, of_symptom(CANARY_UNANSWERED)),
-    ("last_step", "last_step", progress.of_last_step & ~progress.unanswered, _last_step),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("reservations", "reservations", _unseen, _reservations),
     ("no_usage", "no_gauges", _no_lengths & ~room.usage_known, _no_usage),
