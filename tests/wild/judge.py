@@ -56,7 +56,7 @@ def wrongs(case: Case) -> list[str]:
 
 
 def wrong_at(case: Case, seconds: float, folder: Path) -> list[str]:
-    """Return what is wrong of the last verdict where polls are `seconds` apart; `folder` takes the thinned recording."""
+    """Return what is wrong of the last verdict where polls are `seconds` apart; `folder` takes the recording."""
     path = thinned(RECORDINGS / case.run[-1], seconds, folder)
     window = max(60.0, 8.5 * seconds)
     result = CliRunner().invoke(main, ["replay", "--json", "--window", str(window), str(path)])
@@ -83,23 +83,30 @@ def _wrongs(right: Mapping[str, Any], printed: str) -> Iterator[str]:
     engines: list[Row] = whole.get("engines", []) if whole else []
     last = engines[0] if engines else (rows[-1] if rows else {})
     said = f"{last.get('cause')}/{last.get('detail')}"
-    actions = [action["key"] for engine in engines for action in engine.get("actions") or ()]
+    yield from _of_actions(right, [action["key"] for engine in engines for action in engine.get("actions") or ()])
     if "any_cause" in right and not any(engine["cause"] in right["any_cause"] for engine in engines):
         yield f"no engine says {' or '.join(right['any_cause'])}"
     if ("cause" in right and last.get("cause") not in right["cause"]) or last.get("cause") in right.get(
         "not_cause", ()
     ):
         yield f"says {said}"
-    if "first" in right and (not actions or actions[0] not in right["first"]):
-        yield f"first action {actions[:1]}"
-    if actions and actions[0] in right.get("not_first", ()):
-        yield f"first action {actions[0]}"
     for key in ("share", "not_share"):
         if key in right:
             cause, bound, skipped = right[key]
             share = _share(rows, cause, skipped)
             if (share < bound) if key == "share" else (share > bound):
                 yield f"{cause} in {share:.0%} of the polls"
+    yield from _of_texts(right, printed)
+
+
+def _of_actions(right: Mapping[str, Any], actions: Sequence[str]) -> Iterator[str]:
+    if "first" in right and (not actions or actions[0] not in right["first"]):
+        yield f"first action {actions[:1]}"
+    if actions and actions[0] in right.get("not_first", ()):
+        yield f"first action {actions[0]}"
+
+
+def _of_texts(right: Mapping[str, Any], printed: str) -> Iterator[str]:
     flat = re.sub(r'":(?=["\d{\[ntf])', '": ', re.sub(r"\s+", " ", printed))
     for pattern in right.get("text", ()):
         if not re.search(pattern, flat, re.IGNORECASE):

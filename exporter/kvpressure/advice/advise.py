@@ -39,6 +39,7 @@ _BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] 
     "eviction": pressure.evicted,
     "held_for_transfer": transfer.held_for_transfer,
     "reserved": pressure.reserved,
+    "stranded": stuck,
     "transfer": transfer.slow_transfer,
 }
 """Details whose cure is another than that of their cause."""

@@ -47,7 +47,7 @@ def _restart(case: Case) -> Action:
         cost="The requests that wait on it are lost: clients have to send them again.",
         checks=no_longer(
             case,
-            "stuck",
+            case.diagnosis.cause.value,
             "2 minutes after the new server is ready",
             f"{series('tokens_per_second', case.place, kind='generation')} > 0",
         ),
@@ -67,7 +67,7 @@ def _abort(case: Case) -> Action:
         "others wait behind it. It ends when its client closes the connection; a restart alone brings it back with "
         "the client's next try.",
         cost="That request is refused: it needs a server with a larger cache.",
-        checks=no_longer(case, "stuck", _WITHIN),
+        checks=no_longer(case, case.diagnosis.cause.value, _WITHIN),
         commands=look_again(case.place),
     )
 
@@ -82,7 +82,7 @@ def _release(case: Case) -> Action:
         "is being loaded or sent is kept until the connector is done with it. Caps on tokens or another server do not "
         "free them.",
         cost="The requests that hold blocks are lost: clients have to send them again.",
-        checks=no_longer(case, "stuck", _WITHIN),
+        checks=no_longer(case, case.diagnosis.cause.value, _WITHIN),
         commands=look_again(case.place),
     )
 
@@ -95,7 +95,7 @@ def _what_for(case: Case) -> Action:
         "grammar, a slot for an adapter. It has not come for minutes. The engine's log names it; where it is another "
         "pod, look at that one first.",
         cost="A minute.",
-        checks=no_longer(case, "stuck", _WITHIN),
+        checks=no_longer(case, case.diagnosis.cause.value, _WITHIN),
         commands=look_again(case.place),
     )
 
@@ -104,11 +104,14 @@ _CURES: Final[Mapping[str, Callable[[Case], Action]]] = {
     "looping": _abort,
     "too_large": _abort,
     "held_blocks": _release,
+    "stranded": _release,
     "deferred": _what_for,
 }
 """What ends the stretch without a restart, by detail."""
 
 _SYMPTOMS: Final[Mapping[str, str]] = {
+    "held_blocks": "Nothing runs, and requests that do not run hold the cache",
+    "stranded": "Nothing runs, and requests that do not run hold the cache",
     "looping": "It computes, and nothing comes of it",
     "trickle": "It has requests, and hardly a token comes",
     "crawling": "Its steps take many times as long as before",

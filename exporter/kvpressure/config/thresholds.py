@@ -154,6 +154,7 @@ class Progress:
     stuck_trickle_max_ratio: float
     stuck_token_min_seconds: float
     stuck_deferred_min_seconds: float
+    stuck_held_min_seconds: float
     stuck_deferred_min_count: float
     stuck_prompt_min_seconds: float
     long_prompt_alone_min_seconds: float

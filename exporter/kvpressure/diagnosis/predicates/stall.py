@@ -64,6 +64,12 @@ def _stands_for_minutes(facts: Facts) -> bool:
 
 
 @fact()
+def _held_for_minutes(facts: Facts) -> bool:
+    """Return whether it has lasted for so long that no other side is still about to fetch what is held."""
+    return _lasts(facts, facts.thresholds.progress.stuck_held_min_seconds)
+
+
+@fact()
 def _something_runs(facts: Facts) -> bool:
     return facts.window.stall.runs > 0
 
@@ -125,7 +131,7 @@ _none_runs = ~_something_runs & _silent & _own
 too_large = Shared(_none_runs & _stands & _waits_for_a_place & _cache_is_empty)
 """The first request in the queue is not admitted to an empty cache."""
 
-blocks_are_held = Shared(_none_runs & _stands_for_minutes & _waits_for_a_place & ~_cache_is_empty)
+blocks_are_held = Shared(_none_runs & _held_for_minutes & _waits_for_a_place & ~_cache_is_empty)
 """Nothing runs, requests wait for a place, and the cache is not empty."""
 
 deferred_for_ever = Shared(_none_runs & _stands_for_minutes & ~_waits_for_a_place & (_are_no_sessions | may_fetch))
