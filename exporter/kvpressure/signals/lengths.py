@@ -55,9 +55,6 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
     means = [mean for mean in (finished, started) if mean is not None]
     if means:
         return max(means)
-    if not any(window.shows(name) for name in ("finished_prompts", "started")):
-        # Nothing counts lengths or starts: as many prompts are computed as requests end, in the long run.
-        return window.per_event("prompt_tokens", "finished", least=RECENT_STARTS, seconds=RECENT_SECONDS)
     newest = window.points[-1].counters if window.points else {}
     whole = ratio(newest.get("finished_prompt_tokens"), newest.get("finished_prompts"))
     # Before any request has finished: what was computed so far are the prompts of those that have started.

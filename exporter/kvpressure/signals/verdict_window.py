@@ -152,10 +152,9 @@ def _preempted_ratio(points: Sequence[Point]) -> float | None:
     preempted, started = growth(points, "preemptions"), growth(points, "started")
     if started is None:
         started = growth(points, "finished")  # as many come as go, in the long run
-    running = values(points, "running")
-    if preempted is None or (started is None and not running):
+    if preempted is None or started is None:
         return None
-    served = (started or 0.0) + next(iter(running), 0.0)
+    served = started + next(iter(values(points, "running")), 0.0)
     return min(1.0, preempted / served) if served > 0 else float(preempted > 0)
 
 

@@ -39,10 +39,14 @@ def usage_known(facts: Facts) -> bool:
     return facts.window.kv_usage_ratio is not None
 
 
+_OF_HISTOGRAMS: Final = frozenset({"finished_prompts", "started", "steps", LENGTHS})
+"""What a page has of histograms, their sums and counts included."""
+
+
 @fact(LENGTHS)
 def lengths_dropped(facts: Facts) -> bool:
-    """Return whether requests end and the page counts no lengths: somebody on the way has dropped them."""
-    return bool(facts.window.queue.ended) and not facts.inputs.signals & {"finished_prompts", LENGTHS}
+    """Return whether requests end and the page has no histogram: somebody on the way has dropped them."""
+    return bool(facts.window.queue.ended) and facts.inputs.signals.isdisjoint(_OF_HISTOGRAMS)
 
 
 @fact()

@@ -12,7 +12,7 @@ from kvpressure.model.verdict import Cause
 
 _fetching = queue.queued & queue.mostly_fetching & ~symptoms.preempting.known_true()
 _in_transfer = queue.queued & queue.mostly_in_transfer & ~symptoms.preempting.known_true()
-_deferred = queue.queued & ~batch.at_cap & queue.mostly_deferred & ~symptoms.admission_blocked
+_deferred = queue.queued & ~batch.at_cap & queue.mostly_deferred
 _must_be = queue.queued & ~queue.reasons_known & queue.must_be_deferred
 """The page does not say what they wait for, and nothing else is left."""
 

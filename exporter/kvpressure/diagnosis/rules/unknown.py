@@ -21,7 +21,6 @@ _reservations = same(
     "Requests wait, and the runtime reserves room for answers in advance: the page does not say how much of the cache."
 )
 _no_usage = same("Requests wait, and the page does not say how much of the KV cache is in use.")
-_cold_start = same("Requests wait, and none has finished yet: how long prompts are is not known.")
 
 
 def _no_capacity(facts: Facts) -> str:
@@ -30,6 +29,12 @@ def _no_capacity(facts: Facts) -> str:
 
 def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not say what for."
+
+
+def _cold_start(facts: Facts) -> str:
+    if facts.window.queue.ended:
+        return "Requests wait and end, and the page does not count lengths: how long prompts are is not known."
+    return "Requests wait, and none has finished yet: how long prompts are is not known."
 
 
 def _dropped(facts: Facts) -> str:
