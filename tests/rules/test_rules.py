@@ -37,10 +37,10 @@ KVPressureQueueNotServed KVPressureLatencyInflated KVPressureThroughputPlateau K
 KVPressureSLOBurn KVPressureEngineStuck
 KVPressureEngineNotAnswering KVPressureDeviceOutOfMemory KVPressureEngineRestarting
 KVPressureAllocationErrorsInLogs KVPressureEngineComputeBound KVPressureEngineDeferred KVPressureEngineHostBound
-KVPressureSequenceCapReached KVPressureExporterDown KVPressureSourceDown KVPressureThresholdsDiffer"""
+KVPressureSequenceCapReached KVPressureExporterDown KVPressureTargetUnreadable KVPressureSourceDown KVPressureThresholdsDiffer"""
 DEFAULT = """
 KVPressureCacheTooSmall KVPressureEngineStuck KVPressureEngineNotAnswering KVPressureReplicasFailing
-KVPressureExporterDown KVPressureQueueNotServed"""
+KVPressureExporterDown KVPressureQueueNotServed KVPressureTargetUnreadable"""
 MAX_RULES = 20
 """Mimir's default of `ruler_max_rules_per_rule_group`."""
 PROMETHEUS_LABELS = {"job", "instance", "cluster"}

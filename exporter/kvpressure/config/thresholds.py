@@ -192,6 +192,7 @@ class Thresholds:
     alert_unserved_page_min_seconds: float
     alert_unserved_ticket_min_seconds: float
     alert_silent_page_min_seconds: float
+    alert_unreadable_min_seconds: float
     alert_queue_wait_min_seconds: float
     alert_crash_loop_min_count: float
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
