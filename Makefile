@@ -140,7 +140,7 @@ docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.metrics_reference > docs/metrics.md
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.settings_reference > docs/configuration.md
 
-# Built, and not in git (docs/internals/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
+# Built, and not in git (docs/internals/decisions/0060-what-is-built-and-what-is-in-git.md). Tests build their own, which is never of yesterday.
 .PHONY: bundle chart
 bundle: dashboards ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds; build/vllm-only
 	$(BIN)/python -m kvpressure generate --out build/bundle
@@ -157,7 +157,7 @@ rules: bundle ## write docs/alerts.md and rules/vllm-only/ready again, and the h
 	sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
 
 .PHONY: dashboards e2e-dashboards tools-dashboards
-dashboards: $(VENV)/.dev ## build dashboards/templates, which is not in git (docs/internals/decisions/0402-templates-are-built.md)
+dashboards: $(VENV)/.dev ## build dashboards/templates, which is not in git (docs/internals/decisions/0060-what-is-built-and-what-is-in-git.md)
 	@echo "building the dashboards' templates"
 	@$(BIN)/python -m dashboards
 

@@ -196,7 +196,7 @@ class Recommender:
         diagnosis = view.diagnosis
         if diagnosis is None:
             return False
-        since, settle = self._since[view.key][0], thresholds.advice_settle_seconds
+        since, settle = self._since[view.key][0], thresholds.advice.settle_seconds
         if diagnosis.cause in CALM:
             if not stands or now - since < settle:
                 return False

@@ -19,7 +19,7 @@ from kvpressure.model.view import EngineKey, EngineView
 from tests.support.advice_cases import NOW as VERDICT_AT
 from tests.support.advice_cases import THRESHOLDS, diagnosis
 
-SETTLES = THRESHOLDS.advice_settle_seconds
+SETTLES = THRESHOLDS.advice.settle_seconds
 
 
 def seen(name: str, cause: Cause = Cause.KV_CACHE_PRESSURE, old: float = 2 * SETTLES) -> EngineView:
