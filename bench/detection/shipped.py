@@ -108,7 +108,9 @@ def _rule(alert: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
     expr = _CAUSE.sub(_last_cause, rule["expr"].replace(_MODEL, _EPISODE))
     while used := _RECORDED.search(expr):
         name = used[0].partition("[")[0]
-        record = re.sub(rf"\b{name}\b", f"({_NOTHING})", _CAUSE.sub(_last_cause, recorded[name].replace(_MODEL, _EPISODE)))
+        record = re.sub(
+            rf"\b{name}\b", f"({_NOTHING})", _CAUSE.sub(_last_cause, recorded[name].replace(_MODEL, _EPISODE))
+        )
         # Recorded every 15 s: a range of it is a subquery of as many steps.
         expr = expr[: used.start()] + f"({record})" + (f"[{used[1]}:15s]" if used[1] else "") + expr[used.end() :]
     return Rule(alert, expr, seconds(rule["for"]), seconds(rule.get("keep_firing_for", "0s")))

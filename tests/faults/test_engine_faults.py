@@ -277,7 +277,7 @@ async def test_beside_ten_hostile_targets_a_good_one_is_not_late_by_a_single_pol
         for _ in range(ticks):
             await clock.advance(1.0)
             times.append((await asyncio.wait_for(pages.get(), 300)).t)
-        expected = {"timeout", "http_401", "not_metrics", "too_large"}
+        expected = {"timeout", "http_500", "not_metrics", "too_large"}
         for _ in range(600):  # half a second where nothing else runs: the first deadlines of the hanging ones
             if expected <= {source.health().reason for source in hostile}:
                 break

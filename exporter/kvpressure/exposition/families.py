@@ -217,7 +217,7 @@ STEP_TEXTS: Final = {
 
 def step_text(word: str) -> str:
     """Return a step in words for alerts."""
-    return STEP_TEXTS.get(word, "see the engine's page")
+    return STEP_TEXTS.get(word, "run triage")
 
 
 def cause_text(diagnosis: Diagnosis) -> str:

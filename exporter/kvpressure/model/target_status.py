@@ -65,14 +65,14 @@ _UNREADABLE: Final = {
     "disconnected": "connection closed without an answer",
     "dns": "its name does not resolve",
     "encoded": "compressed, check the proxy",
-    "gateway": "the page of a gateway, name the engines behind it",
-    "malformed": "no valid metrics page",
-    "not_metrics": "not a page of an engine, check the path",
+    "gateway": "a gateway, name the engines behind it",
+    "malformed": "no valid metrics",
+    "not_metrics": "no metrics of an engine, check the path",
     "redirect": "a redirect, set the final address",
     "tls": "TLS fails, check CA and certificates",
-    "too_large": "page too large",
-    "truncated": "page cut short",
-    OTHER: "see the exporter's page of targets",
+    "too_large": "answer too large",
+    "truncated": "answer cut short",
+    OTHER: "see /targets of the exporter",
 }
 _HTTP_TEXTS: Final = {
     f"{_HTTP}{code.value}": f"{code.value}, {_HINTS.get(code.value, code.phrase)}" for code in HTTPStatus
