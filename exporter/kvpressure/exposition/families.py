@@ -25,7 +25,6 @@ from kvpressure.net.urls import typed_address
 from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.signals import (
     batch,
-    canary,
     cost,
     eviction,
     gpu,
@@ -173,7 +172,6 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *transfer.FAMILIES,
     *gpu.FAMILIES,
     *VERDICTS,
-    *canary.FAMILIES,
     *limits.FAMILIES,
     *TARGETS,
     *gpu.GPU_FAMILIES,
