@@ -58,7 +58,8 @@ class EngineWindow:
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
-        self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
+        self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
+        self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
 
     def add(
         self,
@@ -240,22 +241,45 @@ class EngineWindow:
             return None
         return (newest.t - later[0]) * later[2] / (later[1] + later[2])
 
-    def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
+    def each_interval(self, compute: Callable[[Point, Point], T]) -> Sequence[T]:
         """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.
 
         `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
         window.
         """
-        kept = self._intervals.setdefault(compute, deque())
-        since, fresh = kept[-1][0] if kept else -math.inf, []
-        for later, earlier in itertools.pairwise(reversed(self.points)):
-            if later.t <= since:
-                break
-            fresh.append((later.t, compute(earlier, later)))
-        kept.extend(reversed(fresh))
-        while kept and kept[0][0] <= self.points[0].t:
-            kept.popleft()
-        return [value for _, value in kept]
+        kept = self._intervals.get(compute)
+        if kept is None:
+            kept = self._intervals[compute] = [], []
+        ends, results = kept
+        points, since = self.points, ends[-1] if ends else -math.inf
+        later = len(points) - 1
+        while later > 0 and points[later].t > since:
+            later -= 1
+        for earlier, point in itertools.pairwise(points[later:]):
+            ends.append(point.t)
+            results.append(compute(earlier, point))
+        gone = bisect_right(ends, points[0].t) if points else 0
+        if gone:
+            del ends[:gone], results[:gone]
+        return results
+
+    def each_poll(self, compute: Callable[..., T], *arguments: object) -> Sequence[T]:
+        """Return what `compute(poll, *arguments)` gives for each poll, oldest first.
+
+        Its results are kept while their polls are in the window and the arguments are what they were.
+        """
+        kept = self._polls.get(compute)
+        if kept is None or kept[0] != arguments:
+            kept = self._polls[compute] = arguments, [], []
+        _, times, results = kept
+        points = self.points
+        gone = bisect_left(times, points[0].t) if points else 0
+        if gone:
+            del times[:gone], results[:gone]
+        for point in points[len(times) :]:
+            times.append(point.t)
+            results.append(compute(point, *arguments))
+        return results
 
     def latest(self, seconds: float, least: int) -> Polls:
         """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
