@@ -214,32 +214,45 @@ class EngineWindow:
         return found
 
     def seconds_since(
-        self, count: Callable[[Point], float | None], room: Callable[[Point], float | None], least: float
+        self,
+        counts: Sequence[float | None],
+        count: Callable[[Point], float | None],
+        room: Callable[[Point], float | None],
+        least: float,
     ) -> float | None:
         """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        No poll of the window has a `room` below `least`. Beyond the oldest poll that is known it is by the rate since
-        then. None where it does not grow.
+        `counts` is `count` of every poll of the window, none of which has a `room` below `least`. Beyond the oldest
+        poll that is known it is by the rate since then. None where it does not grow.
         """
-        newest = self.points[-1] if self.points else None
-        now = None if newest is None else count(newest)
-        if newest is None or now is None:
+        now, newest_t = counts[-1] if counts else None, self.t
+        if now is None:
             return None
-        points = list(self.points)
+        known = [-math.inf if counted is None else counted for counted in counts]
         # Polls that have certainly counted too much are left out: all after the first that has.
-        after = bisect_right(points, now - least, key=lambda p: -math.inf if (done := count(p)) is None else done)
-        later: tuple[float, float, float] | None = None
-        for point in itertools.chain(reversed(points[: after + 1]), reversed(self._older)):
-            if (counted := count(point)) is None or (left := room(point)) is None:
+        after = bisect_right(known, now - least)
+        points, later_t = self.points, newest_t
+        later: tuple[float, float] | None = None
+        place = min(after, len(points) - 1)
+        older = reversed(self._older)
+        while True:
+            if place >= 0:
+                point, counted = points[place], counts[place]
+                place -= 1
+            elif (before := next(older, None)) is not None:
+                point, counted = before, count(before)
+            else:
+                break
+            if counted is None or (left := room(point)) is None:
                 continue
             over = now - counted - left
             if over >= 0:
-                share = over / (over - later[1]) if later is not None else 1.0
-                return newest.t - (point.t + share * ((newest.t if later is None else later[0]) - point.t))
-            later = point.t, over, left
-        if later is None or later[1] + later[2] <= 0:
+                share = over / (over - later[0]) if later is not None else 1.0
+                return newest_t - (point.t + share * (later_t - point.t))
+            later, later_t = (over, left), point.t
+        if later is None or later[0] + later[1] <= 0:
             return None
-        return (newest.t - later[0]) * later[2] / (later[1] + later[2])
+        return (newest_t - later_t) * later[1] / (later[0] + later[1])
 
     def each_interval(self, compute: Callable[[Point, Point], T]) -> Sequence[T]:
         """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.
