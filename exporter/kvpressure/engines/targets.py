@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.config.settings import ClientSettings, Settings
-from kvpressure.config.settings.polling import kv_events_at
 from kvpressure.config.target import Target
 from kvpressure.engines.file_sd import FileGroup
 from kvpressure.model.record import record
@@ -98,9 +97,10 @@ class TargetSet:
         yield from self._fixed
         for group in self._groups:
             for entry in group.targets:
-                port = None if entry.kv_events is None else entry.kv_events.port
-                found = replace(entry, kv_events=kv_events_at(port, group.settings.kv_events))
-                yield _with_access(found, group.settings, self._poll)
+                events = group.settings.kv_events
+                if events is not None and entry.kv_events is not None:  # the files say where, the settings whether
+                    events = events.model_copy(update={"port": entry.kv_events.port})
+                yield _with_access(replace(entry, kv_events=events), group.settings, self._poll)
         yield from self._discovered
 
 

@@ -15,9 +15,11 @@ import pytest
 pytest.importorskip("zmq", reason="pyzmq publishes for these tests: pip install -r requirements/dev.txt")
 
 from kvpressure.model.kv_events import KvEvents
+from kvpressure.net.budget import Budget, Share
 from kvpressure.sources.kv_events import feed as feeds
 from kvpressure.sources.kv_events import zmtp
 from kvpressure.sources.kv_events.feed import Address, Feed
+from kvpressure.sources.kv_events.memory import Memory
 from tests.support.kv_publisher import CLEARED, Publisher, as_array, removed, stored, wait_for
 
 NAMES = [bytes([number]) * 32 for number in range(8)]
@@ -30,9 +32,13 @@ def _quick(monkeypatch):
     monkeypatch.setattr(feeds, "FIRST_WAIT_SECONDS", 0.05)
 
 
+def new_feed(address: Address) -> Feed:
+    return Feed(address, Budget().share("kv_events").feed(), Memory())
+
+
 @contextmanager
 def following(port: int, **more: object) -> Iterator[Feed]:
-    feed = Feed(Address("127.0.0.1", port, **more))
+    feed = new_feed(Address("127.0.0.1", port, **more))
     feed.start()
     try:
         yield feed
@@ -185,26 +191,12 @@ def test_a_batch_that_is_too_large_is_skipped_and_counted():
 
 
 def test_decoding_has_a_budget_beyond_which_batches_are_dropped(monkeypatch):
-    monkeypatch.setattr(feeds._CpuBudget, "spent", lambda _: True)
+    monkeypatch.setattr(Share, "allows_work", lambda _: False)
     with Publisher() as publisher, following(publisher.port) as feed:
         publisher.subscribed()
         publisher.send(removed(NAMES[0]))
         report = counted(feed, "skipped")
         assert (report.evicted_blocks, report.reach) == (0, 0)
-
-
-def test_the_budget_comes_back_with_time(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(feeds.time, "monotonic", lambda: now[0])
-    budget = feeds._CpuBudget(share=0.1, burst_seconds=0.5)
-    budget.used(0.6)
-    assert budget.spent()
-    now[0] += 2.0
-    assert not budget.spent()
-    now[0] += 1000.0
-    budget.spent()
-    budget.used(0.6)
-    assert budget.spent()
 
 
 def test_a_silent_publisher_is_no_failure_and_is_left_at_once():
@@ -337,7 +329,7 @@ def test_it_ends_at_once_while_a_flood_comes():
 @pytest.mark.parametrize("host", ["169.254.169.254", "2852039166", "::ffff:169.254.169.254"])
 def test_a_metadata_service_is_never_connected_to(host, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("connected"))
-    feed = Feed(Address(host, 5557))
+    feed = new_feed(Address(host, 5557))
     feed.start()
     wait_for(lambda: feed.error is not None)
     assert feed.error.reason == "refused_address"
@@ -348,7 +340,7 @@ def test_a_name_never_leads_to_a_metadata_service(monkeypatch):
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 5557))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("connected"))
-    feed = Feed(Address("engine.example", 5557))
+    feed = new_feed(Address("engine.example", 5557))
     feed.start()
     wait_for(lambda: feed.error is not None)
     assert feed.error.reason == "refused_address"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.sources.kv_events.memory import Memory
 from kvpressure.sources.kv_events.zmtp import Inbox, ProtocolError, check_greeting, greeting, message, ready
 
 MAX = 1000
@@ -16,7 +17,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []
-        self.inbox = Inbox(MAX, self.commands.append)
+        self.inbox = Inbox(MAX, self.commands.append, Memory())
         self.messages: list[tuple[bytes, ...]] = []
 
     def feed(self, data: bytes, piece: int = 4096) -> Reader:
@@ -24,7 +25,7 @@ class Reader:
             part = data[begin : begin + piece]
             space = self.inbox.space()
             space[: len(part)] = part
-            self.messages += [tuple(map(bytes, frames)) for frames in self.inbox.received(len(part))]
+            self.messages += [tuple(map(bytes, frames)) for frames in self.inbox.received(len(part)) if frames]
         return self
 
 
