@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
+from kvpressure.model.allowance import Allowance
 from kvpressure.model.record import SourceError
 from kvpressure.promtext.lines import Steps
 
@@ -42,37 +43,20 @@ class OverBudgetError(SourceError):
         super().__init__(REASON, sentence)
 
 
-class _Allowance:
-    """Seconds of CPU that come back with time, up to a burst; more may be used than there is, and is owed then."""
-
-    def __init__(self, ratio: float, burst_seconds: float) -> None:
-        self._ratio, self._burst = ratio, burst_seconds
-        self._left, self._at = burst_seconds, time.monotonic()
-
-    def left(self) -> float:
-        now = time.monotonic()
-        self._left = min(self._burst, self._left + (now - self._at) * self._ratio)
-        self._at = now
-        return self._left
-
-    def charge(self, seconds: float) -> None:
-        self._left = self.left() - seconds
-
-
 class Share:
     """What one source, or one KV feed, may take. Safe to use from several threads."""
 
-    def __init__(self, budget: Budget, allowances: tuple[_Allowance, ...], feed: _Allowance | None = None) -> None:
+    def __init__(self, budget: Budget, allowances: tuple[Allowance, ...], feed: Allowance | None = None) -> None:
         self._budget, self._allowances, self._feed = budget, allowances, feed
 
     def feed(self) -> Share:
         """Return the share of one feed of this source."""
-        return Share(self._budget, self._allowances, _Allowance(FEED_RATIO, FEED_RATIO))
+        return Share(self._budget, self._allowances, _seconds(FEED_RATIO, FEED_RATIO))
 
     def allows(self) -> bool:
         """Whether anything may be read now."""
         with self._budget.lock:
-            return any(one.left() > 0 for one in self._allowances)
+            return self._any_left()
 
     def require(self) -> None:
         """Raise OverBudgetError where nothing may be read now."""
@@ -82,14 +66,18 @@ class Share:
     def allows_work(self) -> bool:
         """Whether what was read may be worked on now; of a feed, less than it may read."""
         with self._budget.lock:
-            own = self._feed is None or self._feed.left() > 0
-            return own and any(one.left() > 0 for one in self._allowances)
+            return (self._feed is None or self._feed.left(time.monotonic()) > 0) and self._any_left()
+
+    def _any_left(self) -> bool:
+        now = time.monotonic()
+        return any(one.left(now) > 0 for one in self._allowances)
 
     def charge(self, seconds: float) -> None:
         """Note seconds of CPU that were used."""
         with self._budget.lock:
+            now = time.monotonic()
             for one in (*self._allowances, *((self._feed,) if self._feed else ())):
-                one.charge(seconds)
+                one.take(seconds, now)
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -129,14 +117,18 @@ class Budget:
         self.lock = threading.Lock()
         self.at_work = threading.Lock()
         """Held by whoever takes steps: several threads at once would keep the interpreter from the event loop."""
-        self._all = _Allowance(ALL_RATIO, BURST_SECONDS)
+        self._all = _seconds(ALL_RATIO, BURST_SECONDS)
         self._shares: dict[str, Share] = {}
 
     def share(self, source: str) -> Share:
         """Return the share of a source, the same one for all that it reads."""
         if source not in self._shares:
-            self._shares[source] = Share(self, (self._all, _Allowance(KEPT_RATIO, KEPT_RATIO)))
+            self._shares[source] = Share(self, (self._all, _seconds(KEPT_RATIO, KEPT_RATIO)))
         return self._shares[source]
+
+
+def _seconds(ratio: float, burst_seconds: float) -> Allowance:
+    return Allowance(ratio, burst_seconds, time.monotonic())
 
 
 BUDGET: Final = Budget()
