@@ -1,4 +1,5 @@
-"""`python -m bench.bench_hostile [SECONDS]`: an exporter whose sources all mean harm at once, beside one left in peace.
+"""`python -m bench.bench_hostile [SECONDS]`: an exporter whose sources all mean harm at once, beside one left in
+peace.
 
 64 publishers of KV events (messages of 4 MiB, of 195 kB, small ones, greetings without an end), a gateway's page of
 8 MiB and a GPU exporter's with other labels each time, four logs of a megabyte a second, a watch with two hundred
@@ -51,19 +52,19 @@ def peers(folder: Path, feeds: int = FEEDS) -> Iterator[dict[str, Any]]:
 
 
 def settings_with(hostile: dict[str, Any] | None, engine: str, port: int) -> dict[str, Any]:
-    """Settings that read a good engine, and with `hostile` all of these too."""
+    """Settings that read a good engine and 64 with the same page, and with `hostile` all of these too."""
+    feeds = [None] * FEEDS if hostile is None else hostile["feeds"]
     targets: list[dict[str, Any]] = [{"name": "good", "url": engine}]
+    targets += [
+        {"name": f"feed-{n}", "url": engine, "path": f"/{n}", **({} if feed is None else {"kv_events": {"port": feed}})}
+        for n, feed in enumerate(feeds)
+    ]
     settings: dict[str, Any] = {
         "web": {"listen_address": f"127.0.0.1:{port}"},
         "gpu": {"vendors": []},
         **{name: {"enabled": "false"} for name in ("kubernetes", "pod_resources", "logs")},
     }
     if hostile is not None:
-        # The same page under other names: an engine for each feed.
-        targets += [
-            {"name": f"feed-{feed}", "url": engine, "path": f"/{feed}", "kv_events": {"port": feed}}
-            for feed in hostile["feeds"]
-        ]
         settings |= {
             "gateways": {"targets": [{"name": "gateway", "url": hostile["gateway"]}]},
             "gpu_exporter": {"url": hostile["gpu"] + "/metrics", "interval_seconds": 1},
