@@ -200,7 +200,7 @@ sbom: dist ## dist/sbom.cdx.json: what an installation consists of, as CycloneDX
 	$(RELEASE)/bin/python -m deploy.release.sbom --wheel dist/*.whl --out dist/sbom.cdx.json
 
 assets: sbom dashboards ## dist/, as a release has it: with the chart and the bundle as archives
-	$(BIN)/python -m deploy.release.assets --out dist
+	$(BIN)/python -m deploy.release.assets --out dist --repository "$(KREW_REPOSITORY)"
 
 KREW_REPOSITORY ?= OWNER/REPO
 plugin: assets ## dist/: the kubectl plugin for krew, with all it needs, and its manifest (internet)

@@ -16,7 +16,6 @@ from kvpressure import __version__, logs
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.target import Target
-from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.health_log import HealthLog
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.pollers import EngineFleet
@@ -64,10 +63,7 @@ class Daemon:
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
         # Called late, since a reload may replace the pipeline.
-        on_sent = lambda key, t: self._pipeline.canary_sent(key, t)  # noqa: E731, PLW0108
-        on_report = lambda key, report: self._pipeline.on_canary(key, report)  # noqa: E731, PLW0108
         on_gpus = lambda source, report: self._pipeline.on_gpus(source, report)  # noqa: E731, PLW0108
-        self._canaries = Canaries(self._clock, on_sent, on_report)
         self._histories = Histories()
         self._advised = Advised()
         self._recommender = Recommender(self.advice, self._advised.steps)
@@ -139,8 +135,7 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            parts = (self._fleet, self._node_sources, self._canaries)
-            await asyncio.gather(*(part.stop() for part in parts))
+            await asyncio.gather(self._fleet.stop(), self._node_sources.stop())
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -154,8 +149,6 @@ class Daemon:
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
-        due = self._pipeline.canaries_wanted(now)
-        self._canaries.send(due, self._pipeline.known, self._targets.targets, self._loaded)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
         held_back = (*self._targets.problems, *self._pipeline.problems)
         environment = replace(environment, problems=(*environment.problems, *held_back))
@@ -190,7 +183,6 @@ class Daemon:
             self._pipeline.restore_baselines(baselines)
         self._pipeline.settings = settings
         self._pipeline.set_thresholds(self._loaded.thresholds)
-        self._pipeline.set_canary(canary_times(self._loaded))
         discovered = self._node_sources.discovers
         await self._node_sources.reload(new)
         old = before.settings
@@ -282,6 +274,4 @@ def _price(gpu: GpuSettings) -> Price | None:
 
 
 def _pipeline(loaded: Loaded) -> Pipeline:
-    pipeline = Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)
-    pipeline.set_canary(canary_times(loaded))
-    return pipeline
+    return Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)

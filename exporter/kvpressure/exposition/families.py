@@ -19,7 +19,6 @@ from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.signals import (
     batch,
-    canary,
     cost,
     eviction,
     gpu,
@@ -161,7 +160,6 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *transfer.FAMILIES,
     *gpu.FAMILIES,
     *VERDICTS,
-    *canary.FAMILIES,
     *limits.FAMILIES,
     *gpu.GPU_FAMILIES,
     *SOURCES,
