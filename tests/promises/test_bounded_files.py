@@ -176,11 +176,11 @@ def test_a_secret_that_was_not_quoted_is_not_told(tmp_path: Path) -> None:
     ("command", "said"),
     [
         (["audit", "/dev/zero"], "it is a device, not a regular file"),
-        (["audit", "--thresholds", "/dev/zero", "README.md"], "is larger than"),
+        (["audit", "--thresholds", "/dev/zero", "README.md"], "it is a device, not a regular file"),
         (["audit", "--cluster", "--kubeconfig", "/dev/zero"], "is larger than"),
         (
             ["plan", "--model-config", "/dev/zero", "--gpu-memory", "80GiB", "--prompt-p95", "1", "--output-p95", "1"],
-            "MiB",
+            "it is a device, not a regular file",
         ),
     ],
 )

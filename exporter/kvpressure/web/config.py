@@ -29,6 +29,7 @@ from kvpressure.config.settings.load import resolve_paths
 from kvpressure.config.settings.polling import Section
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 from kvpressure.net.files import FileWatch
+from kvpressure.net.open_files import open_regular
 
 _HASH: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _MAX_COST: Final = 15
@@ -123,7 +124,7 @@ def tls_context(config: WebConfig, document: Document) -> ssl.SSLContext | None:
     for key, path in (("cert_file", tls.cert_file), ("key_file", tls.key_file), ("client_ca_file", tls.client_ca_file)):
         try:
             if path is not None:
-                path.read_bytes()
+                open_regular(path).close()  # OpenSSL waits for a pipe
         except OSError as error:
             where = ("tls_server_config", key)
             problems.append(document.problem(where, f"{path} cannot be read: {error.strerror or error}"))
