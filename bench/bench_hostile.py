@@ -37,6 +37,12 @@ BAR_METRICS_SECONDS: Final = 0.1
 BAR_MIB: Final = 640
 BAR_END_SECONDS: Final = 2.0
 WARM_UP_SECONDS: Final = 5.0
+IN_A_POD: Final = """
+import pathlib
+from kvpressure.kubernetes import service_account
+from kvpressure.kubernetes.watch import connection
+connection.service_account = lambda: service_account.ServiceAccount({server!r}, pathlib.Path({folder!r}))
+"""
 
 
 @contextlib.contextmanager
@@ -72,7 +78,7 @@ def settings_with(hostile: dict[str, Any] | None, engine: str, port: int) -> dic
                 "enabled": "true",
                 "files": [{"target": f"feed-{n}", "path": path} for n, path in enumerate(hostile["logs"])],
             },
-            "kubernetes": {"enabled": "true", "node_name": "gpu-1", "kubeconfig_file": hostile["kubeconfig"]},
+            "kubernetes": {"enabled": "true", "node_name": "gpu-1"},
         }
     return settings | {"engines": {"targets": targets}}
 
@@ -116,7 +122,8 @@ async def measured(folder: Path, seconds: float, feeds: int) -> dict[str, float]
         async with FaultServer(serve) as engine:
             (folder / "kvpressure.yaml").write_text(json.dumps(settings_with(hostile, engine.url, port)))
             command = ["run", "--config.file", str(folder / "kvpressure.yaml")]
-            with exporter(folder, command, {}) as run:
+            in_pod = "" if hostile is None else IN_A_POD.format(server=hostile["api"], folder=str(folder))
+            with exporter(folder, command, {}, in_pod) as run:
                 await run.until(lambda: listens(run))
                 await asyncio.sleep(WARM_UP_SECONDS)
                 clients = Clients(port, 12 if feeds else 0)

@@ -160,13 +160,14 @@ async def main(folder: Path, feeds: int) -> None:
     gateway, gpu = FaultServer(pages(gateway_pages(), 3)), FaultServer(pages(gpu_pages(), 200))
     async with gateway, gpu, KubeApi() as api:
         api.put("pods", engine_pod("hostile"))
+        api.account(folder)
         changes = asyncio.get_running_loop().create_task(annotate(api))
         told = {
             "feeds": ports,
             "gateway": gateway.url,
             "gpu": gpu.url,
             "logs": [str(path) for path in logs],
-            "kubeconfig": str(api.kubeconfig(folder)),
+            "api": f"http://127.0.0.1:{api.port}",
         }
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()

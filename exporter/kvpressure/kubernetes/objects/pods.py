@@ -10,7 +10,7 @@ from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects, text, uid
+from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, moment, objects, text, uid
 from kvpressure.kubernetes.objects.annotations import (
     PREFIX,
     AddressError,
@@ -159,6 +159,7 @@ class PodReader:
         if len(pairs) > MAX_TARGETS:
             problems.append(f"only the first {MAX_TARGETS} of its {len(pairs)} ports are polled")
         ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
+        created = moment(pod, "metadata", "creationTimestamp")
         targets = (
             self._target(bare, container, base_url(requested.scheme or "http", ip, port), requested, annotations)
             for container, port in pairs
@@ -169,9 +170,10 @@ class PodReader:
             host_network=host_network,
             finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
-            targets=tuple(replace(target, kv_events=self._settings.kv_events, role=role_of(pod)) for target in targets)[
-                :MAX_TARGETS
-            ],
+            targets=tuple(
+                replace(target, kv_events=self._settings.kv_events, role=role_of(pod), created=created)
+                for target in targets
+            )[:MAX_TARGETS],
             problems=_about(bare.namespace, bare.name, problems),
         )
 
