@@ -124,7 +124,7 @@ e2e-dynamo: $(VENV)/.dev tools ## NVIDIA Dynamo's worker and frontend, without a
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_dynamo
 
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
-	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl util-linux:unshare"
+	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl kubernetes-client:kubectl util-linux:unshare"
 	$(BIN)/python -m tests.e2e_kubernetes
 
 .PHONY: e2e-image

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -31,7 +31,6 @@ from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
-from kvpressure.net.urls import typed_address
 from kvpressure.signals.history import Histories
 from kvpressure.sources.gpu.process import GpuFactory, registration
 
@@ -220,8 +219,12 @@ class Daemon:
             histories=self._histories,
             environment=environment,
             source_names=self._node_sources.names,
+            targets=self._targets.targets,
             profile=Profile(self._loaded.settings.exposition.profile),
         )
+
+    def _lists_all(self) -> bool:
+        return self._targets.listed and self._node_sources.listed
 
     def _own_families(self, environment: Environment) -> Mapping[str, object]:
         totals = self._fleet.totals()
@@ -231,7 +234,7 @@ class Daemon:
         return {
             **self._other_families(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
-            "target_info": addresses(self._targets.targets) or None,
+            "targets": float(len(self._targets.targets)) if self._lists_all() else None,
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),
             "config_last_reload_success_timestamp_seconds": self._reloaded_at,
@@ -243,12 +246,6 @@ class Daemon:
             "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
         }
-
-
-def addresses(targets: Iterable[Target]) -> dict[str, dict[str, float]]:
-    """Return the address of each target whose name is another, for the commands of alerts; not of pods."""
-    typed = {target.name: typed_address(target.url, target.path) for target in targets if not target.pod}
-    return {name: {address: 1.0} for name, address in typed.items() if address != name}
 
 
 def _pipeline_settings(settings: Settings) -> PipelineSettings:

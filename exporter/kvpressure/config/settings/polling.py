@@ -119,8 +119,7 @@ class KvEventsSettings(Section):
     """KV events that the engine publishes on its own host (`--kv-events-config`); data-parallel rank n at port + n."""
 
     port: Integer = Field(default=5557, ge=1, le=65535)
-    """Port of `endpoint` of the engine's `--kv-events-config`. Needs `pip install
-    'kvpressure[kv-events]'`."""
+    """Port of `endpoint` of the engine's `--kv-events-config`."""
     replay_port: Integer | None = Field(default=None, ge=1, le=65535)
     """Port of its `replay_endpoint`, from which missed events are requested; without it, evictions before them are
     discarded."""
