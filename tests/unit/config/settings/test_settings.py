@@ -209,6 +209,21 @@ def test_paths_in_the_file_are_relative_to_it_and_others_to_the_working_director
     assert settings.watched_files == (Path("etc/k.yaml"), tmp_path / "etc" / "t.yaml")
 
 
+def test_logs_and_directories_in_the_file_are_relative_to_it_too(tmp_path: Path) -> None:
+    Path("etc").mkdir()
+    Path("etc/k.yaml").write_text(
+        "logs: {directory: pods, link_directories: [docker], files: [{target: a, path: a.log}]}\n"
+        "host: {proc_dir: proc}\nweb: {telemetry_path: /m}\n"
+        "engines: {targets: [{name: a, url: 'http://gpu-1:8000', path: /x}]}\n"
+    )
+    settings = load_settings({"--config.file": "etc/k.yaml"}, {})
+    etc = tmp_path / "etc"
+    assert (settings.logs.directory, settings.logs.link_directories) == (etc / "pods", (etc / "docker",))
+    assert settings.logs.files[0].path == etc / "a.log"
+    assert settings.host.proc_dir == etc / "proc"
+    assert (settings.web.telemetry_path, settings.engines.targets[0].path) == ("/m", "/x")
+
+
 @pytest.mark.parametrize(
     ("interval", "expected"),
     [(0.2, (10, 6, 60, 10)), (10, (10, 10, 60, 30)), (60, (10, 60, 240, 180))],
