@@ -35,12 +35,33 @@ polls = st.fixed_dictionaries(
         "joined": st.sampled_from((False,) * 19 + (True,)),
     }
 )
-runs = st.tuples(st.sampled_from(SPACINGS), st.lists(polls, min_size=1, max_size=90))
+runs: st.SearchStrategy[tuple[float, list[dict[str, Any]]]] = st.tuples(
+    st.sampled_from(SPACINGS), st.lists(polls, min_size=1, max_size=90)
+)
+
+prefills = st.lists(
+    st.fixed_dictionaries(
+        {
+            "after": st.just(1.0),
+            "rise": st.sampled_from((0.01, 0.01, 0.01, 0.0, -0.01)),
+            "gauges": st.fixed_dictionaries({"running": st.sampled_from((1.0,) * 9 + (0.0,))}),
+            "added": st.sampled_from(
+                ({},) * 5 + ({"generation_tokens": 1.0}, {"prompt_tokens": 500.0, "started": 1.0})
+            ),
+            "missing": st.just(set()),
+            "reset": st.just(False),
+            "joined": st.just(False),
+        }
+    ),
+    min_size=5,
+    max_size=90,
+)
+"""Long prompts: the use of the cache rises and falls, and little comes out."""
 
 
 def played(spacing: float, history: Sequence[dict[str, Any]], look: Callable[[EngineWindow], None]) -> None:
     """Let a window take a history in, and `look` at it after every poll that it took."""
-    window, t, counted = EngineWindow(60.0, 600.0), 1000.0, dict.fromkeys(COUNTERS, 0.0)
+    window, t, counted, usage = EngineWindow(60.0, 600.0), 1000.0, dict.fromkeys(COUNTERS, 0.0), 0.2
     for one in history:
         t += one["after"] * spacing if one["after"] > 0 else one["after"]
         if one["reset"]:
@@ -50,7 +71,9 @@ def played(spacing: float, history: Sequence[dict[str, Any]], look: Callable[[En
         counters = {name: value for name, value in counted.items() if name not in one["missing"]}
         observed = counted["finished"]
         histograms = {"ttft": HistogramSample((0.1, 1.0, float("inf")), (observed / 2, observed, observed), observed)}
-        sample = EngineSample("m", "0", one["gauges"], counters, histograms, cache=CacheConfig(capacity_tokens=1000))
+        usage += one.get("rise", 0.0)
+        gauges = {**one["gauges"], "kv_usage": usage} if "rise" in one else one["gauges"]
+        sample = EngineSample("m", "0", gauges, counters, histograms, cache=CacheConfig(capacity_tokens=1000))
         if window.add(t, sample, restarted=one["joined"], started=1.0 if one["joined"] else None):
             look(window)
 
@@ -105,7 +128,7 @@ def test_what_is_kept_for_a_poll_or_two_is_what_they_give(run: tuple[float, list
     played(*run, look)
 
 
-@given(runs, st.sampled_from((0.0, 20.0)))
+@given(runs | st.tuples(st.just(1.0), prefills), st.sampled_from((0.0, 20.0)))
 @settings(max_examples=150, deadline=None)
 def test_what_stands_still_is_what_a_walk_back_finds(run: tuple[float, list[dict[str, Any]]], lately: float) -> None:
     def look(window: EngineWindow) -> None:
