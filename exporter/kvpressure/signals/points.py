@@ -116,9 +116,10 @@ class Polls(list[Point]):
 
     __slots__ = ("_columns", "_ends", "_first", "_means", "_values", "_whole", "times")
 
-    def __init__(self, points: Iterable[Point] = (), *, whole: Polls | None = None, first: int = 0) -> None:
+    def __init__(self, points: Sequence[Point] = (), *, whole: Polls | None = None, first: int = 0) -> None:
         super().__init__(points)
-        self.times = [point.t for point in self]
+        last = first + len(points)
+        self.times: list[float] = [point.t for point in points] if whole is None else whole.times[first:last]
         self._whole, self._first = whole, first
         self._columns: dict[str, list[float | None]] = {}
         self._values: dict[str, Sequence[float]] = {}
@@ -142,9 +143,9 @@ class Polls(list[Point]):
         self._values, self._means, self._ends = {}, {}, {}
         return self.pop(0)
 
-    def newest(self, first: int) -> Polls:
-        """Return the polls from the place `first` on."""
-        return Polls(self[first:], whole=self, first=first)
+    def newest(self, first: int, last: int | None = None) -> Polls:
+        """Return the polls from the place `first` on, to the one before `last` if that is given."""
+        return Polls(self[first:last], whole=self, first=first)
 
     def since(self, t: float) -> Polls:
         """Return the polls from `t` (unix seconds) on."""
@@ -157,7 +158,7 @@ class Polls(list[Point]):
             if self._whole is None:
                 column = [point.gauges.get(gauge) for point in self]
             else:
-                column = list(self._whole.readings(gauge)[self._first :])
+                column = list(self._whole.readings(gauge)[self._first : self._first + len(self)])
             self._columns[gauge] = column
         return column
 
@@ -165,7 +166,8 @@ class Polls(list[Point]):
         """Return the readings of a gauge, polls without it left out."""
         known = self._values.get(gauge)
         if known is None:
-            known = self._values[gauge] = [value for value in self.readings(gauge) if value is not None]
+            readings = self.readings(gauge)
+            known = self._values[gauge] = [value for value in readings if value is not None]
         return known
 
     def mean(self, gauge: str) -> float | None:

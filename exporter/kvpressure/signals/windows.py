@@ -57,6 +57,7 @@ class EngineWindow:
         self._older: deque[Point] = deque(maxlen=LONG_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
+        self._per_event: dict[tuple[str, str, float, float], float | None] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
         self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
@@ -92,6 +93,7 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
+        self._per_event.clear()
         self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
@@ -201,6 +203,9 @@ class EngineWindow:
         It is at least `seconds`, and until `events` grew by `least`, beyond the window if need be; with fewer than
         `least` in all, everything known. None when there was none.
         """
+        question = total, events, least, seconds
+        if question in self._per_event:
+            return self._per_event[question]
         newest, found = None, None
         for point in itertools.chain(reversed(self.points), reversed(self._older)):
             if total not in point.counters or events not in point.counters:
@@ -211,6 +216,7 @@ class EngineWindow:
                 found = (newest.counters[total] - point.counters[total]) / count
             if count >= least and newest.t - point.t >= seconds:
                 break
+        self._per_event[question] = found
         return found
 
     def seconds_since(
