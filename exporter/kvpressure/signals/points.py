@@ -110,11 +110,11 @@ def _ends(points: Sequence[Point], counter: str) -> _Ends | None:
 class Polls(list[Point]):
     """Consecutive polls, oldest first, that answer by the name of a signal without a walk over them.
 
-    Gauges are kept in columns from the first time that they are asked for; sums and ends are computed once between two
+    Readings are kept in columns from the time they are first asked for; sums and ends are computed once between two
     polls. `enter` and `leave` alone may change it. What it returns holds until then.
     """
 
-    __slots__ = ("_columns", "_ends", "_first", "_means", "_values", "_whole", "times")
+    __slots__ = ("_columns", "_counted", "_ends", "_first", "_means", "_values", "_whole", "times")
 
     def __init__(self, points: Sequence[Point] = (), *, whole: Polls | None = None, first: int = 0) -> None:
         super().__init__(points)
@@ -122,6 +122,7 @@ class Polls(list[Point]):
         self.times: list[float] = [point.t for point in points] if whole is None else whole.times[first:last]
         self._whole, self._first = whole, first
         self._columns: dict[str, list[float | None]] = {}
+        self._counted: dict[str, list[float | None]] = {}
         self._values: dict[str, Sequence[float]] = {}
         self._means: dict[str, float | None] = {}
         self._ends: dict[str, _Ends | None] = {}
@@ -133,12 +134,17 @@ class Polls(list[Point]):
         gauges = point.gauges
         for gauge, column in self._columns.items():
             column.append(gauges.get(gauge))
+        counters = point.counters
+        for counter, column in self._counted.items():
+            column.append(counters.get(counter))
         self._values, self._means, self._ends = {}, {}, {}
 
     def leave(self) -> Point:
         """Let the oldest poll go."""
         del self.times[0]
         for column in self._columns.values():
+            del column[0]
+        for column in self._counted.values():
             del column[0]
         self._values, self._means, self._ends = {}, {}, {}
         return self.pop(0)
@@ -160,6 +166,13 @@ class Polls(list[Point]):
             else:
                 column = list(self._whole.readings(gauge)[self._first : self._first + len(self)])
             self._columns[gauge] = column
+        return column
+
+    def counts(self, counter: str) -> Sequence[float | None]:
+        """Return the reading of a counter at each poll, None where it lacks it."""
+        column = self._counted.get(counter)
+        if column is None:
+            column = self._counted[counter] = [point.counters.get(counter) for point in self]
         return column
 
     def values(self, gauge: str) -> Sequence[float]:

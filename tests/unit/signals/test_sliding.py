@@ -143,6 +143,34 @@ def test_what_stands_still_is_what_a_walk_back_finds(run: tuple[float, list[dict
     played(*run, look)
 
 
+@given(runs, st.sampled_from((1.0, 4.0, 20.0)), st.sampled_from((0.0, 10.0, 60.0)))
+@settings(max_examples=100, deadline=None)
+def test_growth_per_event_is_that_of_a_walk(
+    run: tuple[float, list[dict[str, Any]]], least: float, seconds: float
+) -> None:
+    known: list[Point] = []
+
+    def look(window: EngineWindow) -> None:
+        if known and window.t <= known[-1].t:
+            known.clear()
+        known.append(window.points[-1])
+        # As far as polls of the window reach; what is older is thinned.
+        newest, found = None, None
+        for point in reversed(window.points):
+            if "prompt_tokens" not in point.counters or "started" not in point.counters:
+                continue
+            newest = newest or point
+            count = newest.counters["started"] - point.counters["started"]
+            found = (newest.counters["prompt_tokens"] - point.counters["prompt_tokens"]) / count if count else found
+            if count >= least and newest.t - point.t >= seconds:
+                assert window.per_event("prompt_tokens", "started", least=least, seconds=seconds) == found
+                return
+        if window.points[0] is known[0]:
+            assert window.per_event("prompt_tokens", "started", least=least, seconds=seconds) == found
+
+    played(*run, look)
+
+
 def latest_by_walk(points: list[Point], t: float) -> list[Point]:
     """Return the polls of twenty seconds, at least eight."""
     late = [point for point in points if point.t >= t - 20.0]
