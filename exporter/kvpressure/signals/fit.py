@@ -21,7 +21,6 @@ from kvpressure.signals.lengths import (
     long_prompt_tokens,
     longest_of_histogram,
     placed_share,
-    reserved_tokens,
     typical_prompt_tokens,
 )
 from kvpressure.signals.points import BATCH, Point, Polls, batch_of, grown, mean, values
@@ -95,10 +94,6 @@ def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bo
     long = long_prompt_tokens(window, typical, thresholds.room.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
-    if window.cache.admission == "reserved":
-        typical, long = (
-            None if own is None else own + window.of_histograms(reserved_tokens) for own in (typical, long)
-        )
     steadiness = _steadiness(points, window.highest_running())
     capped = _at_cap(points, window, steadiness, thresholds)
     cache = window.cache

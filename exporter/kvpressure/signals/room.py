@@ -104,8 +104,7 @@ def at_peak(polls: Sequence[Poll]) -> list[Poll]:
 
 def room_is_unseen(points: Polls, cache: CacheConfig) -> bool:
     """Return whether requests take room that the page does not count, or room in a cache of unknown size."""
-    unseen = cache.admission == "unseen" or (cache.admission == "reserved" and cache.capacity_tokens is None)
-    return unseen and not points.values("waiting_room")
+    return cache.admission == "unseen" and not points.values("waiting_room")
 
 
 def estimated_capacity_tokens(points: Polls, window: EngineWindow) -> int | None:
