@@ -7,13 +7,14 @@ all the others, because they were preempted or have a lower priority, the slowes
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, at, known, quantile
-from kvpressure.signals.points import mean, values
+from kvpressure.signals.points import mean
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -128,7 +129,7 @@ def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:
     """Whether far fewer wait than a moment ago: what is over soon is not reported any more."""
     seconds = thresholds.verdict.verdict_window_seconds
     before, now = (
-        values([one for one in window.points if one.t > window.t - lately], "waiting")
+        window.points.newest(bisect_right(window.points.times, window.t - lately)).values("waiting")
         for lately in (seconds, seconds / NEWEST_PARTS)
     )
     return bool(now) and mean(now) < thresholds.queue.queue_shrinks_max_ratio * mean(before)

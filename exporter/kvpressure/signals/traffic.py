@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -15,7 +14,7 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import Point, growth
+from kvpressure.signals.points import Point, Polls
 from kvpressure.signals.windows import EngineWindow
 
 SHAPE_QUANTILES = (0.5, 0.95)
@@ -165,9 +164,9 @@ def _is_shedding_load(window: EngineWindow) -> bool:
     return bool(window.newest("rejected"))
 
 
-def refused_ratio(points: Sequence[Point], window: EngineWindow) -> float | None:
+def refused_ratio(points: Polls, window: EngineWindow) -> float | None:
     """Return the share of requests sent during `points` that it refused, each attempt counted; None where none came."""
-    refused, (_, arrived) = growth(points, "rejected"), _arrivals(points[0], points[-1])
+    refused, (_, arrived) = points.growth("rejected"), _arrivals(points[0], points[-1])
     if refused is None or arrived is None or not _is_shedding_load(window):
         return None
     sent = refused + max(0.0, arrived)

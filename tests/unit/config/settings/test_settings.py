@@ -192,7 +192,7 @@ def test_a_named_file_that_is_missing_is_an_error_and_a_default_one_is_not() -> 
 
 
 def test_a_directory_or_binary_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigError, match="cannot be read: it is a directory, not a regular file"):
         load_settings({"--config.file": str(tmp_path)}, {})
     Path("b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"^b\.yaml: is not UTF-8 at byte 0$"):
