@@ -237,7 +237,8 @@ def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresh
 
 def _queued(points: Polls) -> Sequence[Point]:
     """Return the polls with a queue, else all: others do not show what limits the batch, which may run empty."""
-    queued = [point for point in points if point.gauges.get("waiting", 0.0) >= 1]
+    waiting = points.readings("waiting")
+    queued = [point for point, many in zip(points, waiting, strict=True) if many is not None and many >= 1]
     return queued if queued and len(queued) < len(points) else points
 
 

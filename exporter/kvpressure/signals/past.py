@@ -113,7 +113,9 @@ class EngineHistory:
         another process answers than before.
         """
         window, page_cache = self._window, sample.cache or self._page_cache
-        cache = replace(_with_learned(page_cache, log), watermark_ratio=watermark_ratio)
+        cache = _with_learned(page_cache, log)
+        if cache.watermark_ratio != watermark_ratio:
+            cache = replace(cache, watermark_ratio=watermark_ratio)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._events.take(events, self.newest)
