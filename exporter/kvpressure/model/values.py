@@ -30,7 +30,10 @@ def known(values: Mapping[str, Value | None]) -> Derived:
         if value is None:
             continue
         # First what most are: asking for an abstract class is dear.
-        if value.__class__ is float or isinstance(value, _NUMBERS):
+        if value.__class__ is dict:
+            if inner := known(value):
+                found[name] = inner
+        elif value.__class__ is float or isinstance(value, _NUMBERS):
             if -math.inf < value < math.inf:
                 found[name] = value
         elif not isinstance(value, _TREE):

@@ -210,9 +210,11 @@ def _longest_prompt_tokens(
     found = [long, _most_of_one_request(points, window, thresholds)]
     if (finished := window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)) is not None:
         found.append(finished)
-    for tokens, started in window.each_interval(_starts):
-        if tokens and started is not None and started <= MAX_STARTS:
-            found.append(tokens - max(0.0, started - 1) * typical)
+    found += [
+        tokens - (started - 1) * typical if started > 1 else tokens
+        for tokens, started in window.each_interval(_starts)
+        if tokens and started is not None and started <= MAX_STARTS
+    ]
     return max(found)
 
 

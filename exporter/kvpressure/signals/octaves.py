@@ -125,4 +125,4 @@ class _Mean:
 
 
 def _octave(seconds: float) -> int:
-    return min(OCTAVES, max(0, math.floor(math.log2(max(seconds, 1.0)))))
+    return 0 if seconds <= 1.0 else min(OCTAVES, math.floor(math.log2(seconds)))
