@@ -24,7 +24,7 @@ AGES = {"cache_turnover_seconds", LEAST, MOST}
 def derive(gauges, counters, cache=CACHE):
     past = window(60, gauges, counters)
     past.cache = cache
-    derived, _ = compute(past, CONTEXT)
+    derived = compute(past, CONTEXT).derived
     return derived
 
 
