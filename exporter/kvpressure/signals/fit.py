@@ -210,9 +210,11 @@ def _longest_prompt_tokens(
     found = [long, _most_of_one_request(points, window, thresholds)]
     if (finished := window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)) is not None:
         found.append(finished)
-    for tokens, started in window.each_interval(_starts):
-        if tokens and started is not None and started <= MAX_STARTS:
-            found.append(tokens - max(0.0, started - 1) * typical)
+    found += [
+        tokens - (started - 1) * typical if started > 1 else tokens
+        for tokens, started in window.each_interval(_starts)
+        if tokens and started is not None and started <= MAX_STARTS
+    ]
     return max(found)
 
 
@@ -237,7 +239,8 @@ def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresh
 
 def _queued(points: Polls) -> Sequence[Point]:
     """Return the polls with a queue, else all: others do not show what limits the batch, which may run empty."""
-    queued = [point for point in points if point.gauges.get("waiting", 0.0) >= 1]
+    waiting = points.readings("waiting")
+    queued = [point for point, many in zip(points, waiting, strict=True) if many is not None and many >= 1]
     return queued if queued and len(queued) < len(points) else points
 
 

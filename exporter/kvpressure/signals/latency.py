@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
@@ -77,8 +78,8 @@ def slowdown_factor(between: HistogramSample | None, baseline: Mapping[str, floa
         return None
     usual = baseline.get(MEAN_GAP)
     by_mean = between.sum / between.count / usual if usual else 1.0
-    at_least = max((bound for bound in between.bounds if bound < latency), default=0.0)
-    at_most = min(bound for bound in between.bounds if bound >= healthy)
+    at_least = (0.0, *between.bounds)[bisect_left(between.bounds, latency)]
+    at_most = between.bounds[bisect_left(between.bounds, healthy)]
     return min(latency / healthy, max(1.0, by_mean, at_least / at_most))
 
 

@@ -159,29 +159,26 @@ class Polls(list[Point]):
 
     def readings(self, gauge: str) -> Sequence[float | None]:
         """Return the reading of a gauge at each poll, None where it lacks it."""
-        column = self._columns.get(gauge)
-        if column is None:
-            if self._whole is None:
-                column = [point.gauges.get(gauge) for point in self]
-            else:
-                column = list(self._whole.readings(gauge)[self._first : self._first + len(self)])
-            self._columns[gauge] = column
+        if gauge in self._columns:
+            return self._columns[gauge]
+        if self._whole is None:
+            column = [point.gauges.get(gauge) for point in self]
+        else:
+            column = list(self._whole.readings(gauge)[self._first : self._first + len(self)])
+        self._columns[gauge] = column
         return column
 
     def counts(self, counter: str) -> Sequence[float | None]:
         """Return the reading of a counter at each poll, None where it lacks it."""
-        column = self._counted.get(counter)
-        if column is None:
-            column = self._counted[counter] = [point.counters.get(counter) for point in self]
-        return column
+        if counter not in self._counted:
+            self._counted[counter] = [point.counters.get(counter) for point in self]
+        return self._counted[counter]
 
     def values(self, gauge: str) -> Sequence[float]:
         """Return the readings of a gauge, polls without it left out."""
-        known = self._values.get(gauge)
-        if known is None:
-            readings = self.readings(gauge)
-            known = self._values[gauge] = [value for value in readings if value is not None]
-        return known
+        if gauge not in self._values:
+            self._values[gauge] = [value for value in self.readings(gauge) if value is not None]
+        return self._values[gauge]
 
     def mean(self, gauge: str) -> float | None:
         """Return the mean of a gauge; None where no poll has it."""

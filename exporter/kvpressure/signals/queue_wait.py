@@ -88,15 +88,18 @@ def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: fl
     if now is None:
         return None
     queued, drain = True, None
-    for point in reversed(window.points):
-        counted = point.counters.get(counter, now)
+    points, newest_t = window.points, window.t
+    counts, queue = points.counts(counter), points.readings("waiting")
+    for place in range(len(points) - 1, -1, -1):
+        t, read = points.times[place], counts[place]
+        counted = now if read is None else read
         if counted < now:
-            drain = waiting * (window.t - point.t) / (now - counted)
-            if window.t - point.t >= least_seconds:
+            drain = waiting * (newest_t - t) / (now - counted)
+            if newest_t - t >= least_seconds:
                 break
-        queued = queued and counted >= now and point.gauges.get("waiting", 0.0) > 0
-        since = point.t if queued else since
-    return window.t - since if drain is None else drain
+        queued = queued and counted >= now and (queue[place] or 0.0) > 0
+        since = t if queued else since
+    return newest_t - since if drain is None else drain
 
 
 def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> float:

@@ -64,7 +64,8 @@ def _shapes(window: EngineWindow) -> Derived:
     for family, (signal, bounds) in _SHAPES.items():
         recent, total = window.long_histogram(signal), window.total(signal)
         if recent is not None:
-            values = [value for q in SHAPE_QUANTILES if (value := token_quantile(recent, q, longest)) is not None]
+            ended = closed(recent, longest)
+            values = [value for q in SHAPE_QUANTILES if (value := quantile(ended, q)) is not None]
             derived |= known({family: by_quantile(values, SHAPE_QUANTILES)})
         if total is not None:
             derived[signal] = powers_of_two(total, bounds, longest)
@@ -82,7 +83,9 @@ def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
         return histogram
     step = _step_after(last)
     end = float(longest) if longest is not None and last < longest < last * step else last * step
-    return HistogramSample((*histogram.bounds[:-1], end, math.inf), (*histogram.counts, histogram.count), histogram.sum)
+    return HistogramSample(
+        (*histogram.bounds[:-1], end, math.inf), (*histogram.counts, histogram.counts[-1]), histogram.sum
+    )
 
 
 @lru_cache(maxsize=256)
@@ -99,18 +102,16 @@ def token_quantile(histogram: HistogramSample, q: float, longest: int | None = N
 def powers_of_two(histogram: HistogramSample, bounds: tuple[float, ...], longest: int | None = None) -> HistogramSample:
     """Return the histogram over the `bounds`, by interpolation in its buckets; monotone in time and bound."""
     ended = closed(histogram, longest)
-    counts = (*[_count_up_to(ended, to) for to in bounds], histogram.counts[-1])
-    counts = tuple([count // 1.0 for count in counts])
-    return HistogramSample((*bounds, math.inf), counts, histogram.sum)
-
-
-def _count_up_to(histogram: HistogramSample, value: float) -> float:
-    bounds, counts = histogram.bounds, histogram.counts
-    index = bisect_left(bounds, value)
-    if not math.isfinite(bounds[index]):
-        return counts[index - 1] if index else 0.0
-    low, below = (bounds[index - 1], counts[index - 1]) if index else (0.0, 0.0)
-    return below + (counts[index] - below) * (value - low) / (bounds[index] - low)
+    edges, below = (0.0, *ended.bounds), (0.0, *ended.counts)
+    counts, index = [], 0
+    for bound in bounds:
+        index = bisect_left(ended.bounds, bound, index)
+        low, high, count = edges[index], edges[index + 1], below[index]
+        if high < math.inf:
+            count += (below[index + 1] - count) * (bound - low) / (high - low)
+        counts.append(count // 1.0)
+    counts.append(histogram.counts[-1] // 1.0)
+    return HistogramSample((*bounds, math.inf), tuple(counts), histogram.sum)
 
 
 def burstiness(window: EngineWindow) -> float | None:

@@ -58,6 +58,7 @@ class EngineWindow:
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
         self._per_event: dict[_PerEvent, float | None] = {}
+        self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
         self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
@@ -93,7 +94,7 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
-        self._per_event.clear()
+        self._per_event, self._once = {}, {}
         self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
@@ -141,6 +142,13 @@ class EngineWindow:
         if key not in self._once_of_histograms:
             self._once_of_histograms[key] = compute(self, *arguments)
         value: T = self._once_of_histograms[key]
+        return value
+
+    def once(self, compute: Callable[[EngineWindow], T]) -> T:
+        """Return `compute(self)`, computed once a poll: what several signals start from."""
+        if compute not in self._once:
+            self._once[compute] = compute(self)
+        value: T = self._once[compute]
         return value
 
     def signals(self) -> frozenset[str]:
