@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Budget, Words
 
 DYNAMO: Final = "dynamo."
 """How the modules of Dynamo's workers begin: they take the options of their engine."""

@@ -9,10 +9,10 @@ import re
 import shlex
 from random import Random
 
-from kvpressure.commandline.budget import STEP, Budget, BudgetExceededError
+from kvpressure.commandline.words import STEP, Budget, BudgetExceededError
 from kvpressure.commandline.options import unresolved
 from kvpressure.commandline.programs import expand
-from kvpressure.commandline.shell import Script, Words
+from kvpressure.commandline.words import Script, Words
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.commandline.budget import NESTING, STEP, Budget, BudgetExceededError
+from kvpressure.commandline.words import NESTING, STEP, Budget, BudgetExceededError
 from kvpressure.commandline.options import unresolved
 from kvpressure.commandline.programs import expand, programs
-from kvpressure.commandline.shell import Script
+from kvpressure.commandline.words import Script
 from tests.support.starts import commands, launches
 
 SIGNS = "ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"

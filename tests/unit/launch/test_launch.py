@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget
+from kvpressure.commandline.words import MAX_ENTRIES, WORK, Budget
 from kvpressure.commandline.options import human, share, whole
 from kvpressure.launch import Reading, read_start, runtime_of, serving_port
 from kvpressure.launch import read_limits as read_limits_of

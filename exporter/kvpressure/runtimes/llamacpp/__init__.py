@@ -20,7 +20,7 @@ from typing import Final
 
 from kvpressure.commandline.options import Dialect, Given, Options, whole
 from kvpressure.commandline.programs import Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Words
 from kvpressure.runtimes.runtime import Advice, Audit, Facts, Planning, Runtime, Wordings, logged_count
 from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, with_variables
 from kvpressure.runtimes.table import OptionalSignal, Row, Table

@@ -19,7 +19,7 @@ from typing import Final
 
 from kvpressure.commandline.options import Dialect, Options, share, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Words
 from kvpressure.runtimes.runtime import Advice, Audit, Planning, Remedy, Runtime, Wordings, note_least, without_dashes
 from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, with_variables
 from kvpressure.runtimes.table import WHY_WAITING, OptionalSignal, Row, Table, never_exported

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget, BudgetExceededError
 from kvpressure.commandline.options import (
     Dialect,
     Given,
@@ -20,7 +19,7 @@ from kvpressure.commandline.options import (
     whole,
 )
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Budget, BudgetExceededError, Words
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
 from kvpressure.runtimes.starting import DYNAMO, Flags, Sizing, Starting, image_name, start_script
 from kvpressure.runtimes.vllm.removed import REMOVED

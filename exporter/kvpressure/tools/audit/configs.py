@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.words import Budget
 from kvpressure.commandline.options import whole
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Path

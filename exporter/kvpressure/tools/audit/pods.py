@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.words import Budget
 from kvpressure.commandline.options import whole
 from kvpressure.commandline.programs import SHELLS, base
-from kvpressure.commandline.shell import MORE
+from kvpressure.commandline.words import MORE
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import Reading, Start, annotated, read_limits, read_start, runtime_of
 from kvpressure.runtimes.runtime import Runtime

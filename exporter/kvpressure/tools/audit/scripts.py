@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget, BudgetExceededError
+from kvpressure.commandline.words import Budget, BudgetExceededError
 from kvpressure.commandline.options import whole
 from kvpressure.commandline.programs import base, image_of, programs
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Words
 from kvpressure.launch import ANNOTATION_PREFIX, launch
 from kvpressure.tools.audit import pods
 from kvpressure.tools.audit.engine import Engine, Replicas, counted

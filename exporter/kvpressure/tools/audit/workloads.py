@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.words import Budget
 from kvpressure.commandline.options import Given
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import Reading, read_limits, read_start
