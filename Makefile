@@ -140,7 +140,7 @@ docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.metrics_reference > docs/metrics.md
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.settings_reference > docs/configuration.md
 
-# Built, and not in git (docs/internals/decisions/0260-copies-out-of-git.md). Tests build their own, which is never of yesterday.
+# Built, and not in git (docs/internals/decisions/0060-what-is-built-and-what-is-in-git.md). Tests build their own, which is never of yesterday.
 .PHONY: bundle chart
 bundle: dashboards ## build/bundle: rules, dashboards, Alertmanager example and runbooks, with the packaged thresholds; build/vllm-only
 	$(BIN)/python -m kvpressure generate --out build/bundle
@@ -157,7 +157,7 @@ rules: bundle ## write docs/alerts.md and rules/vllm-only/ready again, and the h
 	sed -i "s/$${old:-none}/$$new/g" rules/tests/*.yaml
 
 .PHONY: dashboards e2e-dashboards tools-dashboards
-dashboards: $(VENV)/.dev ## build dashboards/templates, which is not in git (docs/internals/decisions/0402-templates-are-built.md)
+dashboards: $(VENV)/.dev ## build dashboards/templates, which is not in git (docs/internals/decisions/0060-what-is-built-and-what-is-in-git.md)
 	@echo "building the dashboards' templates"
 	@$(BIN)/python -m dashboards
 
@@ -226,11 +226,10 @@ tools:
 # A current Prometheus and promtool beside Debian's, built from source through the Go module proxy (ten minutes); rule tests use both.
 # Not `go install`: Prometheus' go.mod has exclude directives, which that refuses.
 PROMTOOL3 := v0.315.0
-tools-go: ## build a current Prometheus, promtool and an OpenTelemetry collector into .tools (15 minutes, once)
+tools-go: ## build a current Prometheus and promtool into .tools (10 minutes, once)
 	@mkdir -p .tools && export GOWORK=off GOFLAGS=-mod=readonly && module=github.com/prometheus/prometheus@$(PROMTOOL3) && \
 	dir=$$(cd / && go mod download -json $$module | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && \
 	go build -C "$$dir" -trimpath -buildvcs=false -ldflags "-X github.com/prometheus/common/version.Version=$(PROMTOOL3)" -o "$(CURDIR)/.tools/" ./cmd/promtool ./cmd/prometheus && .tools/promtool --version
-	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/e2e/collector -trimpath -buildvcs=false -ldflags "-s -w" -o "$(CURDIR)/.tools/collector" .
 
 # Stores with Prometheus' API, for tests/e2e/test_stores.py: versions of which every module is served by the module proxy.
 STORES := github.com/VictoriaMetrics/VictoriaMetrics@v0.0.0-20250718125606-9d9bea03485e!app/victoria-metrics github.com/thanos-io/thanos@v0.36.1!cmd/thanos

@@ -1,4 +1,4 @@
-"""Writes the dashboards' templates before they are packed: they are built and not in git (decision 0402).
+"""Writes the dashboards' templates before they are packed: they are built and not in git (decision 0060).
 
 A source archive has them already, and has no builders.
 """

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Final, cast
 
 from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
 from grafana_foundation_sdk.models import dashboard as model
 
-from kvpressure.config.thresholds import Thresholds
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
 
@@ -30,7 +29,7 @@ CALM: Final = CAUSES[Cause.IDLE].fill
 CODES: Final[Mapping[Cause, int]] = {cause: row.code for cause, row in CAUSES.items()}
 """A cause as a number, so that one series per engine can carry it; 0 is none."""
 
-_KNOWN: Final = frozenset(field.name for field in fields(Thresholds))
+_KNOWN: Final = frozenset(load_thresholds().values)
 
 
 def limit(name: str) -> float:

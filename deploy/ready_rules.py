@@ -1,7 +1,7 @@
 """The rules on vLLM's own series as files in git, for those who install nothing; `python -m deploy.ready_rules`.
 
 For scrapes every 15, 30 and 60 s: `rules.yaml` as Prometheus reads it, and `prometheusrule.yaml` for its operator. They
-are what `kvpressure generate --flavour vllm-only` writes with the packaged thresholds (decision 0505).
+are what `kvpressure generate --flavour vllm-only` writes with the packaged thresholds (decision 0060).
 """
 
 from __future__ import annotations

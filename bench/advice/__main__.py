@@ -1,7 +1,7 @@
 """`python -m bench.advice`: advice on the scheduler lab, each action alone, all together, and the best set of them.
 
 Each regime runs as it is, and the exporter's own pipeline reads its pages; what it advises at the end is done to the
-regime and run again, as is every set of the same changes. `--write-docs` writes the table into docs/advice.md.
+regime and run again, as is every set of the same changes. `--write-docs` writes the table into accuracy/advice.md.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ FOLDER: Final = Path(__file__).parents[2] / ".cache" / "lab" / "advice"
 KEPT: Final = FOLDER / "runs.jsonl"
 """Every run that was made, by what was run: what one that was stopped has done is not done again."""
 RESULTS: Final = Path(__file__).parent / "results.json"
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "advice.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "advice.md"
 
 
 def main() -> int:

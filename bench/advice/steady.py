@@ -95,7 +95,7 @@ def contradictions(view: EngineView, action: Action, thresholds: Thresholds) -> 
         caps = [int(word.replace(",", "")) for word in action.new.split() if word.replace(",", "").isdigit()]
         if caps and sum(caps) < held:
             yield "a cap below what running requests hold"
-    least = thresholds.advice_destructive_min_confidence_ratio
+    least = thresholds.advice.destructive_min_confidence_ratio
     if action.key == "restart" and view.diagnosis is not None and view.diagnosis.confidence < least:
         yield "ends requests on an unsure verdict"
     if expected is None:

@@ -1,4 +1,4 @@
-"""The tables of docs/advice.md, and whether its bars are held."""
+"""The tables of docs/internals/accuracy/advice.md, and whether its bars are held."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`python -m bench.cost`: tokens that the exporter says were lost, beside those that were.
 
 The truth is the same seconds of the same clients on a pool with room for all: the tokens that they got there and did
-not get here, over the seconds in which the verdict was one that loses tokens. `--write-docs` writes docs/incidents.md.
+not get here, over the seconds in which the verdict was one that loses tokens. `--write-docs` writes incidents.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.lab.fetch import NEWEST, fetch
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / ".cache" / "lab" / "cost"
 ROOM_FOR_ALL_BLOCKS: Final = 200_000
-DOCS: Final = ROOT / "docs" / "incidents.md"
+DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "incidents.md"
 GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 TABLE: Final = "<!-- python -m bench.cost --write-docs -->"
 

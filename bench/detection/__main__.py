@@ -1,6 +1,6 @@
 """`python -m bench.detection`: judges every episode, evaluates the rules, prints the tables, writes results.json.
 
-Ends with 1 when a bar is missed. `--quick` takes a few episodes of each kind, `--write-docs` writes docs/detection.md.
+Ends with 1 when a bar is missed. `--quick` takes a few episodes of each kind, `--write-docs` writes detection.md.
 Where `make lab` has made recordings, they are judged and written too; they have no bar yet.
 """
 
@@ -54,7 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few episodes of each kind")
     parser.add_argument("--wrong", action="store_true", help="list wrong stretches")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/detection.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/internals/accuracy/detection.md")
     parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args()
     began = time.monotonic()

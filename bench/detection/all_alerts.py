@@ -83,7 +83,7 @@ def _restarted(rule: Rule, outcome: Outcome, seconds: int) -> Collection[int]:
         back, least = KUBERNETES_SECONDS, 1
         times = [] if outcome.replaced else outcome.restarts
     else:
-        back, least = EXPORTER_SECONDS, int(load_thresholds().restarting_min_count)
+        back, least = EXPORTER_SECONDS, int(load_thresholds().symptoms.restarting_min_count)
         times = outcome.restarts
     # The counter is read at a scrape, at most a minute later.
     late = GRACE_SECONDS + 15.0

@@ -4,7 +4,7 @@ The recordings are made by `python -m tests.lab.apart`. Both engines of a pair g
 `kvpressure run`. Judged from the second minute on: each engine's verdicts by what its scheduler did, what the two
 verdicts name together by what gains most in the counterfactuals, and roles by what the engines are. Advice at the end
 is wrong where it changes a side that does not limit. Idle and healthy count as one: both ask nothing of anybody.
-`--write-docs` writes the section of docs/detection.md.
+`--write-docs` writes the section of docs/internals/accuracy/detection.md.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def main() -> int:
     """Judge, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, default=sorted((LAB / "apart").glob("*")))
-    parser.add_argument("--write-docs", action="store_true", help="write the section of docs/detection.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the section of docs/internals/accuracy/detection.md"
+    )
     options = parser.parse_args()
     found: dict[tuple[str, str], list[Found]] = {}
     for folder in options.folders:

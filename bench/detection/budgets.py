@@ -2,7 +2,7 @@
 
 Servers of the lab, varied by seeds, whose batch one of the two holds: what a look back says of them where a Prometheus
 has only the two gauges of requests, the cache's, and the counters of preemptions and tokens. Beside it stands what the
-scheduler did. `--write-docs` writes the part of docs/detection.md.
+scheduler did. `--write-docs` writes the part of docs/internals/accuracy/detection.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/detection.md: what the tables mean, and the tables."""
+"""docs/internals/accuracy/detection.md: what the tables mean, and the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from bench.detection.judge import Outcome
 from bench.detection.table import Table
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "detection.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "detection.md"
 PAGES_HEADING: Final = "## Pages and tickets"
 LAB_HEADING: Final = "## The scheduler lab"
 WORKING_SET_HEADING: Final = "## The working set"
@@ -17,18 +17,19 @@ SGLANG_HEADING: Final = "## SGLang in the scheduler lab"
 """Written by hand: the part about the working set leaves it as it is."""
 
 _WORKING_SET_INTRO: Final = """
-Contexts that are evicted and computed again, on regimes with sessions ([how](../tests/lab/README.md#the-working-set);
-[terms](working-set.md)): `python -m bench.detection.working_set FOLDER ...`, with recordings of `python -m tests.lab
---working-set SEED`. **The truth** is what vLLM's block pool did: a second counts as eviction if a fifth of the prompt
-tokens computed in the 20 s around it had been evicted, and computing them took a fifth of the time. **Told** are those
-seconds with this verdict, as its detail or in addition to requests that wait; **false stretches** have no eviction
-within 15 s. **Jumps** are changes of confidence by more than a third from one second to the next. **Age in bounds**:
-minutes in which the block pool's measured mean age at eviction lies between `kvpressure_cache_eviction_age_min_seconds`
-and `kvpressure_cache_eviction_age_max_seconds`. The last column allows a fifth outside, because the load changes during
-the mean.
+Contexts that are evicted and computed again, on regimes with sessions
+([how](../../../tests/lab/README.md#the-working-set); [terms](../../working-set.md)): `python -m
+bench.detection.working_set FOLDER ...`, with recordings of `python -m tests.lab --working-set SEED`. **The truth** is
+what vLLM's block pool did: a second counts as eviction if a fifth of the prompt tokens computed in the 20 s around it
+had been evicted, and computing them took a fifth of the time. **Told** are those seconds with this verdict, as its
+detail or in addition to requests that wait; **false stretches** have no eviction within 15 s. **Jumps** are changes of
+confidence by more than a third from one second to the next. **Age in bounds**: minutes in which the block pool's
+measured mean age at eviction lies between `kvpressure_cache_eviction_age_min_seconds` and
+`kvpressure_cache_eviction_age_max_seconds`. The last column allows a fifth outside, because the load changes during the
+mean.
 
 **With KV events, and by the page alone** (`python -m tests.lab.kv_events workingset-REGIME~SEED ... --verdicts
-[--alone]`, [decision 0701](internals/decisions/0701-means-of-fewer-seconds.md)): seeds 81 and 82 on vLLM 0.33, judged
+[--alone]`, [decision 0420](../decisions/0420-kv-events.md)): seeds 81 and 82 on vLLM 0.33, judged
 once, after the last change. The bar of 95 % is met by both (96.2 and 97.5 %; the seeds before had 94.2 to 95.1 %). Runs
 are five minutes (`joins` eight). The missed seconds are the first of a stretch (six in the median), because the truth
 includes the following ten. If the share varies around a fifth (`busy-100`, `people-030`), 54 to 78 % are reported, and
@@ -69,7 +70,7 @@ none as eviction. Its hit ratio is .56 to .60, little less than that of the othe
 all four are scattered, their pages do not show it.
 
 **From the page alone**: the same recordings as scored by `python -m bench.detection.working_set`. **Compared with a
-replica** with twice the working set (`--beside 200`; seed 25, run once, before decision 0421), for an engine without a
+replica** with twice the working set (`--beside 200`; seed 25, run once, before decision 0410), for an engine without a
 past: 84 and 77 % of the seconds of `busy-040` and `-060`, 68 and 62 % of `calm-040` and `-060`, none of the 19 s of
 `busy-100`, of which one stretch of 13 s is false; 5 jumps of confidence.
 
@@ -86,9 +87,9 @@ recordings begin under pressure, so the exporter has just started there and has 
 The tables cover all 328 episodes of the simulator and recordings, unchanged, and the 122 regimes of the lab on vLLM
 0.33, those with step times of cards among them. **Varied** are the lab's regimes on other servers, seeds 121 and 122,
 which were run once, before the last form of [decision
-0792](internals/decisions/0792-a-long-prompt-that-others-wait-for.md): 66 of 66 stretches at 15 s, 64 at 30 s and 63 at
+0250](../decisions/0250-causes-and-their-details.md): 66 of 66 stretches at 15 s, 64 at 30 s and 63 at
 a scrape per minute. In the missed ones requests waited for 1 to 4 s on average; one page at 15 s and one at a scrape
-per minute began after the end. Before [decision 0743](internals/decisions/0743-two-seconds-to-a-first-token.md), since
+per minute began after the end. Before [decision 0500](../decisions/0500-the-page-reads-the-queue.md), since
 when a p99 time to first token of two seconds counts, seeds 31 and 32 paged in 91.4 % of 58 stretches at 15 s, seed 33
 in 27 of 29 and seed 34 in 22 of 27; seeds 35 and 36 (`kv-*`), run once after it, in 53 of 53.
 
@@ -105,18 +106,18 @@ exporter with its own thresholds (`bench/detection/around.py`). Half of them con
 that mention failures, lines from before the exporter's start, libraries that never existed, outages shorter than the
 alert's duration, overrides that change nothing. Log lines are those of vLLM that the parser was written for
 (`tests/fixtures/logs`); failures are taken from the health records, not from real outages. [The page of
-alerts](alerts.md) has the sum for each.
+alerts](../../alerts.md) has the sum for each.
 
 """
 
 _LAB_INTRO: Final = """
-`make lab` drives vLLM's own scheduler, KV cache manager and metrics on a virtual clock ([how](../tests/lab/README.md))
-and records a page a second; `make bench-detection` judges them too. **The truth** of a second is the scheduler's own
-reason for each waiting request, as shares of the queue, over 20 s. Seconds in which two causes may be named are counted
-separately (*between*), as are those within 45 s of a change. **Wrong and critical** are seconds with a wrong verdict
-`stuck` or `kv_cache_pressure`. **Named**: stretches of 30 s or more of one clear cause that were reported before their
-end, and the time after their beginning. Two of the regimes cannot be detected from the page (`stuck-dropped`,
-`stuck-hang-idle`): they require a test request.
+`make lab` drives vLLM's own scheduler, KV cache manager and metrics on a virtual clock
+([how](../../../tests/lab/README.md)) and records a page a second; `make bench-detection` judges them too. **The truth**
+of a second is the scheduler's own reason for each waiting request, as shares of the queue, over 20 s. Seconds in which
+two causes may be named are counted separately (*between*), as are those within 45 s of a change. **Wrong and critical**
+are seconds with a wrong verdict `stuck` or `kv_cache_pressure`. **Named**: stretches of 30 s or more of one clear cause
+that were reported before their end, and the time after their beginning. Two of the regimes cannot be detected from the
+page (`stuck-dropped`, `stuck-hang-idle`): they require a test request.
 
 **Alerts** are evaluated as above, on the lab's pages scraped every 15 s. A recording lasts three to five minutes, so an
 onset costs more recall here than in the simulator's eight minutes of pressure, and rules over 5 minutes can hardly
@@ -127,7 +128,7 @@ runs every regime with other sizes, loads and speeds, up to 1.8 times higher or 
 scheduler did, which may be another cause than the regime was written for. The results of seeds 121 and 122 of
 the table were 94.2 and 95.9 % when they were run for the first time, with KV found 80/80, no false KV stretch and none
 wrong and critical. They were analysed afterwards: a long prompt that others wait for was reported as a cap (160 s),
-which [decision 0792](internals/decisions/0792-a-long-prompt-that-others-wait-for.md) changed, as six further seeds of
+which [decision 0250](../decisions/0250-causes-and-their-details.md) changed, as six further seeds of
 that regime confirm; the table is from after it. Of the other wrong seconds 758 are compute that is reported as healthy,
 on servers with step times of cards where no request waits; 422 are hangs that no page shows; 173 are prefill of a
 pooling model, reported as a cap; and 62 a cache with a sliding window, reported as unknown.
@@ -196,13 +197,13 @@ neither way. KV pressure lasts for 8 minutes in most simulated episodes, so that
 memory is judged on episodes that have a GPU. Alerts that require most of a minute cannot fire in every recording: some
 last only 20 s.
 
-`KVPressureVLLMCacheTooSmall` is the alert of `kvpressure generate --flavour vllm-only` ([description](vllm-only.md)):
-it uses vLLM's own series, like commonly copied rules, and no exporter. **By seconds between scrapes**: the same
-episodes with every second or fourth scrape, the first chosen by the episode's name, rules generated for that interval
-(`--scrape-interval`), evaluated every 15 s as before. Its bar: a higher recall than every copied rule on vLLM's series,
-with no more false episodes than any of them, at each interval. (A rule on GPU memory requires a GPU exporter.) The bar
-is met since preemptions between two scrapes count as two ([decision
-0790](internals/decisions/0790-two-scrapes-count-a-preemption.md)).
+`KVPressureVLLMCacheTooSmall` is the alert of `kvpressure generate --flavour vllm-only`
+([description](../../vllm-only.md)): it uses vLLM's own series, like commonly copied rules, and no exporter. **By
+seconds between scrapes**: the same episodes with every second or fourth scrape, the first chosen by the episode's name,
+rules generated for that interval (`--scrape-interval`), evaluated every 15 s as before. Its bar: a higher recall than
+every copied rule on vLLM's series, with no more false episodes than any of them, at each interval. (A rule on GPU
+memory requires a GPU exporter.) The bar is met since preemptions between two scrapes count as two ([decision
+0340](../decisions/0340-without-an-exporter.md)).
 
 Time in which an alert fires only because of its `keep_firing_for` does not count: not as KV pressure found, not as
 wrong, not as an episode, and it does not shorten a delay. `keep_firing_for` is intended: recurring pressure is one

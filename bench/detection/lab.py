@@ -2,7 +2,7 @@
 
 The recordings are made by `make lab` (tests/lab) and carry the causes that may be named in every second. Every page
 goes through the pipeline as in `kvpressure run`, one poll a second, without GPU data. What counts is in lab_score.py.
-`--write-docs` writes the lab's part of docs/detection.md.
+`--write-docs` writes the lab's part of docs/internals/accuracy/detection.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=RECORDINGS)
     parser.add_argument("--workers", type=int, default=WORKERS)
-    parser.add_argument("--write-docs", action="store_true", help="write the lab's part of docs/detection.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the lab's part of docs/internals/accuracy/detection.md"
+    )
     parser.add_argument("--wrong", action="store_true", help="tell of each recording what was called what")
     options = parser.parse_args()
     found = judge(options.folder, workers=options.workers, write_docs=options.write_docs)

@@ -1,4 +1,4 @@
-"""What is told of the scheduler lab's scores: tables of docs/detection.md, rows of lab.json."""
+"""What is told of the scheduler lab's scores: tables of docs/internals/accuracy/detection.md, rows of lab.json."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Two sets of recordings of the scheduler lab: those of `make lab`, and longer ones (`python -m tests.lab --long`), as
 most of these alerts look at five or ten minutes. Pages are scraped every 15, 30 and 60 s, and the rules evaluated by a
 real Prometheus, as for the first alert (`bench/detection/rules.py`). An alert counts by itself here: what mutes it is
-left out. Writes others.json, and with `--write-docs` its part of docs/vllm-only.md.
+left out. Writes others.json, and with `--write-docs` its part of docs/internals/accuracy/vllm-only.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kvpressure.model.samples import EngineSample
 
 LONG: Final = LAB / "long"
 RESULTS: Final = Path(__file__).parent / "others.json"
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "vllm-only.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "vllm-only.md"
 BEGIN: Final = "<!-- written by python -m bench.detection.others --write-docs -->"
 END: Final = "<!-- end of what is written -->"
 SETS: Final = {"long": "nine to twenty minutes", "short": "three to five minutes"}
@@ -60,7 +60,9 @@ def main() -> int:
     """Play, evaluate, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", choices=[*SETS, []], help="long, short; both when none is given")
-    parser.add_argument("--write-docs", action="store_true", help="write the table in docs/vllm-only.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the table in docs/internals/accuracy/vllm-only.md"
+    )
     options = parser.parse_args()
     if not prometheus.installed():
         print("prometheus is not installed (Debian package prometheus): nothing to do")

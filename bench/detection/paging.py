@@ -3,7 +3,7 @@
 Counted are true stretches of KV pressure of two minutes and more, by what the scheduler did, on episodes of the
 simulator and on recordings of the scheduler lab in the folders. Every engine is the only replica of its model; in the
 lab the exporter starts with the pressure and knows no healthy time. Expressions come from the bundle and are evaluated
-by a real Prometheus. `--full` takes all episodes, `--write-docs` writes the part of docs/detection.md, pages.json, and
+by a real Prometheus. `--full` takes all episodes, `--write-docs` writes the part of detection.md, pages.json, and
 how often each other alert was right (rules/rights.json, for the page of alerts; episodes of half an hour count there).
 """
 

@@ -59,7 +59,7 @@ def cause(name: str) -> Right:
 
 def grows(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
     """Right where who comes now waits the alert's minute for room, and more wait than five minutes ago."""
-    least, end, found = thresholds.alert_queue_wait_min_seconds, track[-1].t, []
+    least, end, found = thresholds.alert.queue_wait_min_seconds, track[-1].t, []
     for index, tick in enumerate(track):
         before = max(0, index - GROWS_SECONDS)
         waited, known = _waits(track, index)
@@ -74,7 +74,7 @@ def grows(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
 
 def recomputes(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
     """Right where so many are preempted for each one admitted, for want of KV cache."""
-    least = thresholds.preempting_min_ratio * thresholds.score_preempted_full_factor
+    least = thresholds.symptoms.preempting_min_ratio * thresholds.score.preempted_full_factor
     shares = [(a, b) for a, b in _counted(track, "preempted", "started")]
     told = [lost > least * admitted for lost, admitted in shares]
     nearly = [lost > HALF * least * admitted for lost, admitted in shares]
@@ -83,7 +83,7 @@ def recomputes(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
 
 def rejects(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
     """Right where so large a share of those who ask is refused."""
-    least = thresholds.load_shed_min_ratio
+    least = thresholds.symptoms.load_shed_min_ratio
     shares = [(a, a + b) for a, b in _counted(track, "rejected", "finished")]
     told = [refused > 0 and refused >= least * asked for refused, asked in shares]
     nearly = [refused > 0 and refused >= HALF * least * asked for refused, asked in shares]

@@ -10,7 +10,7 @@ With `--beside 200` every recording whose family has one with that share of the 
 polled together with it, as another replica of its model: what an engine without a past is measured against.
 
 The bounds of the age at eviction are compared minute by minute with the ages that the block pool has measured.
-`--write-docs` writes the table to docs/detection.md.
+`--write-docs` writes the table to docs/internals/accuracy/detection.md.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def main() -> int:
     parser.add_argument("folders", nargs="*", type=Path, default=[FOLDER], help="of recordings, by version")
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--beside", metavar="SHARE", help="judge only what has a replica at that share, such as 200")
-    parser.add_argument("--write-docs", action="store_true", help="write the table to docs/detection.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the table to docs/internals/accuracy/detection.md"
+    )
     options = parser.parse_args()
     paths = [path for folder in options.folders for path in recordings(folder)]
     if not paths:

@@ -1,7 +1,7 @@
 """`python -m bench.incidents`: what a look back finds of the lab's recordings, by time between two scrapes.
 
 Of every version of vLLM that `make lab` has recorded, or of one (`--version`). `--wrong` lists what was missed, wrong
-or invented, `--write-docs` writes the table of docs/incidents.md.
+or invented, `--write-docs` writes the table of docs/internals/accuracy/incidents.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvpressure.engines.recordings import stem
 
 STEPS: Final = (15.0, 30.0, 60.0)
 TIMES: Final = 4
-DOCS: Final = Path(__file__).parents[2] / "docs" / "incidents.md"
+DOCS: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "incidents.md"
 MARK: Final = "<!-- python -m bench.incidents --write-docs -->"
 
 

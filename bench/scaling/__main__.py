@@ -1,7 +1,7 @@
 """`python -m bench.scaling`: several autoscalers on the same traffic; bad minutes, and what they cost in replicas.
 
 Every run is deterministic. Those that are in results.json already are kept with `--keep`; `--write-docs` writes the
-tables of docs/scaling.md.
+tables of docs/internals/accuracy/scaling.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.lab.fetch import NEWEST, fetch
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = Path(__file__).parent / "results.json"
-DOCS: Final = ROOT / "docs" / "scaling.md"
+DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "scaling.md"
 MARK: Final = "<!-- python -m bench.scaling --write-docs -->"
 MAX_STATIC: Final = 8
 

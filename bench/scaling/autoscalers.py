@@ -177,7 +177,7 @@ class Ours:
 
     def wanted(self, now: float, _: Mapping[int, bytes], current: int) -> int:
         """What the recording rules would say now."""
-        readings, hold = list(self._readings.values()), self._thresholds.scaling_down_hold_seconds
+        readings, hold = list(self._readings.values()), self._thresholds.scaling.down_hold_seconds
         self._began = now if self._began is None else self._began
         while self._before and self._before[0].t < now - 2 * hold:
             self._before.popleft()

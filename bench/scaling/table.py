@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md."""
+"""The tables of docs/internals/accuracy/scaling.md."""
 
 from __future__ import annotations
 

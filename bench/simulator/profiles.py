@@ -4,7 +4,7 @@ GPU figures are from the vendors' data sheets (dense BF16 TFLOPS, memory size an
 80 GB, 3.35 TB/s; H200 SXM 989, 141 GB, 4.8 TB/s; AMD MI300X 1307, 192 GB, 5.3 TB/s. Achieved shares of 50 % (compute)
 and 80 % (bandwidth) are typical of serving. Models are Llama 3.1 8B and 70B in BF16 (Llama 3 paper, table 3): 32 / 80
 layers, hidden 4096 / 8192, 8 KV heads of 128, so 131,072 / 327,680 KV bytes a token. The tiny CPU figures are fitted
-once to five 0.32 recordings together: docs/internals/decisions/0030-simulator-calibration.md.
+once to five 0.32 recordings together: docs/internals/methods/simulator.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m bench.working_set`: cures of eviction as predicted at a recording's end, beside the lab's runs of them.
 
 Reads what `bench.working_set.lab` and `.curve` made. Each regime is predicted twice: from its page alone, where that
-tells, and with the hits by pool that KV events give. `--write-docs` writes the table into docs/advice.md.
+tells, and with the hits by pool that KV events give. `--write-docs` writes the table into accuracy/advice.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.models import modelled
 from kvpressure.simulation.steps import UnknownError
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "advice.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "advice.md"
 BEGIN, END = "<!-- working set -->\n", "<!-- end of working set -->\n"
 NEAR, FAR = 1.5, 3.0
 """Times today's pool, up to which hits are to be predicted within the first and the second error."""

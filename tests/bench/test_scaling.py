@@ -79,7 +79,7 @@ def test_the_tables_of_the_docs_are_those_of_the_results():
     assert set(OTHERS) == set(PEERS)
     assert {run.autoscaler for run in runs if not run.is_static} == {OURS, *PEERS}
     assert {run.shape for run in runs} <= {shape.name for shape in SHAPES}
-    docs = (RESULTS.parents[2] / "docs" / "scaling.md").read_text()
+    docs = (RESULTS.parents[2] / "docs" / "internals" / "accuracy" / "scaling.md").read_text()
     assert "\n\n".join(all_tables(runs)) in docs
 
 

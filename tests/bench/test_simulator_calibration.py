@@ -63,7 +63,7 @@ RAMP = (
 """Client counts and lengths are read from the recorded pages: running + waiting, and the sums of what finished.
 
 The README gives no load for this recording and for short-bursts. Their frames were left out of the fit of the step
-time, so only their loads come from them: docs/internals/decisions/0030-simulator-calibration.md."""
+time, so only their loads come from them: docs/internals/methods/simulator.md."""
 
 CASES = (
     Case("light-load", TINY_CPU, (Stretch(20, 4, 50, 100), Stretch(5))),

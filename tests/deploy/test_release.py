@@ -111,7 +111,7 @@ def test_sources_are_what_git_tracks_and_without_git_what_no_tool_left_behind(tm
 
 def test_the_wheel_holds_the_whole_package_and_nothing_else(archives: tuple[Path, Path]) -> None:
     names = set(zipfile.ZipFile(archives[0]).namelist())
-    package = {name for name in names if not name.startswith(f"kv_pressure_exporter-{__version__}.dist-info/")}
+    package = {name for name in names if not name.startswith(f"kvpressure-{__version__}.dist-info/")}
     assert package == package_files()
     assert {name.rpartition(".")[2] for name in package} >= {"py", "j2", "css", "js", "md", "yaml", "typed"}
 
@@ -237,7 +237,7 @@ def run_installed(installed: Path, *words: str, cwd: Path) -> subprocess.Complet
 def test_the_bare_environment_has_nothing_but_what_is_pinned(installed: Path, tmp_path: Path) -> None:
     code = "import importlib.metadata as m; print(*sorted({d.name for d in m.distributions()}))"
     done = run_installed(installed, "python", "-c", code, cwd=tmp_path)
-    wanted = {"kv-pressure-exporter", *(pin.name for pin in read_pins(RUNTIME.read_text()))}
+    wanted = {"kvpressure", *(pin.name for pin in read_pins(RUNTIME.read_text()))}
     assert set(map(normalized, done.stdout.split())) == wanted, done.stderr
 
 

@@ -80,12 +80,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def test_it_installs_and_says_what_it_took(installed: Installed, capsys: pytest.CaptureFixture[str]) -> None:
     packages = json.loads(installed.run("python", "-m", "pip", "list", "--format=json", cwd=installed.folder).stdout)
     names = {one["name"]: one["version"] for one in packages}
-    assert names["kv-pressure-exporter"] == __version__
+    assert names["kvpressure"] == __version__
     for tool in ("pytest", "hypothesis", "ruff", "mypy"):
         assert tool not in names
     with capsys.disabled():
         print(  # noqa: T201
-            f"\npip install kv-pressure-exporter: {installed.seconds:.0f} s; wheel"
+            f"\npip install kvpressure: {installed.seconds:.0f} s; wheel"
             f" {installed.wheel.stat().st_size / MIB:.1f} MiB, installed with {len(names) - 2} others"
             f" {size_bytes(installed.site) / MIB:.0f} MiB (pip itself among them); Python {sys.version.split()[0]}"
         )

@@ -65,7 +65,7 @@ def _filled(line: Timeline, root: Path, wheel: Path, python: str) -> None:
     line.hold("every other file is one that a distribution lists, or its bytecode", not extra, extra[:9])
     line.hold("every file that a distribution lists is there", not missing, missing[:9])
     pins = re.findall(r"^([\w.-]+)==", (ROOT / "requirements/runtime.txt").read_text(), re.MULTILINE)
-    wanted = {re.sub(r"[-_.]+", "_", pin).lower() for pin in (*pins, "kv-pressure-exporter")}
+    wanted = {re.sub(r"[-_.]+", "_", pin).lower() for pin in (*pins, "kvpressure")}
     found = set(contents.distributions(site))
     line.hold(f"installed are the {len(wanted)} that are pinned, no others", found == wanted, found ^ wanted)
     tools = [name for name in NO_TOOLS if list(site.glob(f"{name}*"))]

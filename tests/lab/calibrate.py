@@ -1,7 +1,7 @@
 """`python -m tests.lab.calibrate`: the lab beside recordings of a real vLLM with the same pool, flags and clients.
 
 Step times are those that the simulator was fitted with
-(docs/internals/decisions/0030-simulator-calibration.md), lengths have the recorded deviation of a fifth. Each cell is
+(docs/internals/methods/simulator.md), lengths have the recorded deviation of a fifth. Each cell is
 the lab's mean and the recording's over their settled part: how many run and wait, how full the pool is, preemptions and
 generated tokens a second.
 """

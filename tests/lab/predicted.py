@@ -36,7 +36,7 @@ RECORDED: Final = (FOLDER, FOLDER.parent / "cards" / "0.33.0", FORMULA)
 FORMULA_NAME: Final = "a formula"
 TOKENS_BAR: Final = 0.1
 LATENCY_BAR: Final = 0.15
-"""Farther off is told in docs/advice.md."""
+"""Farther off is told in docs/internals/accuracy/advice.md."""
 ROUNDED: Final = 0.02
 """The truth is in range up to this share beyond it: the lab's own runs of three minutes differ by it."""
 MAKES: Final = {
@@ -98,7 +98,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="regimes; all that were run when none is given")
     parser.add_argument("--runs", type=Path, action="append", default=[KEPT], help="more runs; later ones count")
     parser.add_argument("--picture", type=Path, metavar="SVG", help="predicted against measured")
-    parser.add_argument("--write-docs", action="store_true", help="the wrong cells, into docs/advice.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="the wrong cells, into docs/internals/accuracy/advice.md"
+    )
     options = parser.parse_args()
     on_cards, by_formula = _on_cards(options.runs), _by_formula()
     found: list[Off] = []
@@ -126,7 +128,7 @@ def _dot(one: Off, measured: float, off: float) -> Dot:
 
 
 def _write(found: Sequence[Off]) -> None:
-    """Write into docs/advice.md what is off by more than the bars, outside the range or no number; and a row a seed."""
+    """Write into advice.md what is off by more than the bars, outside the range or no number; and a row a seed."""
     off = [one for one in found if abs(one.tokens) > TOKENS_BAR or abs(one.latency) > LATENCY_BAR or not one.within]
     wrong = [one for one in found if one in off or one.doubt]
     lines = [

@@ -15,6 +15,7 @@ from tests.support.printed import printed
 from tests.support.tools import FIXTURES
 
 ROOT = Path(__file__).parents[2]
+ACCURACY = ROOT / "docs" / "internals" / "accuracy"
 LAB: list[dict[str, Any]] = [
     row for row in json.loads((ROOT / "bench/detection/lab.json").read_text()) if "regime" in row
 ]
@@ -32,13 +33,13 @@ def test_the_readme_says_of_the_lab_what_the_lab_says():
     situations, percent, *others, seconds = told.groups()
     situations, percent, seconds = int(situations), int(percent), int(seconds)
     once = "seeds 121 and 122 of the table were {} and {} % when they were run for the first time"
-    assert once.format(*others) in " ".join((ROOT / "docs/detection.md").read_text().split())
+    assert once.format(*others) in " ".join((ACCURACY / "detection.md").read_text().split())
     assert situations == len({row["regime"] for row in LAB}) == len(list((ROOT / "tests/lab/regimes").glob("*.toml")))
     assert len({row["version"] for row in LAB}) == 4
     right = sum(row["seconds"] * row["right"] for row in COUNTED) / sum(row["seconds"] for row in COUNTED)
     assert percent == math.floor(100 * right)
     assert sum(row["wrong_and_critical"] for row in LAB) == 0
-    (median,) = re.findall(r"^\| all \|.*\| (\d+) \| \d+ \|$", (ROOT / "docs/detection.md").read_text(), re.MULTILINE)
+    (median,) = re.findall(r"^\| all \|.*\| (\d+) \| \d+ \|$", (ACCURACY / "detection.md").read_text(), re.MULTILINE)
     assert seconds == int(median)
 
 
@@ -72,8 +73,8 @@ def test_the_triage_in_the_readme_is_what_the_recording_gives():
 
 
 def test_the_scores_without_an_exporter_are_those_of_the_benchmark():
-    """The two tables of docs/vllm-only.md say for each interval what docs/detection.md does."""
-    measured, shown = ((ROOT / "docs" / name).read_text() for name in ("detection.md", "vllm-only.md"))
+    """The two tables about the rules without an exporter say for each interval what those about all alerts do."""
+    measured, shown = ((ACCURACY / name).read_text() for name in ("detection.md", "vllm-only.md"))
     heads = ("**Alerts in the scheduler lab, by seconds between scrapes**", "**The same, by seconds between scrapes**")
     tables = re.findall(r"\|---\|---\|---\|---\|\n((?:\| .*\n)+)", shown)
     scored = [table for table in tables if "KVPressureVLLMCacheTooSmall**" in table]

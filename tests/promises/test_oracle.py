@@ -1,40 +1,39 @@
-"""What users get stays as it is unless that is meant: then `make golden`, and the diff names what changed."""
+"""What users get stays as it is unless that is meant: then `make golden`, and the diff says what changed."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.support import oracle
+from tests.support import golden_text, oracle
 from tests.support.tools import FIXTURES, GOLDEN
 
-FROZEN = GOLDEN / "oracle"
-HELP = "to see it: `python -m tests.support.oracle --out DIR` here and on the tree before, then `diff -r`"
+RECORDINGS = GOLDEN / "recordings"
+BUNDLE = GOLDEN / "bundle"
 
 
-def check(name: str, found: dict[str, str]) -> None:
-    path = FROZEN / f"{name}.json"
+def check(path: Path, text: str) -> None:
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    frozen = json.loads(path.read_text())
-    changed = sorted(key for key in frozen.keys() | found.keys() if frozen.get(key) != found.get(key))
-    assert not changed, f"{name}: {', '.join(changed)} differ from what was frozen; {HELP}"
+        path.write_text(text)
+    assert text == path.read_text(), f"{path.name} is not as reviewed: where that is meant, `make golden`"
 
 
-@pytest.mark.parametrize("path", oracle.RECORDINGS, ids=lambda path: f"{path.parent.name}-{oracle.stem(path)}")
+@pytest.mark.parametrize("path", oracle.RECORDINGS, ids=golden_text.name)
 def test_what_a_recording_leads_to_is_as_reviewed(path: Path):
-    found = {kind: oracle.digest(content) for kind, content in oracle.of_recording(path).items()}
-    check(f"{path.parent.name}-{oracle.stem(path)}", found)
+    check(RECORDINGS / f"{golden_text.name(path)}.txt", golden_text.of_recording(path))
 
 
 def test_the_generated_bundle_is_as_reviewed():
-    check("bundle", {name: oracle.digest(content) for name, content in oracle.of_bundle()})
+    texts = golden_text.of_bundle()
+    for group, text in texts.items():
+        check(BUNDLE / f"{group}.txt", text)
+    assert {path.stem for path in BUNDLE.glob("*.txt")} == texts.keys()
 
 
-def test_every_recording_has_frozen_results():
-    names = {f"{path.parent.name}-{oracle.stem(path)}.json" for path in FIXTURES.glob("**/*.jsonl.xz")}
-    assert {path.name for path in FROZEN.glob("*.json")} == names | {"bundle.json"}
+def test_every_recording_has_a_golden_text_and_nothing_else_has_one():
+    names = {golden_text.name(path) for path in FIXTURES.glob("**/*.jsonl.xz")}
+    assert {path.stem for path in RECORDINGS.glob("*.txt")} == names
+    assert set(golden_text.WITH_METRICS) <= names

@@ -31,7 +31,7 @@ _DETAILS = """
 ## Details
 
 The possible values of the label `detail` of `kvpressure_bottleneck_info`. It is empty if the kind of the cause is
-unknown ([decision 0251](internals/decisions/0251-details.md)).
+unknown ([decision 0250](internals/decisions/0250-causes-and-their-details.md)).
 
 | cause | detail | meaning |
 |---|---|---|

@@ -1,16 +1,16 @@
 """What users get out of every recording and out of `generate`, as texts: nothing of it changes unless it is meant to.
 
-`python -m tests.support.oracle --out DIR [RECORDING...]` writes the texts, of other recordings too, so that two trees
-can be compared with `diff -r`. tests/promises/test_oracle.py holds their hashes; `make golden` freezes them again.
+`python -m tests.support.oracle --out DIR [RECORDING...]` writes all of it, number by number and of other recordings
+too, so that two trees can be compared with `diff -r`. What a reviewer reads is shorter: tests/support/golden_text.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,28 +33,54 @@ DIGITS = 10
 """Of a number: Python 3.12 adds floats more exactly than 3.11."""
 
 
+@dataclass(frozen=True)
+class Poll:
+    """One engine at one poll: seconds since the recording began, its view, and its record as `replay --json` has it."""
+
+    second: float
+    view: EngineView
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one recording leads to: every poll of every engine, and what `triage` and `/metrics` say at its end."""
+
+    polls: tuple[Poll, ...]
+    triage: str
+    metrics: str
+
+
+def outcome(path: Path) -> Outcome:
+    """Return what a recording leads to; lines that cannot be read are left out."""
+    thresholds = load_thresholds()
+    polls: list[Poll] = []
+    newest: list[EngineView] = []
+    first, now = None, 0.0
+    for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
+        if isinstance(item, TraceError):
+            continue
+        now, newest = item[0].t, item[1]
+        first = now if first is None else first
+        for view in newest:
+            record = engine_json(view)
+            record.pop("actions", None)
+            polls.append(Poll(now - first, view, record))
+    page = text.render(Snapshot(now, tuple(newest)), openmetrics=False).decode()
+    return Outcome(tuple(polls), _triage(newest, now, thresholds), rounded(page))
+
+
 def of_recording(path: Path) -> dict[str, str]:
     """Return by kind: `verdicts` and `replay` (JSON, a line a poll), `triage` and `metrics` at the recording's end.
 
     `verdicts` has no sentence in it, so that it stays as it is where only words change.
     """
-    thresholds = load_thresholds()
-    verdicts, records, newest, now = [], [], [], 0.0
-    for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
-        if isinstance(item, TraceError):
-            continue
-        now, newest = item[0].t, item[1]
-        for view in newest:
-            record = engine_json(view)
-            record.pop("actions", None)
-            verdicts.append(_line(_judged(record)))
-            records.append(_line(record))
-    page = text.render(Snapshot(now, tuple(newest)), openmetrics=False).decode()
+    result = outcome(path)
     return {
-        "verdicts": "".join(verdicts),
-        "replay": "".join(records),
-        "triage": _triage(newest, now, thresholds),
-        "metrics": rounded(page),
+        "verdicts": "".join(_line(_judged(poll.record)) for poll in result.polls),
+        "replay": "".join(_line(poll.record) for poll in result.polls),
+        "triage": result.triage,
+        "metrics": result.metrics,
     }
 
 
@@ -64,11 +90,6 @@ def of_bundle() -> Iterator[tuple[str, str]]:
         options = Options(thresholds=load_thresholds(), flavour=FLAVOURS[name], all_alerts=True)
         for path, content in bundle_files(options).items():
             yield f"{name}/{path}", content
-
-
-def digest(content: str) -> str:
-    """Return a short hash of a text."""
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _triage(views: list[EngineView], now: float, thresholds: Thresholds) -> str:
@@ -86,16 +107,17 @@ def _judged(record: dict[str, Any]) -> dict[str, object]:
 
 
 def _line(record: object) -> str:
-    return json.dumps(_shortened(record), sort_keys=True, default=str) + "\n"
+    return json.dumps(shortened(record), sort_keys=True, default=str) + "\n"
 
 
-def _shortened(value: object) -> object:
+def shortened(value: object) -> object:
+    """Return JSON values with every number in DIGITS digits."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {str(key): _shortened(item) for key, item in value.items()}
+        return {str(key): shortened(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_shortened(item) for item in value]
+        return [shortened(item) for item in value]
     return value
 
 

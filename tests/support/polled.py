@@ -129,7 +129,7 @@ class Polls:
         """How many run: at a cap always as many, else fewer than in one poll of before, or mostly as many."""
         if self._asked.get("at_cap"):
             return self._running
-        if self._get("steadiness", 0.0) >= THRESHOLDS.at_cap_min_ratio:
+        if self._get("steadiness", 0.0) >= THRESHOLDS.batch.at_cap_min_ratio:
             mean = (13 + 8 * CHURN) / VERDICT
             return self._running / mean * (CHURN if poll % 5 in (1, 3) else 1.0)
         return self._running / self._get("steadiness", 0.5) if t == 10 else self._running

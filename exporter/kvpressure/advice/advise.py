@@ -137,8 +137,8 @@ def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
     Consequences are predicted where anything was observed: half a second of CPU at most, so not for every poll.
     """
     diagnosis, thresholds = case.diagnosis, case.thresholds
-    unsure = diagnosis.confidence < thresholds.advice_destructive_min_confidence_ratio
-    too_early = unsure or diagnosis.t - diagnosis.since < thresholds.stuck_min_seconds
+    unsure = diagnosis.confidence < thresholds.advice.destructive_min_confidence_ratio
+    too_early = unsure or diagnosis.t - diagnosis.since < thresholds.progress.stuck_min_seconds
     actions, reason = _unconfirmed(case) if unsure and not case.device_oom else _by_verdict(case)
     first: list[Action | None] = [others.silent(case)] if silent else []
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
@@ -171,7 +171,7 @@ def _most_gain_first(case: Case, actions: Sequence[Action], simulated: Mapping[s
     found = {at: one.expected.gain_ratio for at, one in now.items() if one.expected is not None}
     gains = found or {at: simulated[one.key] for at, one in now.items() if one.key in simulated}
     if gains:
-        enough = (1 + max(gains.values())) * (1 - case.thresholds.advice_gain_min_ratio)
+        enough = (1 + max(gains.values())) * (1 - case.thresholds.advice.gain_min_ratio)
         most = next(at for at, gain in gains.items() if 1 + gain >= enough)
         ordered.insert(min(gains), ordered.pop(most))
     return ordered
@@ -180,11 +180,11 @@ def _most_gain_first(case: Case, actions: Sequence[Action], simulated: Mapping[s
 def _looked_at(case: Case, action: Action) -> Action:
     """Return what takes the place of an action that would end requests on a verdict that is unsure or too young."""
     looks, diagnosis = others.silent(case), case.diagnosis
-    floor = case.thresholds.advice_destructive_min_confidence_ratio
+    floor = case.thresholds.advice.destructive_min_confidence_ratio
     why = f"from a confidence of {floor:.0%} on; it is {diagnosis.confidence:.0%}"
     if diagnosis.confidence >= floor:
         seconds = diagnosis.t - diagnosis.since
-        why = f"once the verdict is {case.thresholds.stuck_min_seconds:.0f} s old; it is {seconds:.0f} s old"
+        why = f"once the verdict is {case.thresholds.progress.stuck_min_seconds:.0f} s old; it is {seconds:.0f} s old"
     return replace(
         looks,
         title="See whether the server still serves",

@@ -122,11 +122,11 @@ def fewer_sequences(case: Case) -> Action | None:
     each = min(caps.input_tokens + caps.output_tokens, case.shape.prompt_p50 + case.shape.output_p50)
     room = fits(case.pool_after, each)
     # A cut below what fits leaves room empty, and one that is smaller than the smallest cut is not worth a restart.
-    low = max(1, math.ceil(base * (1.0 - t.advice_sequences_cut_max_ratio)))
+    low = max(1, math.ceil(base * (1.0 - t.advice.sequences_cut_max_ratio)))
     new = max(room, low)
-    if new > math.floor(base * (1.0 - t.advice_sequences_cut_min_ratio)):
+    if new > math.floor(base * (1.0 - t.advice.sequences_cut_min_ratio)):
         return None
-    span = f"{t.advice_sequences_cut_min_ratio:.0%} to {t.advice_sequences_cut_max_ratio:.0%}"
+    span = f"{t.advice.sequences_cut_min_ratio:.0%} to {t.advice.sequences_cut_max_ratio:.0%}"
     most = f"At most {base} run at once"
     if limit is not None and limit.value > base:
         most += f", so a limit above that ({number(limit.value)} now) limits nothing"
@@ -169,10 +169,10 @@ def _cut(case: Case, new: int, why: str, predicted: Expected | None = None) -> A
 
 def smaller_steps(case: Case) -> Action | None:
     """Halve the tokens of a step; None when it is small already."""
-    limit, least = case.limits.max_num_batched_tokens, int(case.thresholds.advice_step_tokens_min_tokens)
+    limit, least = case.limits.max_num_batched_tokens, int(case.thresholds.advice.step_tokens_min_tokens)
     if limit is not None and limit.value <= least:
         return None
-    keep = 1.0 - case.thresholds.advice_sequences_cut_max_ratio
+    keep = 1.0 - case.thresholds.advice.sequences_cut_max_ratio
     new = 2 * least if limit is None else max(least, int(limit.value * keep))
     unknown = " Leave it out if it is set to less already." if limit is None else ""
     return _smaller_steps(case, new, case.pool_after or case.capacity or 1.0, unknown)

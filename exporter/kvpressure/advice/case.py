@@ -200,9 +200,9 @@ class Case:
     def long_or_bursty(self) -> str:
         """Why the smaller memory target applies, as text; "" when it does not."""
         prompt, burst = at(self.derived, "prompt_tokens", "0.95"), at(self.derived, "arrival_burstiness_factor")
-        if prompt is not None and prompt >= self.thresholds.advice_long_context_min_tokens:
+        if prompt is not None and prompt >= self.thresholds.advice.long_context_min_tokens:
             return f"prompts are long (p95 {number(prompt)} tokens)"
-        if burst is not None and burst >= self.thresholds.advice_bursty_min_factor:
+        if burst is not None and burst >= self.thresholds.advice.bursty_min_factor:
             return f"requests come in bursts (peak {burst:.1f} times the mean)"
         return ""
 
@@ -210,7 +210,7 @@ class Case:
     def usual_target(self) -> float:
         """The playbook's `gpu_memory_utilization` against device OOM: lower for long prompts or bursts."""
         t = self.thresholds
-        return t.advice_memory_target_long_context_ratio if self.long_or_bursty else t.advice_memory_target_ratio
+        return t.advice.memory_target_long_context_ratio if self.long_or_bursty else t.advice.memory_target_ratio
 
     @cached_property
     def memory_target(self) -> float | None:
@@ -224,7 +224,7 @@ class Case:
             if limit is None:
                 return target
             target = max(target, self.lowest_target or 0.0)
-            return target if limit.value - target >= self.thresholds.advice_memory_step_min_ratio else None
+            return target if limit.value - target >= self.thresholds.advice.memory_step_min_ratio else None
         return None if limit is None else self._raised(limit.value)
 
     @property
@@ -243,9 +243,9 @@ class Case:
         used = at(self.derived, "engine_gpu_memory_used_ratio")
         if used is None or self.symptom("memory_rising") is True:
             return None
-        free = self.thresholds.gpu_memory_high_warn_ratio - used
-        new = int(100 * min(current + free, self.thresholds.gpu_memory_high_critical_ratio) + 1e-6) / 100
-        return new if new - current >= self.thresholds.advice_memory_step_min_ratio else None
+        free = self.thresholds.gpu.memory_high_warn_ratio - used
+        new = int(100 * min(current + free, self.thresholds.gpu.memory_high_critical_ratio) + 1e-6) / 100
+        return new if new - current >= self.thresholds.advice.memory_step_min_ratio else None
 
     def pool_change(self, target: float) -> float | None:
         """Return the tokens that the pool at least loses or gains with another memory target; None if not known.

@@ -17,12 +17,12 @@ from kvpressure.model.values import at
 LONG_PROMPT_STEP_RATIO: Final = 0.25
 """Of a step, for a prompt that others wait for. In the lab (`compute-long-prompt`) p95 of all requests is 102 s with
 the whole step, 62 s with half of it and 39 s with a quarter; on a real server that of the others is 91 s and, with a
-quarter, 0.7 s (decision 0792)."""
+quarter, 0.7 s (decision 0250)."""
 
 
 def compute_bound(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a saturated GPU: more of them, or less work per request."""
-    busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu_compute_high_min_ratio
+    busy, most = at(case.derived, "engine_gpu_utilization_ratio"), case.thresholds.gpu.compute_high_min_ratio
     share = "" if busy is None else f" ({busy:.0%} busy)"
     why = f"The GPU is at work{share} and the KV cache is not what holds requests back."
     forecast = more_gpus(case)

@@ -48,7 +48,7 @@ def demand_replicas(readings: Iterable[ReplicaReading]) -> dict[str, float]:
 def required_replicas(readings: Iterable[ReplicaReading], thresholds: Thresholds) -> float | None:
     """Return the fractional replicas at which the binding constraint is at its target share; None if not known."""
     demand = demand_replicas(readings)
-    return max(demand.values()) / thresholds.scaling_target_ratio if demand else None
+    return max(demand.values()) / thresholds.scaling.target_ratio if demand else None
 
 
 def desired_replicas(
@@ -75,16 +75,16 @@ def desired_replicas(
         return None
     lost = {reading.replica for reading in readings if reading.lost}
     serving = {reading.replica for reading in readings} - lost
-    desired = max(1, math.ceil(max(required or 0.0, _quantile(thresholds.scaling_down_held_ratio, known))))
+    desired = max(1, math.ceil(max(required or 0.0, _quantile(thresholds.scaling.down_held_ratio, known))))
     desired = desired if whole else max(desired, len(serving))
     if most := before or len(serving):
         desired = min(desired, most_replicas(most, thresholds))
-    return max(desired, math.ceil(highest_recent / thresholds.scaling_up_max_factor)) + len(lost)
+    return max(desired, math.ceil(highest_recent / thresholds.scaling.up_max_factor)) + len(lost)
 
 
 def most_replicas(before: int, thresholds: Thresholds) -> int:
     """Return the most that may be requested `scaling_down_hold_seconds` after `before` were."""
-    return max(math.floor(thresholds.scaling_up_max_factor * before), before + int(thresholds.scaling_up_step_count))
+    return max(math.floor(thresholds.scaling.up_max_factor * before), before + int(thresholds.scaling.up_step_count))
 
 
 def _quantile(ratio: float, values: Sequence[float]) -> float:

@@ -107,7 +107,7 @@ def caps_of(case: Case, shape: RequestLengths, capacity: float) -> Caps:
     """
     running, waiting = (at(case.derived, f"requests_{state}") or 0.0 for state in ("running", "waiting"))
     requests = max(2, math.ceil(min(running + waiting, 2.0 * max(1.0, running))))
-    each, refused = capacity / requests, case.thresholds.advice_refused_max_ratio
+    each, refused = capacity / requests, case.thresholds.advice.refused_max_ratio
     output = max(each - shape.prompt_p50, length_above(refused, shape.output_p50, shape.output_p95))
     output = min(output, shape.output_p95)
     prompt = max(each - output, length_above(refused, shape.prompt_p50, shape.prompt_p95))

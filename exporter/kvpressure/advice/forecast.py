@@ -70,7 +70,7 @@ def forecast_of(case: Case) -> Forecast:
 
 def without_restart(case: Case, model: Model) -> Choice:
     """Return the steps that need no restart, each by itself: caps at the gateway, and replicas."""
-    refused = case.thresholds.advice_refused_max_ratio
+    refused = case.thresholds.advice.refused_max_ratio
     choice = _printed(case, model, greedy_search.without_restart(model, refused))
     # Requests under way may be longer than those that ended, by which caps are chosen.
     return replace(choice, steps=tuple(step for step in choice.steps if step.expected.refused_ratio <= refused))
@@ -97,7 +97,7 @@ def _beside(derived: Derived, thresholds: Thresholds, shift: Shift, *path: str, 
 
 
 def _same(thresholds: Thresholds, simulated: float, now: float, off_by: float) -> bool:
-    most = thresholds.advice_shown_error_max_ratio
+    most = thresholds.advice.shown_error_max_ratio
     return abs(simulated - now) <= max(off_by, most * max(simulated, now))
 
 
@@ -131,7 +131,7 @@ def _judged(case: Case, simulated: Expected) -> Expected:
 def _as_declined(case: Case, step: Step) -> Step:
     """Return the step as it is printed, with what speaks against it."""
     judged = replace(step, expected=_judged(case, step.expected))
-    against = step.against or _why_not(judged, case.thresholds.advice_gain_min_ratio)
+    against = step.against or _why_not(judged, case.thresholds.advice.gain_min_ratio)
     return replace(step, expected=as_shown(case.derived, case.thresholds, step.expected), against=against)
 
 
@@ -207,7 +207,7 @@ def more_batch(case: Case) -> Forecast:
         return _relieved(case, math.inf, lambda model: other_limits.larger_steps(model, step.value))
     if limit is None:
         return Forecast(reason="how many sequences may run is not known")
-    most = case.thresholds.advice_raise_max_factor
+    most = case.thresholds.advice.raise_max_factor
     return _relieved(case, limit.value, lambda model: other_limits.more_sequences(model, limit.value, most))
 
 
@@ -254,11 +254,11 @@ def _changes(case: Case, model: Model) -> tuple[list[ConfigChange], list[ConfigC
         settings.append(config_changes.watermark(config_changes.WATERMARK_RATIO))
     if PREFIX_CACHING in flags and case.observed and case.observed.cache.prefix_caching is False:
         settings.append(config_changes.prefix_caching())
-    step, least = case.limits.max_num_batched_tokens, case.thresholds.advice_step_tokens_min_tokens
+    step, least = case.limits.max_num_batched_tokens, case.thresholds.advice.step_tokens_min_tokens
     if step is not None and step.value > least:
         settings.append(config_changes.step_tokens(int(max(least, step.value / 2))))
     if SHORT_FIRST in flags:  # clients have to set the priority too
-        bounds = config_changes.length_bounds(model.known, case.thresholds.advice_long_requests_max_ratio)
+        bounds = config_changes.length_bounds(model.known, case.thresholds.advice.long_requests_max_ratio)
         settings += map(config_changes.short_first, itertools.islice(bounds, MAX_BOUNDS))
     size = _tier_gib(case, model)
     if OFFLOAD in flags and preempting and size is not None:

@@ -22,7 +22,7 @@ SEQUENCE_CAPS: Final = ("max_num_seqs", "sequence_cap")
 """Details of `concurrency_bound` for which more sequences help; with the others none more would run."""
 
 SHOWN = ("max_input_tokens", "max_output_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
-"""Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0014)."""
+"""Values of the label `limit`; the KV capacity has a family of its own, and series are counted (decision 0012)."""
 
 FAMILIES: Final = (
     engine_family("limit_declared", "1 if the limit is set explicitly, 0 if it is left to its default.", "limit"),

@@ -20,7 +20,7 @@ def memory_headroom(case: Case) -> Action:
 
 def _after_oom(case: Case) -> Action:
     limit, target, usual = case.limits.gpu_memory_utilization, case.memory_target, case.thresholds
-    if target is None and limit is not None and limit.value > usual.advice_memory_target_ratio:
+    if target is None and limit is not None and limit.value > usual.advice.memory_target_ratio:
         return _needed(case, limit.value)
     if target is None:
         return Action(
@@ -80,7 +80,7 @@ def leave_memory(case: Case) -> Action:
         + ("a gateway holds requests back" if case.at_gateway else "the pool is exhausted, the device is not"),
         current=case.shown(LIMIT),
         why=f"{_full(case)}; that is not a device OOM, {_evidence(case)}. "
-        f"{_loss(case, case.thresholds.advice_memory_target_ratio)}",
+        f"{_loss(case, case.thresholds.advice.memory_target_ratio)}",
         cost=f"None. For a larger pool: {case.own.larger_pool}",
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
     )

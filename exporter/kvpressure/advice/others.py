@@ -130,7 +130,7 @@ def _count(case: Case) -> int | None:
     slots, adapters = (case.observed.adapter_slots, case.observed.adapters_seen) if case.observed else (None, None)
     if not slots or not adapters or adapters <= slots:
         return None
-    return int(min(adapters, case.thresholds.advice_raise_max_factor * slots))
+    return int(min(adapters, case.thresholds.advice.raise_max_factor * slots))
 
 
 def _see(case: Case) -> Action:
@@ -192,7 +192,7 @@ def unknown(case: Case) -> tuple[list[Action | None], str]:
 
 def unconfirmed(case: Case) -> Action:
     """Return the action that comes before any change while the evidence does not agree with the verdict."""
-    floor, confidence = case.thresholds.advice_destructive_min_confidence_ratio, case.diagnosis.confidence
+    floor, confidence = case.thresholds.advice.destructive_min_confidence_ratio, case.diagnosis.confidence
     return Action(
         key="look_longer",
         title="Look again before anything is changed",

@@ -95,7 +95,7 @@ class Recommendation:
 
         `advise` gives the actions with the change that stands at its value.
         """
-        t, settle = diagnosis.t, thresholds.advice_settle_seconds
+        t, settle = diagnosis.t, thresholds.advice.settle_seconds
         stands, calm = self._standing, CATALOGUE[diagnosis.cause].calm
         actions = tuple(advise(NOTHING if stands is None else (stands.step.key, stands.step.value)))
         unsure = bool(actions) and actions[0].key == LOOK

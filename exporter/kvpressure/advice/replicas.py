@@ -63,7 +63,7 @@ def route(case: Case, model: Model | None = None) -> Action | None:
 
     Expected is, at best, what as many servers do that share these clients: the others have clients of their own.
     """
-    most = case.thresholds.routing_room_max_ratio
+    most = case.thresholds.room.routing_room_max_ratio
     free = [peer for peer in case.peers if peer.usage_ratio <= most and peer.waiting < 1]
     free.sort(key=lambda peer: peer.usage_ratio)
     if not free:

@@ -141,12 +141,12 @@ def unblocked(case: Case) -> str:
     """Return the check that few polls see requests that are not admitted; at a gateway, that its queue is empty."""
     if case.at_gateway:
         return expected(case, "gateway_queue_requests", "<", 1)
-    return expected(case, "admission_blocked_ratio", "<", case.thresholds.admission_blocked_min_ratio)
+    return expected(case, "admission_blocked_ratio", "<", case.thresholds.symptoms.admission_blocked_min_ratio)
 
 
 def unpreempted(case: Case) -> str:
     """Return the check that few requests are preempted."""
-    return expected(case, "preempted_request_ratio", "<", case.thresholds.preempting_min_ratio)
+    return expected(case, "preempted_request_ratio", "<", case.thresholds.symptoms.preempting_min_ratio)
 
 
 def after_restart(case: Case) -> Lines:

@@ -65,7 +65,7 @@ def slow_transfer(case: Case) -> tuple[list[Action | None], str]:
     if share is None:
         return [_network(case, remedy, "deferred")], _NOT_SIMULATED
     most = f"Requests wait for at most {share:.0%} of their time here: a faster network gains no more than that."
-    if share < case.thresholds.advice_gain_min_ratio:
+    if share < case.thresholds.advice.gain_min_ratio:
         return [Action(key="would_not_help", title="Leave the network: transfers hardly matter", why=most)], ""
     action = _network(case, remedy, "deferred")
     return [replace(action, why=f"{action.why} {most}")], _NOT_SIMULATED

@@ -235,7 +235,7 @@ def _sequences_steps(case: Case, sequences: int) -> list[Step]:
 
 
 def _limit_steps(case: Case, longest: int, output: int, sequences: int) -> list[Step]:
-    share = case.thresholds.advice_request_share_max_ratio
+    share = case.thresholds.advice.request_share_max_ratio
     most = "" if case.limit is None else f", at most {number(case.limit)}"
     formula = f"{share:.0%} of the pool, at least a p95 request{most}"
     if case.tokens < longest < case.pool.longest(share, case.limit or longest + case.pool.block_tokens):
@@ -259,11 +259,11 @@ def _batched_step(case: Case) -> Step:
 def _memory_target(case: Case, utilization: float | None, at: Callable[[float], Pool | None]) -> MemoryTarget | None:
     """Return the playbook's memory target after a device OOM, with what the smaller pool would hold."""
     thresholds, traffic = case.thresholds, case.traffic
-    target, why = thresholds.advice_memory_target_ratio, "the usual target"
-    if traffic.prompt_p95 >= thresholds.advice_long_context_min_tokens:
-        target, why = thresholds.advice_memory_target_long_context_ratio, "for long prompts"
-    elif traffic.burstiness is not None and traffic.burstiness >= thresholds.advice_bursty_min_factor:
-        target, why = thresholds.advice_memory_target_long_context_ratio, "for bursts"
+    target, why = thresholds.advice.memory_target_ratio, "the usual target"
+    if traffic.prompt_p95 >= thresholds.advice.long_context_min_tokens:
+        target, why = thresholds.advice.memory_target_long_context_ratio, "for long prompts"
+    elif traffic.burstiness is not None and traffic.burstiness >= thresholds.advice.bursty_min_factor:
+        target, why = thresholds.advice.memory_target_long_context_ratio, "for bursts"
     if utilization is not None and utilization <= target:
         return None
     pool = at(target)

@@ -91,7 +91,7 @@ class Case:
     @property
     def usable_share(self) -> float:
         """Share of the pool to plan with."""
-        return 1.0 - self.thresholds.advice_pool_headroom_ratio
+        return 1.0 - self.thresholds.advice.pool_headroom_ratio
 
     @property
     def fits_alone(self) -> bool:
@@ -106,7 +106,7 @@ def longest_request(case: Case, sequences: int) -> int:
     preempted, while the requests beyond p95 are all that long.
     """
     most = case.limit or max(case.tokens, LONGEST_KNOWN)
-    share = case.pool.longest(case.thresholds.advice_request_share_max_ratio, most)
+    share = case.pool.longest(case.thresholds.advice.request_share_max_ratio, most)
     needed = min(case.tokens, most) if case.fits_alone else case.pool.longest(case.usable_share, most)
     if share <= needed or sequences < 2 or _fits(case, sequences, share):
         return max(share, needed)
@@ -139,9 +139,9 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
         step_tokens=case.batched_tokens,
     )
     outcome = simulate(server, Demand(tuple(requests), clients=WAITING_FACTOR * running))
-    if outcome is None or outcome.running < case.thresholds.at_cap_min_ratio * running:
+    if outcome is None or outcome.running < case.thresholds.batch.at_cap_min_ratio * running:
         return False
-    return outcome.preempted_per_second <= case.thresholds.preempting_min_ratio * outcome.answers_per_second
+    return outcome.preempted_per_second <= case.thresholds.symptoms.preempting_min_ratio * outcome.answers_per_second
 
 
 def warnings_for(case: Case, sequences: int) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
         )
     elif sequences == 1 and case.pool.fit(case.tokens, case.usable_share) < 1:
         yield "one p95 request takes the pool and the margin that should stay free: expect preemptions"
-    most = case.thresholds.advice_memory_target_max_ratio
+    most = case.thresholds.advice.memory_target_max_ratio
     if case.memory is not None and case.memory.kv_cache_bytes is None and case.memory.gpu_memory_utilization > most:
         flag = case.runtime.planning.flags["gpu_memory_utilization"]
         yield (

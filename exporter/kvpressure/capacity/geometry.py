@@ -3,7 +3,7 @@
 Per layer and token, keys and values take `2 x KV heads x head size` values; a compressed cache (MLA) takes one latent
 of `kv_lora_rank + qk_rope_head_dim` values instead, which every tensor parallel rank holds in full. Layers with a
 sliding window hold at most their window, Mamba and linear attention a state that does not grow. Formulas and rounding
-are those of the servers' own allocators; decisions 0041 and 0300 name them, and list what this is checked against.
+are those of the servers' own allocators; decision 0041 names them, and lists what this is checked against.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kvpressure.runtimes.runtime import Runtime
 
 FIXED_RESERVE_BYTES: Final = 1.0 * GIB
 """CUDA context, NCCL, CUDA graphs and fragmentation on one GPU. Logged were 0.9 GiB for Llama-2-7B on an A100 and
-0.2-0.4 GiB outside torch plus 0.4 GiB of graphs since; some models' graphs take several (decision 0042)."""
+0.2-0.4 GiB outside torch plus 0.4 GiB of graphs since; some models' graphs take several (decision 0041)."""
 
 _ACTIVATION_BYTES: Final = 2 * 3
 """Per token and unit of width, at the widest moment of a layer: three 16-bit copies each of the MLP's and the hidden

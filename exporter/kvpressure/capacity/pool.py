@@ -1,7 +1,7 @@
 """The KV pool of one engine: how large it will be, and how many requests of a length it holds.
 
 A runtime takes `gpu_memory_utilization` of each GPU and gives to the cache what weights, the peak of the activations,
-CUDA graphs and everything outside torch leave of it, or what weights alone leave (decision 0042).
+CUDA graphs and everything outside torch leave of it, or what weights alone leave (decision 0041).
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def computed(made: Made) -> StepTable:
     except ImportError as error:
         raise SiliconError(
             f"there is no table of {made.model} on {made.card}; what is not shipped needs the extra silicon: "
-            "pip install 'kv-pressure-exporter[silicon]' (Python 3.12)"
+            "pip install 'kvpressure[silicon]' (Python 3.12)"
         ) from error
     except Exception as error:
         raise SiliconError(f"aiconfigurator-core has no step times of {made.model} on {made.card}: {error}") from error

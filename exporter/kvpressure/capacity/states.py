@@ -1,6 +1,6 @@
 """What a layer of Mamba, of linear attention or of a short convolution holds of a request, whatever its length.
 
-The last inputs of a short convolution and a matrix per head. Decision 0300 says where the shapes come from, decision
+The last inputs of a short convolution and a matrix per head. Decision 0041 says where the shapes come from, decision
 0797 where the number of blocks and their alignment do.
 """
 
@@ -21,7 +21,7 @@ _BLOCKS: Final = 2
 """The running one, and the last that can be shared (prefix caching, which is on by default)."""
 _WITH_CHECKPOINT: Final = 3
 """One more where a prompt's last boundary is written in the middle of a step: Mamba 2, and Qwen's delta nets on Hopper
-(decision 0797)."""
+(decision 0041)."""
 _LARGEST: Final = 10**6
 _DELTA_ALIGNMENT: Final = 64
 """Tokens between which such a net can write its state: blocks are multiples of it."""

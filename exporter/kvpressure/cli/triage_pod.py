@@ -38,6 +38,7 @@ LOG_TITLES = {
     "kv_capacity": "size of the KV cache",
     "kv_exhausted": "KV cache too small",
     "device_oom": "GPU out of memory",
+    "host_oom": "host out of memory",
     "preemption": "preemptions",
     "engine_dead": "engine died",
     "other": "other errors",

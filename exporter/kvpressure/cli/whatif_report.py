@@ -241,7 +241,7 @@ def draw(path: Path, source: Source, rows: Sequence[Row], curves: Sequence[Seque
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise CliError(
-            "--picture needs matplotlib: pip install 'kv-pressure-exporter[picture]' (--json has the same figures)"
+            "--picture needs matplotlib: pip install 'kvpressure[picture]' (--json has the same figures)"
         ) from error
     demand = source.model.known.demand
     now = float(demand.clients or demand.rate)

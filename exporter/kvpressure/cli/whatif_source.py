@@ -121,7 +121,7 @@ def _late_since(given: float | None, view: EngineView | None, traffic: Traffic |
         return "--slo-p95-seconds"
     healthy = view is not None and view.observed is not None and view.observed.healthy_seconds is not None
     what = "this engine's healthy p95" if traffic is None and healthy else "the p95 with room for all"
-    return f"{thresholds.advice_late_min_factor:g} times {what}; --slo-p95-seconds sets it"
+    return f"{thresholds.advice.late_min_factor:g} times {what}; --slo-p95-seconds sets it"
 
 
 def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[EngineView]:

@@ -1,6 +1,6 @@
 """The numbers that mean "bad": `thresholds.yaml` and an operator's overrides, checked strictly and frozen.
 
-A new threshold is one entry in the file and one field here. Pure: text in, thresholds out.
+A new threshold is one entry in the file and one field of its group here. Pure: text in, thresholds out.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem, shown
@@ -50,156 +50,275 @@ class Entry:
     source: str
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """All thresholds in force, by the names of the file, which end in their units; `entries` says why they are so."""
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Memory and compute of an engine's GPUs."""
 
-    gpu_memory_high_warn_ratio: float
-    gpu_memory_high_critical_ratio: float
-    gpu_compute_low_max_ratio: float
-    gpu_compute_high_min_ratio: float
-    score_memory_ramp_start_ratio: float
-    score_memory_ramp_end_ratio: float
-    score_idle_ramp_start_ratio: float
-    score_idle_ramp_end_ratio: float
+    memory_high_warn_ratio: float
+    memory_high_critical_ratio: float
+    compute_low_max_ratio: float
+    compute_high_min_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Symptoms:
+    """What makes a symptom of one."""
+
     batch_collapse_max_sequences: float
     batch_collapse_max_demand_ratio: float
     admission_blocked_min_ratio: float
+    admission_unblocked_max_ratio: float
     kv_saturated_min_ratio: float
     preempting_min_ratio: float
-    eviction_recomputed_min_ratio: float
-    eviction_time_min_ratio: float
-    eviction_stays_seconds: float
-    eviction_turnover_min_count: float
-    eviction_known_min_seconds: float
-    eviction_half_life_seconds: float
+    preempting_min_burst_count: float
+    preempting_min_usage_ratio: float
     load_shed_min_ratio: float
     latency_inflated_min_factor: float
     plateau_demand_growth_min_ratio: float
     plateau_token_growth_max_ratio: float
-    kv_exhaustion_horizon_seconds: float
-    kv_growth_min_r2: float
-    baseline_half_life_seconds: float
-    baseline_min_seconds: float
-    incident_gap_seconds: float
-    verdict_window_seconds: float
-    verdict_min_poll_count: float
-    sparse_confidence_min_ratio: float
-    score_blocked_full_factor: float
-    score_blocked_weight_ratio: float
-    score_preempted_full_factor: float
-    score_preempted_weight_ratio: float
-    score_evicted_full_factor: float
-    score_evicted_weight_ratio: float
-    score_saturated_weight_ratio: float
-    score_cost_weight_ratio: float
-    score_cost_share_ratio: float
-    score_inflation_full_factor: float
-    confidence_unknown_weight_ratio: float
-    confidence_core_weight_factor: float
-    last_bucket_middle_factor: float
-    cause_hold_seconds: float
-    cause_dwell_seconds: float
-    admission_unblocked_max_ratio: float
-    step_fuller_min_factor: float
-    starved_min_waiting_ratio: float
-    room_ample_min_factor: float
-    room_ample_max_usage_ratio: float
-    waiting_min_ratio: float
-    queue_drain_max_seconds: float
-    first_token_max_seconds: float
-    queue_shrinks_max_ratio: float
-    stuck_min_seconds: float
-    stuck_frozen_min_seconds: float
-    long_prompt_min_seconds: float
-    long_prompt_min_ratio: float
-    stuck_unanswered_min_seconds: float
-    deferred_min_ratio: float
-    deferred_min_expected_ratio: float
-    held_for_transfer_min_ratio: float
-    held_for_transfer_min_seconds: float
-    role_min_request_count: float
-    role_brought_min_ratio: float
-    role_prefill_max_output_tokens: float
-    adapters_known_min_seconds: float
-    stream_known_min_seconds: float
-    stream_first_token_max_seconds: float
-    prefill_full_step_min_tokens: float
-    prefill_dominant_min_ratio: float
-    prefill_busy_min_count: float
-    held_up_min_ratio: float
-    stream_idle_max_usage_ratio: float
-    at_cap_min_ratio: float
-    refill_max_step_count: float
-    put_off_min_step_count: float
-    prefill_rare_max_ratio: float
-    refill_spare_count: float
-    refill_deviation_max_factor: float
-    layers_differ_cost_max_factor: float
-    coming_in_min_factor: float
-    coming_in_unseen_factor: float
-    preempting_min_burst_count: float
-    preempting_min_usage_ratio: float
     frontend_slow_min_seconds: float
     frontend_slow_min_ratio: float
     frontend_slow_first_token_min_ratio: float
     memory_rising_min_ratio: float
     restarting_min_count: float
     failure_recent_max_seconds: float
-    advice_sequences_cut_min_ratio: float
-    advice_sequences_cut_max_ratio: float
-    advice_memory_target_ratio: float
-    advice_memory_target_long_context_ratio: float
-    advice_memory_target_max_ratio: float
-    advice_pool_headroom_ratio: float
-    advice_request_share_max_ratio: float
-    advice_long_context_min_tokens: float
-    advice_start_min_seconds: float
-    advice_bursty_min_factor: float
-    advice_gain_min_ratio: float
-    advice_at_best_gain_min_ratio: float
-    advice_goodput_loss_max_ratio: float
-    advice_late_min_factor: float
-    advice_refused_max_ratio: float
-    advice_simulated_error_max_ratio: float
-    advice_shown_error_max_ratio: float
-    advice_settle_seconds: float
-    advice_destructive_min_confidence_ratio: float
-    advice_range_max_factor: float
-    advice_falling_behind_max_ratio: float
-    advice_long_requests_max_ratio: float
-    advice_raise_max_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Prompts computed again because the prefix cache lost them."""
+
+    recomputed_min_ratio: float
+    time_min_ratio: float
+    stays_seconds: float
+    turnover_min_count: float
+    known_min_seconds: float
+    half_life_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """When the pool will be full."""
+
+    kv_exhaustion_horizon_seconds: float
+    kv_growth_min_r2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What is healthy for an engine."""
+
+    half_life_seconds: float
+    min_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How long and how often a thing must be seen before it is named."""
+
+    verdict_window_seconds: float
+    verdict_min_poll_count: float
+    sparse_confidence_min_ratio: float
+    cause_hold_seconds: float
+    cause_dwell_seconds: float
+    incident_gap_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Requests that wait, and for what."""
+
+    waiting_min_ratio: float
+    queue_drain_max_seconds: float
+    queue_shrinks_max_ratio: float
+    first_token_max_seconds: float
+    deferred_min_ratio: float
+    deferred_min_expected_ratio: float
+    held_for_transfer_min_ratio: float
+    held_for_transfer_min_seconds: float
+    put_off_min_step_count: float
+    adapters_known_min_seconds: float
+    stream_known_min_seconds: float
+    stream_first_token_max_seconds: float
+    stream_idle_max_usage_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An engine that gets nowhere, or only on with one prompt."""
+
+    stuck_min_seconds: float
+    stuck_frozen_min_seconds: float
+    stuck_unanswered_min_seconds: float
+    long_prompt_min_seconds: float
+    long_prompt_min_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What of the pool a request needs, and what is free."""
+
+    starved_min_waiting_ratio: float
+    room_ample_min_factor: float
+    room_ample_max_usage_ratio: float
+    layers_differ_cost_max_factor: float
+    coming_in_min_factor: float
+    coming_in_unseen_factor: float
+    last_bucket_middle_factor: float
     routing_room_max_ratio: float
-    advice_memory_step_min_ratio: float
-    advice_step_tokens_min_tokens: float
-    scaling_target_ratio: float
-    scaling_down_hold_seconds: float
-    scaling_down_held_ratio: float
-    scaling_up_max_factor: float
-    scaling_up_step_count: float
-    alert_symptom_min_ratio: float
-    alert_cause_min_ratio: float
-    alert_score_min_ratio: float
-    alert_exhaustion_min_usage_ratio: float
-    alert_cpu_pressure_min_ratio: float
-    alert_cpu_throttled_min_ratio: float
-    alert_gpu_stale_min_seconds: float
-    alert_silent_min_seconds: float
-    alert_replicas_min_ratio: float
-    alert_slowed_budget_ratio: float
-    alert_fast_burn_min_factor: float
-    alert_slow_burn_min_factor: float
-    alert_unserved_page_min_seconds: float
-    alert_unserved_ticket_min_seconds: float
-    alert_silent_page_min_seconds: float
-    alert_queue_wait_min_seconds: float
-    alert_crash_loop_min_count: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What limits the batch, and what its steps are spent on."""
+
+    step_fuller_min_factor: float
+    at_cap_min_ratio: float
+    refill_max_step_count: float
+    refill_spare_count: float
+    refill_deviation_max_factor: float
+    prefill_full_step_min_tokens: float
+    prefill_dominant_min_ratio: float
+    prefill_busy_min_count: float
+    prefill_rare_max_ratio: float
+    held_up_min_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Engines that only prefill or only decode."""
+
+    min_request_count: float
+    brought_min_ratio: float
+    prefill_max_output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of KV pressure, and that of memory without work."""
+
+    memory_ramp_start_ratio: float
+    memory_ramp_end_ratio: float
+    idle_ramp_start_ratio: float
+    idle_ramp_end_ratio: float
+    blocked_full_factor: float
+    blocked_weight_ratio: float
+    preempted_full_factor: float
+    preempted_weight_ratio: float
+    evicted_full_factor: float
+    evicted_weight_ratio: float
+    saturated_weight_ratio: float
+    inflation_full_factor: float
+    cost_weight_ratio: float
+    cost_share_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How sure a cause is."""
+
+    unknown_weight_ratio: float
+    core_weight_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is advised, and what a simulation of the engine must show before."""
+
+    sequences_cut_min_ratio: float
+    sequences_cut_max_ratio: float
+    memory_target_ratio: float
+    memory_target_long_context_ratio: float
+    memory_target_max_ratio: float
+    memory_step_min_ratio: float
+    long_context_min_tokens: float
+    start_min_seconds: float
+    bursty_min_factor: float
+    pool_headroom_ratio: float
+    request_share_max_ratio: float
+    gain_min_ratio: float
+    at_best_gain_min_ratio: float
+    goodput_loss_max_ratio: float
+    late_min_factor: float
+    refused_max_ratio: float
+    simulated_error_max_ratio: float
+    shown_error_max_ratio: float
+    settle_seconds: float
+    destructive_min_confidence_ratio: float
+    range_max_factor: float
+    falling_behind_max_ratio: float
+    long_requests_max_ratio: float
+    raise_max_factor: float
+    step_tokens_min_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How many replicas."""
+
+    target_ratio: float
+    down_hold_seconds: float
+    down_held_ratio: float
+    up_max_factor: float
+    up_step_count: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """What only the generated rules use."""
+
+    symptom_min_ratio: float
+    cause_min_ratio: float
+    score_min_ratio: float
+    exhaustion_min_usage_ratio: float
+    cpu_pressure_min_ratio: float
+    cpu_throttled_min_ratio: float
+    gpu_stale_min_seconds: float
+    silent_min_seconds: float
+    replicas_min_ratio: float
+    slowed_budget_ratio: float
+    fast_burn_min_factor: float
+    slow_burn_min_factor: float
+    unserved_page_min_seconds: float
+    unserved_ticket_min_seconds: float
+    silent_page_min_seconds: float
+    queue_wait_min_seconds: float
+    crash_loop_min_count: float
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """All thresholds in force, in the groups of the file; `entries` says, by their names there, why they are so.
+
+    A name of the file is that of the field; in a group whose names all begin with the group's own, without that.
+    """
+
+    gpu: Gpu
+    symptoms: Symptoms
+    eviction: Eviction
+    prediction: Prediction
+    baseline: Baseline
+    verdict: Verdict
+    queue: Queue
+    progress: Progress
+    room: Room
+    batch: Batch
+    role: Role
+    score: Score
+    confidence: Confidence
+    advice: Advice
+    scaling: Scaling
+    alert: Alert
     entries: Mapping[str, Entry] = field(repr=False, compare=False, kw_only=True)
 
-    @property
+    @cached_property
     def values(self) -> Mapping[str, float]:
         """The values in force by name, in the order of the file."""
-        return {name: getattr(self, name) for name in _UNIT_OF}
+        return {name: getattr(getattr(self, group), own) for name, (group, own) in _PLACES.items()}
+
+    def with_values(self, **values: float) -> Thresholds:
+        """Return them with other `values`, by name."""
+        return _grouped({**self.values, **values}, self.entries)
 
     @cached_property
     def hash(self) -> str:
@@ -208,9 +327,32 @@ class Thresholds:
         return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
-_UNIT_OF: Final = {name: name.rpartition("_")[2] for name in Thresholds.__dataclass_fields__ if name != "entries"}
+_GROUPS: Final[Mapping[str, type[Any]]] = {
+    name: kind for name, kind in get_type_hints(Thresholds).items() if name != "entries"
+}
+_PREFIXED: Final = frozenset(
+    {"gpu", "eviction", "baseline", "role", "score", "confidence", "advice", "scaling", "alert"}
+)
+"""Groups whose name stands before each of their names in the file."""
+
+_PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    f"{group}_{one.name}" if group in _PREFIXED else one.name: (group, one.name)
+    for group, kind in _GROUPS.items()
+    for one in fields(kind)
+}
+"""Name in the file to its group and field."""
+
+_UNIT_OF: Final = {name: name.rpartition("_")[2] for name in _PLACES}
 _UNIT_OF["kv_growth_min_r2"] = "ratio"
 """A threshold's name ends in its unit; r2 is a share of variance."""
+
+
+def _grouped(values: Mapping[str, float], entries: Mapping[str, Entry]) -> Thresholds:
+    """Return the thresholds of `values` by name; raises KeyError where one is missing."""
+    groups: dict[str, dict[str, float]] = {group: {} for group in _GROUPS}
+    for name, (group, own) in _PLACES.items():
+        groups[group][own] = values[name]
+    return Thresholds(**{group: kind(**groups[group]) for group, kind in _GROUPS.items()}, entries=entries)
 
 
 def packaged_text() -> str:
@@ -231,7 +373,7 @@ def load_thresholds(
         reading.read(strict_yaml.load(override, override_name, problems=reading.problems))
     if reading.problems:
         raise ConfigError(reading.problems)
-    return Thresholds(**{name: reading.values[name] for name in _UNIT_OF}, entries=reading.entries)
+    return _grouped(reading.values, reading.entries)
 
 
 class _Reading:

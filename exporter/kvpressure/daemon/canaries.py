@@ -36,10 +36,10 @@ def canary_times(loaded: Loaded) -> CanaryTimes | None:
     if not settings.enabled:
         return None
     return CanaryTimes(
-        stalled_seconds=thresholds.stuck_frozen_min_seconds,
+        stalled_seconds=thresholds.progress.stuck_frozen_min_seconds,
         idle_seconds=settings.idle_seconds,
         interval_seconds=settings.interval_seconds,
-        deadline_seconds=thresholds.stuck_unanswered_min_seconds,
+        deadline_seconds=thresholds.progress.stuck_unanswered_min_seconds,
     )
 
 

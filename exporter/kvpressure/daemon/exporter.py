@@ -16,11 +16,9 @@ from kvpressure import __version__, logs
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.target import Target
-from kvpressure.daemon.baseline_file import BaselineFile
 from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.health_log import HealthLog
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
-from kvpressure.daemon.otlp import OtlpPush
 from kvpressure.daemon.pollers import EngineFleet
 from kvpressure.daemon.recommended import Advised, Recommender, make_actions
 from kvpressure.engine_state import Pipeline, PipelineSettings
@@ -65,8 +63,6 @@ class Daemon:
         self._read_settings = read_settings
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
-        limits = loaded.settings.limits
-        self._baseline_file = BaselineFile(loaded.settings.baseline_file, self._clock, limits.max_engines)
         # Called late, since a reload may replace the pipeline.
         on_sent = lambda key, t: self._pipeline.canary_sent(key, t)  # noqa: E731, PLW0108
         on_report = lambda key, report: self._pipeline.on_canary(key, report)  # noqa: E731, PLW0108
@@ -78,7 +74,6 @@ class Daemon:
         others = (source for source in SOURCES if not source.gives_gpus)
         registered = SOURCES if gpus is None else (registration(gpus), *others)
         self._node_sources = NodeSources(loaded.settings, self._clock, on_gpus, registered)
-        self._otlp = OtlpPush(loaded.settings.otlp, self.snapshot, self._clock)
         self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
         self._rejected_before: Counter[str] = Counter()
         self._reload_ok = True
@@ -135,10 +130,8 @@ class Daemon:
 
     async def run(self) -> None:
         """Run all sources until cancelled; everything it started has ended when this returns."""
-        self._pipeline.restore_baselines(await asyncio.to_thread(self._baseline_file.read))
         self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
         self._node_sources.start()
-        self._otlp.start()
         try:
             next_tick = self._clock.monotonic()
             while True:
@@ -146,11 +139,8 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            parts = (self._fleet, self._node_sources, self._canaries, self._otlp)
-            try:
-                await asyncio.gather(*(part.stop() for part in parts))
-            finally:
-                await self._baseline_file.end(self._pipeline.baselines())
+            parts = (self._fleet, self._node_sources, self._canaries)
+            await asyncio.gather(*(part.stop() for part in parts))
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -164,8 +154,6 @@ class Daemon:
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
-        if self._baseline_file.is_due():
-            self._baseline_file.begin_write(self._pipeline.baselines())
         due = self._pipeline.canaries_wanted(now)
         self._canaries.send(due, self._pipeline.known, self._targets.targets, self._loaded)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
@@ -174,7 +162,7 @@ class Daemon:
         self._snapshot = self._make_snapshot(now, environment)
         self._recommender.start_next(time.monotonic(), self._snapshot.engines, self._loaded.thresholds)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
-        self._health_log.write((*self._node_sources.unlogged_health(), *self._targets.health, *self._otlp.health()))
+        self._health_log.write((*self._node_sources.unlogged_health(), *self._targets.health))
 
     async def _reload(self) -> None:
         try:
@@ -201,7 +189,6 @@ class Daemon:
         self._pipeline.settings = settings
         self._pipeline.set_thresholds(self._loaded.thresholds)
         self._pipeline.set_canary(canary_times(self._loaded))
-        await self._otlp.reload(new.otlp)
         discovered = self._node_sources.discovers
         await self._node_sources.reload(new)
         old = before.settings
@@ -230,7 +217,7 @@ class Daemon:
         self._pipeline.on_page(target, page)
 
     def _make_snapshot(self, now: float, environment: Environment) -> Snapshot:
-        sources = (*self._gpu_health, *self._targets.health, *self._node_sources.health(), *self._otlp.health())
+        sources = (*self._gpu_health, *self._targets.health, *self._node_sources.health())
         return Snapshot(
             t=now,
             engines=self._recommender.marked(self._pipeline.engine_views(now)),

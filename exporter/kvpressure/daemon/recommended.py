@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -18,7 +18,7 @@ from kvpressure.advice.case import Case, Place
 from kvpressure.advice.recommendation import LOOK, NOTHING, Change, Recommendation, Setup
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.action import Action
+from kvpressure.model.action import Action, step_without_gpu
 from kvpressure.model.view import CALM, EngineKey, EngineView, decode_side_of, peers_of
 from kvpressure.net.threads import in_own_thread
 
@@ -65,12 +65,19 @@ def make_actions(
     return advise_on(case, silent=view.silence is not None)
 
 
+class Steps(NamedTuple):
+    """Keys of an engine's first step, and of the best one that needs no GPU; the second may be ""."""
+
+    first: str
+    without_gpu: str
+
+
 class Advised:
     """The newest advice on each engine. For any thread, one at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._steps: dict[EngineKey, tuple[float, str]] = {}
+        self._steps: dict[EngineKey, tuple[float, Steps]] = {}
         self._kept: dict[EngineKey, tuple[EngineView, Actions]] = {}
         self._recommended: dict[EngineKey, tuple[float, Recommendation]] = {}
 
@@ -86,12 +93,13 @@ class Advised:
             steps = {key: step for key, step in self._steps.items() if abs(view.t - step[0]) < FORGOTTEN_SECONDS}
             steps.pop(view.key, None)
             if actions and _is_first_step(actions[0], calm=view.diagnosis.cause in CALM):
-                steps[view.key] = view.t, actions[0].key
+                other = step_without_gpu(actions)
+                steps[view.key] = view.t, Steps(actions[0].key, "" if other is None else other.key)
             self._steps = steps
         return actions
 
-    def steps(self) -> dict[EngineKey, str]:
-        """Return the key of the first step of each engine that has one, by its newest advice."""
+    def steps(self) -> dict[EngineKey, Steps]:
+        """Return the steps of each engine that has a first one, by its newest advice."""
         return {key: step for key, (_, step) in self._steps.items()}
 
     def _advice(self, view: EngineView, thresholds: Thresholds, replicas: int, make: Make) -> Actions:
@@ -141,10 +149,10 @@ def _state(view: EngineView) -> tuple[object, ...]:
 class Recommender:
     """Advises on one engine at a time, in a thread: first on new ones, then on the one that has waited longest.
 
-    `follow` advises on a view, as the page does; `steps` returns the first step by engine.
+    `follow` advises on a view, as the page does; `steps` returns the steps by engine.
     """
 
-    def __init__(self, follow: Callable[[EngineView], object], steps: Callable[[], Mapping[EngineKey, str]]) -> None:
+    def __init__(self, follow: Callable[[EngineView], object], steps: Callable[[], Mapping[EngineKey, Steps]]) -> None:
         self._follow, self._steps = follow, steps
         self._followed: dict[EngineKey, tuple[float, tuple[object, ...]]] = {}
         self._since: dict[EngineKey, tuple[float, object]] = {}
@@ -175,10 +183,10 @@ class Recommender:
         self._pending.add_done_callback(lambda done: self._done(now, done))
 
     def marked(self, engines: Iterable[EngineView]) -> tuple[EngineView, ...]:
-        """Return the views, each with its engine's first step unless nothing is wrong with it any more."""
+        """Return the views, each with its engine's steps unless nothing is wrong with it any more."""
         steps = self._steps()
         return tuple(
-            replace(view, step=steps[view.key])
+            replace(view, step=steps[view.key].first, step_without_gpu=steps[view.key].without_gpu)
             if view.key in steps and view.diagnosis is not None and view.diagnosis.cause not in CALM
             else view
             for view in engines
@@ -188,7 +196,7 @@ class Recommender:
         diagnosis = view.diagnosis
         if diagnosis is None:
             return False
-        since, settle = self._since[view.key][0], thresholds.advice_settle_seconds
+        since, settle = self._since[view.key][0], thresholds.advice.settle_seconds
         if diagnosis.cause in CALM:
             if not stands or now - since < settle:
                 return False

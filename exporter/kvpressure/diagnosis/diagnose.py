@@ -87,12 +87,12 @@ class Diagnostician:
                 return True
             if self._other_detail_since is None:
                 self._other_detail_since = t
-            return t - self._other_detail_since >= thresholds.cause_hold_seconds
+            return t - self._other_detail_since >= thresholds.verdict.cause_hold_seconds
         if NOT_KNOWN in (named.cause, found.cause):
             self._since = self._stays_until = t
             return True
-        lasted = t - self._pending_since >= thresholds.cause_hold_seconds and t >= self._stays_until
+        lasted = t - self._pending_since >= thresholds.verdict.cause_hold_seconds and t >= self._stays_until
         if not (lasted or found.has_lasted):
             return False
-        self._since, self._stays_until = t, t + thresholds.cause_dwell_seconds
+        self._since, self._stays_until = t, t + thresholds.verdict.cause_dwell_seconds
         return True

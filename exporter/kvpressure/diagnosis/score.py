@@ -22,28 +22,33 @@ def score(inputs: Inputs) -> float | None:
     and idle compute only raise it, for they have other causes too. Monotone in every piece of evidence.
     """
     queue, preemption, thresholds = inputs.window.queue, inputs.window.preemption, inputs.thresholds
-    blocked_full = thresholds.score_blocked_full_factor * thresholds.admission_blocked_min_ratio
-    preempted_full = thresholds.score_preempted_full_factor * thresholds.preempting_min_ratio
+    blocked_full = thresholds.score.blocked_full_factor * thresholds.symptoms.admission_blocked_min_ratio
+    preempted_full = thresholds.score.preempted_full_factor * thresholds.symptoms.preempting_min_ratio
     preempted = preemption.request_ratio
     if preempted is not None and not preemption.burst_count:
         preempted = 0.0  # a single preemption is no trouble
     core = [
-        _known(inputs.window.fit.blocked_ratio, 0.0, blocked_full, thresholds.score_blocked_weight_ratio),
-        _known(preempted, 0.0, preempted_full, thresholds.score_preempted_weight_ratio),
-        _known(_evicted(inputs), 0.0, _evicted_full(inputs), thresholds.score_evicted_weight_ratio),
+        _known(inputs.window.fit.blocked_ratio, 0.0, blocked_full, thresholds.score.blocked_weight_ratio),
+        _known(preempted, 0.0, preempted_full, thresholds.score.preempted_weight_ratio),
+        _known(_evicted(inputs), 0.0, _evicted_full(inputs), thresholds.score.evicted_weight_ratio),
         _saturation(inputs),
     ]
     if all(value is None for value in core):
         return None
     unserved = None if not queue.demand or queue.waiting is None else queue.waiting / queue.demand
     inflation, _ = inputs.inflation()
-    weight = thresholds.score_cost_weight_ratio
+    weight = thresholds.score.cost_weight_ratio
     cost = [
         _known(unserved, 0.0, 1.0, weight),
-        _known(inflation, 1.0, thresholds.score_inflation_full_factor * thresholds.latency_inflated_min_factor, weight),
+        _known(
+            inflation,
+            1.0,
+            thresholds.score.inflation_full_factor * thresholds.symptoms.latency_inflated_min_factor,
+            weight,
+        ),
         _known(inputs.value("memory_high_compute_low_score"), 0.0, 1.0, weight),
     ]
-    share = thresholds.score_cost_share_ratio
+    share = thresholds.score.cost_share_ratio
     return noisy_or(core) * ((1.0 - share) + share * noisy_or(cost))
 
 
@@ -55,7 +60,7 @@ def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
     cause = rule.cause
     if not CATALOGUE[cause].of_cache:
         usage = inputs.value("kv_cache_usage_ratio")
-        grown = usage is not None and usage >= inputs.thresholds.alert_exhaustion_min_usage_ratio
+        grown = usage is not None and usage >= inputs.thresholds.alert.exhaustion_min_usage_ratio
         building = CATALOGUE[cause].serves_all and grown and inputs.value("kv_exhaustion_seconds") is not None
         return Stage.BUILDING if building else Stage.NONE
     if any(symptoms[name].state for name in ("device_oom", "allocation_errors", "host_oom", "restarting")):
@@ -70,20 +75,20 @@ def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
 
 def _evicted(inputs: Inputs) -> float | None:
     """Return the share of time that eviction takes, once it lasts; a short one comes from a change of users."""
-    found, least = inputs.window.eviction, inputs.thresholds.eviction_turnover_min_count
+    found, least = inputs.window.eviction, inputs.thresholds.eviction.turnover_min_count
     return found.time_ratio if found.turnovers >= least else None
 
 
 def _evicted_full(inputs: Inputs) -> float:
     """Return the share of time from which on eviction counts in full."""
-    return inputs.thresholds.score_evicted_full_factor * inputs.thresholds.eviction_time_min_ratio
+    return inputs.thresholds.score.evicted_full_factor * inputs.thresholds.eviction.time_min_ratio
 
 
 def _saturation(inputs: Inputs) -> float | None:
     window = inputs.window
     if window.kv_usage_ratio is None or window.queue.waiting_ratio is None:
         return None
-    limit, weight = inputs.thresholds.kv_saturated_min_ratio, inputs.thresholds.score_saturated_weight_ratio
+    limit, weight = inputs.thresholds.symptoms.kv_saturated_min_ratio, inputs.thresholds.score.saturated_weight_ratio
     return weight * ramp(window.kv_usage_ratio, 2 * limit - 1, 1.0) * window.queue.waiting_ratio
 
 
@@ -113,16 +118,16 @@ def confidence(rule: Rule, facts: Facts) -> float:
 
     Fewer polls than make a full verdict lower it, down to `sparse_confidence_min_ratio`.
     """
-    least = facts.thresholds.sparse_confidence_min_ratio
+    least = facts.thresholds.verdict.sparse_confidence_min_ratio
     return _agreement(rule, facts) * (least + (1.0 - least) * facts.window.coverage)
 
 
 def _agreement(rule: Rule, facts: Facts) -> float:
-    unknown, agree, counted = facts.thresholds.confidence_unknown_weight_ratio, 0.0, 0.0
+    unknown, agree, counted = facts.thresholds.confidence.unknown_weight_ratio, 0.0, 0.0
     for name, expected in rule.expects.items():
         if name == EVICTION_SHOWS:
-            agree += facts.thresholds.confidence_core_weight_factor * _eviction_shows(facts)
-            counted += facts.thresholds.confidence_core_weight_factor
+            agree += facts.thresholds.confidence.core_weight_factor * _eviction_shows(facts)
+            counted += facts.thresholds.confidence.core_weight_factor
             continue
         state, weight = _state_and_weight(name, facts)
         agree += weight if state is expected else 0.0
@@ -134,14 +139,14 @@ def _eviction_shows(facts: Facts) -> float:
     """Return how much of half of what begins a verdict of eviction is there, 0..1."""
     found, thresholds = facts.window.eviction, facts.thresholds
     return min(
-        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction_time_min_ratio / 2),
-        ramp(found.recomputed_ratio or 0.0, 0.0, thresholds.eviction_recomputed_min_ratio),
+        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction.time_min_ratio / 2),
+        ramp(found.recomputed_ratio or 0.0, 0.0, thresholds.eviction.recomputed_min_ratio),
     )
 
 
 def _state_and_weight(name: str, facts: Facts) -> tuple[bool | None, float]:
     """Return whether a symptom is there, and how much that counts."""
-    core = facts.thresholds.confidence_core_weight_factor
+    core = facts.thresholds.confidence.core_weight_factor
     if name == KV_SHOWS:
         return _kv_shows.state(facts), core
     if name == CANARY_UNANSWERED:

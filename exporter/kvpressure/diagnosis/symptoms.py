@@ -20,8 +20,8 @@ def judge_all(inputs: Inputs) -> Symptoms:
     """Return every symptom by name, in a fixed order.
 
     `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
-    requests are sent (decisions 0270, 0280), `evicting` only where hits at a slower turnover of its cache are known
-    (decision 0411), those of `judge_symptom` in files of `rules` only where it returns any.
+    requests are sent (decisions 0860, 0250), `evicting` only where hits at a slower turnover of its cache are known
+    (decision 0410), those of `judge_symptom` in files of `rules` only where it returns any.
     """
     found = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:
@@ -61,14 +61,14 @@ def _gpu_memory_high(inputs: Inputs) -> Evidence:
 
     Nearly full is normal for a preallocated pool; what is left is the room that a device OOM comes from.
     """
-    threshold = inputs.thresholds.gpu_memory_high_warn_ratio
+    threshold = inputs.thresholds.gpu.memory_high_warn_ratio
     used = inputs.value("engine_gpu_memory_used_ratio")
     return at_least("gpu_memory_high", used, threshold, "ratio", "GPU memory used")
 
 
 def _gpu_compute_low(inputs: Inputs) -> Evidence:
     """Judge whether GPUs idle although there is demand; without demand it says nothing and is false."""
-    threshold = inputs.thresholds.gpu_compute_low_max_ratio
+    threshold = inputs.thresholds.gpu.compute_low_max_ratio
     value, busy = inputs.value("engine_gpu_utilization_ratio"), inputs.window.busy
     if value is None or busy is None:
         text = f"not known: GPU utilization{estimated_work(inputs)}"
@@ -90,7 +90,7 @@ def _memory_rising(inputs: Inputs) -> Evidence:
 
     The pool is fixed, so what grows under traffic is activations on their way to a device OOM.
     """
-    threshold = inputs.thresholds.memory_rising_min_ratio
+    threshold = inputs.thresholds.symptoms.memory_rising_min_ratio
     return at_least("memory_rising", inputs.memory_rise_ratio, threshold, "ratio", "GPU memory gained over the window")
 
 
@@ -102,7 +102,7 @@ def _batch_collapse(inputs: Inputs) -> Evidence:
     name, unit = "batch_collapse", "sequences"
     thresholds, window = inputs.thresholds, inputs.window
     batch, demand = inputs.value("effective_batch_size_quantile", "0.95"), window.queue.demand
-    most = thresholds.batch_collapse_max_sequences
+    most = thresholds.symptoms.batch_collapse_max_sequences
     if batch is None or demand is None:
         if window.busy is False:
             return Evidence(name, False, "no demand", None, most, unit)
@@ -111,7 +111,7 @@ def _batch_collapse(inputs: Inputs) -> Evidence:
     queued = demand >= batch + 1.0 and bool(window.queue.waiting)
     if not queued or round(batch) <= most:
         return Evidence(name, queued, text, batch, most, unit)
-    half, healthy = thresholds.batch_collapse_max_demand_ratio * demand, inputs.batch_baseline
+    half, healthy = thresholds.symptoms.batch_collapse_max_demand_ratio * demand, inputs.batch_baseline
     if batch >= half or (healthy is not None and batch >= healthy):
         return Evidence(name, False, text, batch, half, unit)
     if healthy is None:
@@ -121,7 +121,7 @@ def _batch_collapse(inputs: Inputs) -> Evidence:
 
 def _admission_blocked(inputs: Inputs) -> Evidence:
     """Judge the share of recent polls in which requests waited and did not fit (`signals.fit`)."""
-    window, threshold = inputs.window, inputs.thresholds.admission_blocked_min_ratio
+    window, threshold = inputs.window, inputs.thresholds.symptoms.admission_blocked_min_ratio
     ratio = window.fit.blocked_ratio
     if window.fit.starved:
         text = f"requests waited for {window.seconds:.0f} s, none started, and a long one would not fit with its answer"
@@ -132,22 +132,22 @@ def _admission_blocked(inputs: Inputs) -> Evidence:
 
 def _kv_saturated(inputs: Inputs) -> Evidence:
     """Judge mean use with requests waiting in most polls; a full cache without a queue is well used."""
-    threshold = inputs.thresholds.kv_saturated_min_ratio
+    threshold = inputs.thresholds.symptoms.kv_saturated_min_ratio
     usage, waiting = inputs.window.kv_usage_ratio, inputs.window.queue.waiting_ratio
     if usage is None or waiting is None:
         return Evidence("kv_saturated", None, "not known: KV cache use", None, threshold, "ratio")
-    queued = waiting >= inputs.thresholds.waiting_min_ratio
+    queued = waiting >= inputs.thresholds.queue.waiting_min_ratio
     text = f"KV cache used: {_shown(usage, 'ratio')}" + ("" if queued else ", no request waits")
     return Evidence("kv_saturated", queued and usage >= threshold, text, usage, threshold, "ratio")
 
 
 def _preempting(inputs: Inputs) -> Evidence:
     """Judge preemptions per request served, when they happen again and again."""
-    threshold, preemption = inputs.thresholds.preempting_min_ratio, inputs.window.preemption
+    threshold, preemption = inputs.thresholds.symptoms.preempting_min_ratio, inputs.window.preemption
     ratio = preemption.request_ratio
     if ratio is None or preemption.burst_count is None:
         return Evidence("preempting", None, "not known: preemptions", None, threshold, "ratio")
-    sustained = preemption.burst_count >= inputs.thresholds.preempting_min_burst_count
+    sustained = preemption.burst_count >= inputs.thresholds.symptoms.preempting_min_burst_count
     tokens = inputs.value("kv_preempted_tokens_per_second")
     lost = f"; about {number(round(tokens))} tokens of KV cache lost to it per second" if tokens else ""
     text = f"preemptions per request served: {_shown(ratio, 'ratio')}{lost}"
@@ -156,7 +156,7 @@ def _preempting(inputs: Inputs) -> Evidence:
 
 def _evicting(inputs: Inputs) -> Evidence:
     """Judge the share of the engine's time that goes into prompts it had computed before, and did not keep."""
-    least, share = inputs.thresholds.eviction_time_min_ratio, inputs.window.eviction.lasting_time_ratio
+    least, share = inputs.thresholds.eviction.time_min_ratio, inputs.window.eviction.lasting_time_ratio
     if share is None:
         return Evidence("evicting", None, "not known: prompt tokens computed again", None, least, "ratio")
     text = f"share of the time spent on prompts that were in the cache before, highest lately: {_shown(share, 'ratio')}"
@@ -172,7 +172,7 @@ def _latency_inflated(inputs: Inputs) -> Evidence:
     growth = inputs.window.answers.growth_factor
     longer = f", allowing for answers {growth:.1f}x as long" if kind == "e2e" and growth > 1.05 else ""
     text = f"{kind.replace('_', '-')} p95 over this engine's healthy one{longer}"
-    found = at_least("latency_inflated", value, inputs.thresholds.latency_inflated_min_factor, "factor", text)
+    found = at_least("latency_inflated", value, inputs.thresholds.symptoms.latency_inflated_min_factor, "factor", text)
     if found.state is False and inputs.value("queue_unserved_seconds"):
         return replace(
             found, state=None, text=f"not known while a queue is not served; of those who finished, {found.text}"
@@ -194,14 +194,18 @@ def _frontend_slow(inputs: Inputs) -> Evidence:
     """Judge the mean time outside the engine: a good part of requests, or most of the time to first token."""
     name, unit = "frontend_slow", "seconds"
     thresholds, queue, outside = inputs.thresholds, inputs.window.queue, inputs.window.outside
-    threshold = thresholds.frontend_slow_min_seconds
+    threshold = thresholds.symptoms.frontend_slow_min_seconds
     if outside is None:
         return Evidence(name, None, "not known: no request ended, or its time is not counted", None, threshold, unit)
-    if not outside.whole and (queue.waiting_ratio is None or queue.waiting_ratio >= thresholds.waiting_min_ratio):
+    if not outside.whole and (queue.waiting_ratio is None or queue.waiting_ratio >= thresholds.queue.waiting_min_ratio):
         # Queue time is reported when requests end: while a queue grows or drains, the difference is of other requests.
         return Evidence(name, None, "not known while requests wait in the engine", outside.seconds, threshold, unit)
     what = "requests" if outside.whole else "time to first token"
-    least = thresholds.frontend_slow_min_ratio if outside.whole else thresholds.frontend_slow_first_token_min_ratio
+    least = (
+        thresholds.symptoms.frontend_slow_min_ratio
+        if outside.whole
+        else thresholds.symptoms.frontend_slow_first_token_min_ratio
+    )
     time = f"{outside.seconds:.2f} s" if outside.seconds >= 1 else f"{1000 * outside.seconds:.0f} ms"
     text = f"time of {what} spent outside the engine: {time}, {outside.ratio:.0%} of it"
     slow = outside.seconds >= threshold and outside.ratio >= least
@@ -213,12 +217,14 @@ def _load_shed(inputs: Inputs) -> Evidence:
     rate = inputs.value("requests_refused_per_second")
     each = "" if rate is None else f" ({rate:.1f} a second)"
     text = f"requests that the engine refused, of those sent{each}"
-    return at_least("load_shed", inputs.window.refused_ratio, inputs.thresholds.load_shed_min_ratio, "ratio", text)
+    return at_least(
+        "load_shed", inputs.window.refused_ratio, inputs.thresholds.symptoms.load_shed_min_ratio, "ratio", text
+    )
 
 
 def _restarting(inputs: Inputs) -> Evidence:
     """Judge the server starts in ten minutes, or what the pod's state says."""
-    threshold = inputs.thresholds.restarting_min_count
+    threshold = inputs.thresholds.symptoms.restarting_min_count
     if (pod := inputs.external_evidence.get("restarting")) is not None:
         return Evidence("restarting", pod.state, pod.text, None, threshold, "count")
     starts = None if inputs.starts is None else float(inputs.starts)

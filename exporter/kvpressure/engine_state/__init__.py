@@ -178,7 +178,11 @@ class Pipeline:
     def not_yet_stuck(self, now: float) -> bool:
         """Whether an engine that answers makes no progress, for too short a time to distinguish it from a pause."""
         thresholds = self.thresholds
-        longest = thresholds.stuck_frozen_min_seconds + thresholds.cause_hold_seconds + STUCK_NAMED_WITHIN_SECONDS
+        longest = (
+            thresholds.progress.stuck_frozen_min_seconds
+            + thresholds.verdict.cause_hold_seconds
+            + STUCK_NAMED_WITHIN_SECONDS
+        )
         return any(
             view.diagnosis is not None
             and not CATALOGUE[view.diagnosis.cause].stands_still

@@ -26,7 +26,6 @@ CHARTED_ENGINES = 12
 _NAMES: Final = {
     ENGINE_SOURCE: "Engine metrics page",
     "file_sd": "Target files (file_sd)",
-    "otlp": "Push of metrics (OTLP)",
 }
 """Titles of the sources without a registration; series and JSON have the short names."""
 

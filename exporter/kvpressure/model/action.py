@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
@@ -132,6 +132,8 @@ def _requests(value: float) -> str:
     return "<0.1" if 0 < value < 0.1 else _round(value)
 
 
+NEED_GPUS: Final = frozenset({"add_replica", "decode_replica", "route_by_length"})
+"""Keys of actions that take GPUs which the engine does not have."""
 FIRST_STEPS: Final[Mapping[str, str]] = {
     "add_replica": "add replicas",
     "ask_less": "let clients ask for fewer tokens",
@@ -199,6 +201,11 @@ class Action:
     revised: str = ""
 
     @property
+    def needs_gpu(self) -> bool:
+        """Whether it takes GPUs that the engine does not have."""
+        return self.key in NEED_GPUS
+
+    @property
     def expectation(self) -> str:
         """What it is expected to do, or why that is not known; "" for what changes nothing by itself."""
         if self.expected is not None:
@@ -211,3 +218,14 @@ class Action:
     def verify(self) -> str:
         """The checks as one text, a line each."""
         return "\n".join(self.checks)
+
+
+def step_without_gpu(actions: Sequence[Action]) -> Action | None:
+    """Return the best step that needs no more GPUs, beside a first one that does; None where none helps.
+
+    It is the one that gains most of those that are predicted, or the first of those that are not.
+    """
+    if not actions or not actions[0].needs_gpu:
+        return None
+    steps = [one for one in actions if one.when and not one.needs_gpu]
+    return max(steps, key=lambda one: 0.0 if one.expected is None else one.expected.gain_ratio, default=None)

@@ -13,7 +13,7 @@ from typing import Final
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.record import record
 
-LOG_KINDS: Final = ("kv_capacity", "kv_exhausted", "device_oom", "preemption", "engine_dead", "other")
+LOG_KINDS: Final = ("kv_capacity", "kv_exhausted", "device_oom", "host_oom", "preemption", "engine_dead", "other")
 """Kinds of log lines that count; `kv_capacity` is the start-up line that says how large the pool is."""
 
 LIMIT_NAMES: Final = (

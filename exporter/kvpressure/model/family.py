@@ -48,7 +48,7 @@ class Family:
 
 def engine_family(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
     """Return a family of engines."""
-    # The label `quantile` is reserved for summaries, which quantiles over a sliding window are (decision 0002).
+    # The label `quantile` is reserved for summaries, which quantiles over a sliding window are (decision 0012).
     return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels)
 
 

@@ -138,7 +138,8 @@ class EngineView:
     else is what was known when it last answered. `limits` are those in force as far as its page, its start and its
     batch show. `runtime` is the name of what serves, "" when not known. `observed` is what
     consequences of a change are predicted from, None where nothing is to be changed. `incident` is the present time of
-    trouble, or the last. `step` is the key of the action that stands first, "" where none does.
+    trouble, or the last. `step` is the key of the action that stands first, "" where none does; where that needs
+    more GPUs, `step_without_gpu` is the key of the best one that needs none, "" where none helps.
     """
 
     key: EngineKey
@@ -154,6 +155,7 @@ class EngineView:
     observed: Observed | None = None
     incident: Incident | None = None
     step: str = ""
+    step_without_gpu: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:

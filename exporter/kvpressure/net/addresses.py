@@ -1,6 +1,6 @@
 """PURE: addresses that no engine has: a cloud's metadata service, which issues credentials, and link-local ones.
 
-The author of a target's name decides where this process sends requests inside the network; decision 0152 limits that.
+The author of a target's name decides where this process sends requests inside the network; decision 0010 limits that.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
 def client_context(insecure: bool, *, cafile: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
     """Return a context that trusts the CAs given, else the system's. Raises OSError and ValueError."""
     context = ssl.create_default_context(cafile=cafile, cadata=cadata)
-    # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0013).
+    # Python 3.13 refuses CAs without a key usage extension, which private CAs often lack (decision 0010).
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if insecure:
         context.check_hostname = False

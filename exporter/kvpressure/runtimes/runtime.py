@@ -23,8 +23,9 @@ class Facts:
     """What the lines of one start say of the KV cache; of several ranks' the smallest.
 
     `tokens` are those of one rank, `memory_bytes` what one worker has for them. Where no line says tokens they are
-    `blocks` of a size that is solved from `concurrency_tokens`: the requests of the longest length that fit, times
-    that length. `overridden` is how many blocks the memory was for, over those there are.
+    `blocks` of a size that is solved from `concurrency_tokens`: the requests of the longest length that fit, times that
+    length, known to within `concurrency_error_tokens`. `overridden` is how many blocks the memory was for, over those
+    there are.
     """
 
     t: float | None = None
@@ -32,6 +33,7 @@ class Facts:
     memory_bytes: float | None = None
     blocks: int | None = None
     concurrency_tokens: float | None = None
+    concurrency_error_tokens: float | None = None
     overridden: float = 1.0
 
 

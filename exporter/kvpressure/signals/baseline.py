@@ -33,17 +33,17 @@ class Baseline:
         self._t: float | None = None
 
     def saved(self) -> Healthy:
-        """Return all that is known, to be restored in another process."""
+        """Return all that is known, to be restored where the state of engines is made anew."""
         return {name: (mean, self._known_seconds[name]) for name, mean in self._mean.items()}
 
     def restore(self, healthy: Healthy) -> None:
-        """Go on from what another process knew."""
+        """Go on from what was known before."""
         self._mean = {name: mean for name, (mean, _) in healthy.items()}
         self._known_seconds = {name: seconds for name, (_, seconds) in healthy.items()}
 
     def values(self, thresholds: Thresholds) -> Mapping[str, float]:
         """Return the healthy p95 of what there is enough evidence for, by latency kind, `batch` and so on."""
-        enough = thresholds.baseline_min_seconds
+        enough = thresholds.baseline.min_seconds
         return {name: mean for name, mean in self._mean.items() if self._known_seconds[name] >= enough}
 
     def update(
@@ -60,7 +60,7 @@ class Baseline:
 
         `answer_tokens` is the p95 of output length over the same window as the latencies.
         """
-        elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline_min_seconds)
+        elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline.min_seconds)
         self._t = t
         if not healthy or elapsed <= 0:
             return
@@ -80,8 +80,8 @@ class Baseline:
                 continue
             mean = self._mean.get(name, value)
             explained = longer if name == "e2e" else 1.0
-            if name in KINDS and value >= explained * thresholds.latency_inflated_min_factor * mean > 0:
+            if name in KINDS and value >= explained * thresholds.symptoms.latency_inflated_min_factor * mean > 0:
                 continue
             seconds = self._known_seconds[name] = self._known_seconds.get(name, 0.0) + elapsed
-            lately = min(seconds, thresholds.baseline_half_life_seconds / math.log(2))
+            lately = min(seconds, thresholds.baseline.half_life_seconds / math.log(2))
             self._mean[name] = mean + (value - mean) * elapsed / lately

@@ -67,7 +67,7 @@ class HealthyRate:
             return
         one = self._bins.setdefault(round(PER_OCTAVE * math.log2(demand)), _Bin())
         one.seconds += seconds
-        weight = seconds / min(one.seconds, thresholds.baseline_half_life_seconds / math.log(2))
+        weight = seconds / min(one.seconds, thresholds.baseline.half_life_seconds / math.log(2))
         one.demand += (demand - one.demand) * weight
         one.rate += (tokens_per_second - one.rate) * weight
         self._points = None
@@ -89,7 +89,7 @@ class HealthyRate:
     def _known(self, thresholds: Thresholds) -> list[tuple[float, float]]:
         if self._points is None:
             found = [one for one in self._bins.values() if one.seconds >= BIN_MIN_SECONDS]
-            enough = sum(one.seconds for one in found) >= thresholds.baseline_min_seconds
+            enough = sum(one.seconds for one in found) >= thresholds.baseline.min_seconds
             self._points = sorted((one.demand, one.rate) for one in found) if enough else []
             if not any(rate > 0 for _, rate in self._points):
                 self._points = []
@@ -203,7 +203,7 @@ class Cost:
 
     def _learn(self, one: _Interval, thresholds: Thresholds) -> None:
         self._pending.append(one)
-        least = LEARNED_AFTER_FACTOR * thresholds.verdict_window_seconds
+        least = LEARNED_AFTER_FACTOR * thresholds.verdict.verdict_window_seconds
         while self._pending and one.t - self._pending[0].t >= least:
             old = self._pending.popleft()
             self._healthy.learn(old.demand, old.tokens / old.seconds, old.seconds, thresholds)
@@ -222,7 +222,7 @@ class Cost:
 
     def _lose(self, one: _Interval, cause: Cause, expected: float | None, thresholds: Thresholds) -> None:
         trouble = self._trouble
-        if trouble is None or one.t - trouble.last > thresholds.incident_gap_seconds:
+        if trouble is None or one.t - trouble.last > thresholds.verdict.incident_gap_seconds:
             trouble = self._trouble = _Trouble(one.t - one.seconds, one.t)
         trouble.last, trouble.after = one.t, _Sum()
         trouble.total.add(one)
@@ -245,8 +245,8 @@ class Cost:
         trouble = self._trouble
         if trouble is None:
             return None
-        known, over = trouble.owed is not None, self._t - trouble.last > thresholds.incident_gap_seconds
-        long = over and trouble.after.seconds >= thresholds.baseline_min_seconds
+        known, over = trouble.owed is not None, self._t - trouble.last > thresholds.verdict.incident_gap_seconds
+        long = over and trouble.after.seconds >= thresholds.baseline.min_seconds
         return Incident(
             cause=max(trouble.causes, key=trouble.causes.__getitem__),
             began=trouble.began,

@@ -86,7 +86,7 @@ class Eviction:
 
 def lasts(found: Eviction, thresholds: Thresholds) -> bool:
     """Return whether the cache was written over since hits fell: what is missing was not reset, nor lost."""
-    return found.turnovers >= thresholds.eviction_turnover_min_count
+    return found.turnovers >= thresholds.eviction.turnover_min_count
 
 
 class LastingHarm:
@@ -110,7 +110,7 @@ class LastingHarm:
         newest, highest = self._newest, self._highest
         means = found.newest or ((found.recomputed_ratio, found.time_ratio),)
         shares = [
-            share if recomputed >= thresholds.eviction_recomputed_min_ratio and lasts(found, thresholds) else 0.0
+            share if recomputed >= thresholds.eviction.recomputed_min_ratio and lasts(found, thresholds) else 0.0
             for recomputed, share in means
             if recomputed is not None and share is not None
         ]
@@ -122,7 +122,7 @@ class LastingHarm:
             while highest and highest[-1][1] <= least:
                 highest.pop()
             highest.append((t, least))
-        while highest and highest[0][0] < t - thresholds.eviction_stays_seconds:
+        while highest and highest[0][0] < t - thresholds.eviction.stays_seconds:
             highest.popleft()
         return replace(found, lasting_time_ratio=highest[0][1]) if highest else found
 
@@ -160,7 +160,7 @@ class HitCurve:
         """Return what evictions cost at `t` (unix seconds), and remember the hits of the window."""
         now = _hits(window, derived)
         self._computed = None if now is None else now.computed
-        elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline_min_seconds)
+        elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline.min_seconds)
         self._t = t
         turned = self._turned(window)
         if now is None:
@@ -173,10 +173,10 @@ class HitCurve:
         by_siblings = elsewhere is not None and (before is None or elsewhere > before)
         best = elsewhere if by_siblings else before
         recomputed = None if best is None else max(0.0, best - now.ratio) / (1.0 - now.ratio)
-        fallen = recomputed is not None and recomputed >= thresholds.eviction_recomputed_min_ratio
+        fallen = recomputed is not None and recomputed >= thresholds.eviction.recomputed_min_ratio
         self._turnovers = self._turnovers + turned if fallen else 0.0
-        self.octaves.remember(now, elapsed, thresholds.eviction_half_life_seconds)
-        self._siblings.remember(now, elapsed, thresholds.eviction_half_life_seconds)
+        self.octaves.remember(now, elapsed, thresholds.eviction.half_life_seconds)
+        self._siblings.remember(now, elapsed, thresholds.eviction.half_life_seconds)
         timed = time_ratio(newest_minute(window), recomputed)
         return Eviction(
             turnover_seconds=now.turnover_seconds,
@@ -193,9 +193,9 @@ class HitCurve:
     def families(self, found: Eviction, thresholds: Thresholds) -> Derived:
         """Return the series of what was found; of a fall that may be a reset or a restart as yet, the curve alone."""
         ratio, computed = found.recomputed_ratio, self._computed
-        if ratio is None or (ratio >= thresholds.eviction_recomputed_min_ratio and not lasts(found, thresholds)):
+        if ratio is None or (ratio >= thresholds.eviction.recomputed_min_ratio and not lasts(found, thresholds)):
             ratio = None
-        curve = self.octaves.curve(thresholds.eviction_known_min_seconds)
+        curve = self.octaves.curve(thresholds.eviction.known_min_seconds)
         return known(
             {
                 "recomputed_prompt_tokens_per_second": None if ratio is None or computed is None else ratio * computed,

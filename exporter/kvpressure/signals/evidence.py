@@ -66,6 +66,9 @@ def outside_evidence(
     if report is not None:
         found["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", thresholds)
         found["allocation_errors"] = _logged(now, report, "kv_exhausted", "KV cache too small", thresholds)
+        killed = _logged(now, report, "host_oom", "host out of memory", thresholds)
+        # No line of it is no evidence against it: the kernel kills without one.
+        found |= {"host_oom": killed} if killed.state else {}
     if (pressed := _cpu(key, environment, thresholds)) is not None:
         found["cpu_pressed"] = pressed
     return found
@@ -75,7 +78,7 @@ def _container(
     now: float, state: ContainerState, restarts: int, environment: Environment, thresholds: Thresholds
 ) -> Mapping[str, OutsideEvidence]:
     ended, how = state.termination, _ended(now, state)
-    restarting = state.waiting_reason == CRASH_LOOP or restarts >= thresholds.restarting_min_count
+    restarting = state.waiting_reason == CRASH_LOOP or restarts >= thresholds.symptoms.restarting_min_count
     killed = ended is not None and ended.reason == OOM_KILLED and _recent(now, ended.finished, thresholds)
     node = _node(now, state, environment, thresholds)
     return {
@@ -117,7 +120,7 @@ def _logged(now: float, report: LogReport, kind: str, what: str, thresholds: Thr
 
 def _recent(now: float, t: float | None, thresholds: Thresholds) -> bool:
     """Whether something happened lately; without a time, its source observed it just now."""
-    return t is None or now - t <= thresholds.failure_recent_max_seconds
+    return t is None or now - t <= thresholds.symptoms.failure_recent_max_seconds
 
 
 def _cpu(key: ContainerId, environment: Environment, thresholds: Thresholds) -> OutsideEvidence | None:
@@ -125,8 +128,8 @@ def _cpu(key: ContainerId, environment: Environment, thresholds: Thresholds) -> 
     if host is None:
         return None
     readings = (
-        ("tasks waiting for a CPU", host.cpu_pressure_ratio, thresholds.alert_cpu_pressure_min_ratio),
-        ("throttled periods", host.throttled_ratio.get(key), thresholds.alert_cpu_throttled_min_ratio),
+        ("tasks waiting for a CPU", host.cpu_pressure_ratio, thresholds.alert.cpu_pressure_min_ratio),
+        ("throttled periods", host.throttled_ratio.get(key), thresholds.alert.cpu_throttled_min_ratio),
     )
     known = [(text, value, least) for text, value, least in readings if value is not None]
     if not known:

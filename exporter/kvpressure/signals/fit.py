@@ -92,7 +92,7 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
     """
     thresholds = context.thresholds
     typical, share = typical_prompt_tokens(window), placed_share(window)
-    long = long_prompt_tokens(window, typical, thresholds.last_bucket_middle_factor)
+    long = long_prompt_tokens(window, typical, thresholds.room.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
     if window.cache.admission == "reserved":
@@ -114,7 +114,9 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
     waiting = [one.waiting for one in polls if one.waiting is not None]
-    always = bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.starved_min_waiting_ratio
+    always = (
+        bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.room.starved_min_waiting_ratio
+    )
     starved, by_longest = False, by_long
     if any(value >= 1 for value in waiting):
         longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
@@ -123,12 +125,12 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         ratio = max(ratio, by_long)
         if always:
             ratio = max(ratio, blocked_ratio(at_peak(long_polls), long) or 0.0)
-        fits = ratio < thresholds.admission_blocked_min_ratio
+        fits = ratio < thresholds.symptoms.admission_blocked_min_ratio
         starved = always and fits and _starved(points, window, long, thresholds)
-    fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.admission_blocked_min_ratio
+    fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio
     if fit_unknown:
         learned = blocked_ratio(polls, coming_in_tokens(window, thresholds)) or 0.0
-        if learned >= thresholds.admission_blocked_min_ratio:
+        if learned >= thresholds.symptoms.admission_blocked_min_ratio:
             ratio, fit_unknown = max(ratio or 0.0, learned), False
     return Fit(
         blocked_ratio=1.0 if starved else ratio,
@@ -160,7 +162,7 @@ def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, 
         return False
     capacity, answer = window.cache.capacity_tokens, p95(window.long_histogram("request_output_tokens"))
     if capacity is None or long is None or answer is None:
-        return mean(usage) >= thresholds.kv_saturated_min_ratio
+        return mean(usage) >= thresholds.symptoms.kv_saturated_min_ratio
     return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
 
 
@@ -174,23 +176,23 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
     """
     highest, queued = window.highest_running(), _queued(points)
     if seats := values(queued, "seats"):
-        full = mean(values(queued, "running")) >= thresholds.at_cap_min_ratio * mean(seats)
+        full = mean(values(queued, "running")) >= thresholds.batch.at_cap_min_ratio * mean(seats)
         return full and any(waiting >= 1 for waiting in values(queued, "waiting"))
     if room_is_unseen(points, window.cache):
         return False  # a batch of requests that reserve alike is as steady as one at a cap
-    if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.at_cap_min_ratio:
+    if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.batch.at_cap_min_ratio:
         return False
     started, steps = growth(points, "started"), growth(points, "steps")
     if started is None or not steps:
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
-    in_steps = thresholds.refill_max_step_count * started / steps
+    in_steps = thresholds.batch.refill_max_step_count * started / steps
     in_prefill = min(1.0, (rate(points, "started") or 0.0) * _prefill_seconds(window))
     expected = max(in_steps, in_prefill) * len(queued)
     # Deferred requests may be what keeps places free: then chance gets no benefit of the doubt.
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
-    spare = 0.0 if mostly_deferred else thresholds.refill_spare_count
-    return free <= expected + thresholds.refill_deviation_max_factor * math.sqrt(expected) + spare
+    spare = 0.0 if mostly_deferred else thresholds.batch.refill_spare_count
+    return free <= expected + thresholds.batch.refill_deviation_max_factor * math.sqrt(expected) + spare
 
 
 def _prefill_seconds(window: EngineWindow) -> float:
@@ -210,7 +212,7 @@ def _longest_prompt_tokens(
     if typical is None or long is None:
         return None
     found = [long, _most_of_one_request(points, window, thresholds)]
-    if (finished := window.of_histograms(longest_of_histogram, thresholds.last_bucket_middle_factor)) is not None:
+    if (finished := window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)) is not None:
         found.append(finished)
     for tokens, started in window.each_interval(_starts):
         if tokens and started is not None and started <= MAX_STARTS:
@@ -232,7 +234,9 @@ def _most_of_one_request(points: Sequence[Point], window: EngineWindow, threshol
     if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
         return 0.0
     each = mean(usage) * cache.capacity_tokens / mean(running)
-    return min(float(cache.max_model_len or cache.capacity_tokens), thresholds.layers_differ_cost_max_factor * each)
+    return min(
+        float(cache.max_model_len or cache.capacity_tokens), thresholds.room.layers_differ_cost_max_factor * each
+    )
 
 
 def _queued(points: Sequence[Point]) -> Sequence[Point]:
@@ -257,8 +261,8 @@ def coming_in_tokens(window: EngineWindow, thresholds: Thresholds) -> float | No
         return None
     each = median(usage / running for running, usage in known)
     most = each + max(_jump(known, index) for index in range(len(known)))
-    jumps = most >= thresholds.coming_in_min_factor * each
-    return most * thresholds.coming_in_unseen_factor * capacity if jumps else None
+    jumps = most >= thresholds.room.coming_in_min_factor * each
+    return most * thresholds.room.coming_in_unseen_factor * capacity if jumps else None
 
 
 def _jump(polls: Sequence[tuple[float, float]], index: int) -> float:

@@ -100,8 +100,8 @@ def _memory_high_compute_low_score(
         return None
     if running + waiting == 0:
         return 0.0
-    high = ramp(memory, thresholds.score_memory_ramp_start_ratio, thresholds.score_memory_ramp_end_ratio)
-    low = ramp(1.0 - utilization, thresholds.score_idle_ramp_start_ratio, thresholds.score_idle_ramp_end_ratio)
+    high = ramp(memory, thresholds.score.memory_ramp_start_ratio, thresholds.score.memory_ramp_end_ratio)
+    low = ramp(1.0 - utilization, thresholds.score.idle_ramp_start_ratio, thresholds.score.idle_ramp_end_ratio)
     return high * low
 
 
@@ -131,6 +131,6 @@ def memory_rise_ratio(context: Context) -> float | None:
         fit, total = gpu.memory_trend, gpu.last.memory_total_bytes
         if fit is None or not total:
             return None
-        steady = fit.slope > 0 and fit.r2 >= context.thresholds.kv_growth_min_r2
+        steady = fit.slope > 0 and fit.r2 >= context.thresholds.prediction.kv_growth_min_r2
         rises.append(fit.slope * fit.seconds / total if steady else 0.0)
     return max(rises, default=None)

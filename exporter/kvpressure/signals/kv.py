@@ -77,7 +77,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
-    """Return KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0281)."""
+    """Return KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0310)."""
     preemptions = window.rate("preemptions")
     return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 
@@ -97,14 +97,20 @@ def _exhaustion_seconds(
     the smaller of the slopes over the window and over its second half is used.
     """
     capacity = window.cache.capacity_tokens
-    if capacity is None or free is None or trend is None or trend.slope <= 0 or trend.r2 < thresholds.kv_growth_min_r2:
+    if (
+        capacity is None
+        or free is None
+        or trend is None
+        or trend.slope <= 0
+        or trend.r2 < thresholds.prediction.kv_growth_min_r2
+    ):
         return None
     late = window.trend("kv_usage", window.seconds / 2)
     if late is None:
         return None
     slope = min(trend.slope, late.slope) * capacity
     room = free - (typical_prompt_tokens(window) or 0.0)
-    if slope <= 0 or room > slope * thresholds.kv_exhaustion_horizon_seconds:
+    if slope <= 0 or room > slope * thresholds.prediction.kv_exhaustion_horizon_seconds:
         return None
     return max(0.0, room) / slope
 

@@ -208,7 +208,7 @@ def with_events(
         time_ratio=time_ratio(newest_minute(window), misses.recomputed_ratio) if takes is None else takes,
         newest=misses.newest,
         # Each of these was evicted: no reset and no restart looks like it.
-        turnovers=thresholds.eviction_turnover_min_count,
+        turnovers=thresholds.eviction.turnover_min_count,
         by_events=True,
         error_ratio=misses.error_ratio,
         hit_ratio_by_pool=misses.hit_ratio_by_pool,

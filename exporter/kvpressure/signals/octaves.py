@@ -63,7 +63,7 @@ class Octaves:
             hits += mean.seconds * mean.ratio
             tokens += mean.seconds * mean.prompt_tokens
             comparable = tokens <= seconds * now.prompt_tokens * _SAME_LENGTH
-            enough = seconds >= thresholds.eviction_known_min_seconds and comparable
+            enough = seconds >= thresholds.eviction.known_min_seconds and comparable
             if enough and (best is None or hits / seconds > best[0]):
                 best = hits / seconds, 2.0**octave / now.turnover_seconds
         return best
@@ -73,7 +73,7 @@ class Octaves:
         seconds = 0.0
         for octave in sorted(self._means, reverse=True):
             seconds += self._means[octave].seconds
-            if seconds >= thresholds.eviction_known_min_seconds:
+            if seconds >= thresholds.eviction.known_min_seconds:
                 return octave
         return 0
 
@@ -83,7 +83,7 @@ class Octaves:
         for octave, all_of_them in self._means.items():
             mine = own._means.get(octave, _Mean())
             seconds = all_of_them.seconds - mine.seconds
-            if octave > _octave(now.turnover_seconds) or seconds < thresholds.eviction_known_min_seconds:
+            if octave > _octave(now.turnover_seconds) or seconds < thresholds.eviction.known_min_seconds:
                 continue
             hits, tokens = (
                 (getattr(all_of_them, name) * all_of_them.seconds - getattr(mine, name) * mine.seconds) / seconds

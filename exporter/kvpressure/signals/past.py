@@ -206,7 +206,7 @@ def _recomputed(features: Features, thresholds: Thresholds) -> Recomputed | None
     found, tokens = features.verdict_window.eviction, at(features.derived, "recomputed_prompt_tokens_per_second")
     if tokens is None or found.recomputed_ratio is None or found.time_ratio is None:
         return None
-    enough = found.recomputed_ratio >= thresholds.eviction_recomputed_min_ratio
+    enough = found.recomputed_ratio >= thresholds.eviction.recomputed_min_ratio
     return Recomputed(tokens, found.time_ratio) if enough else None
 
 

@@ -53,7 +53,7 @@ class QueueWait:
 
         `waiting` is how many wait, on average over the polls of the verdict, idle streams left out.
         """
-        drain = drain_seconds(window, waiting, thresholds.verdict_window_seconds)
+        drain = drain_seconds(window, waiting, thresholds.verdict.verdict_window_seconds)
         if drain is None:
             self._last = float("-inf")
             return {}
@@ -64,11 +64,11 @@ class QueueWait:
         )
         shrinks = _shrinks(window, thresholds)
         # A queue that breathes is not reported while it shrinks, and what comes back began before that.
-        if window.t - self._last > thresholds.verdict_window_seconds:
+        if window.t - self._last > thresholds.verdict.verdict_window_seconds:
             self._since = window.t
         if late and not shrinks:
             self._last = window.t
-        unserved = not shrinks and window.t - self._last <= thresholds.cause_hold_seconds
+        unserved = not shrinks and window.t - self._last <= thresholds.verdict.cause_hold_seconds
         return known(
             {"queue_drain_seconds": drain, "queue_unserved_seconds": window.t - self._since if unserved else 0.0}
         )
@@ -103,20 +103,20 @@ def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> f
 
     A request that waits as long as a healthy one takes in all will take twice that: latency will be inflated.
     """
-    more = (thresholds.latency_inflated_min_factor - 1.0) * baseline.get("e2e", float("inf"))
-    return min(thresholds.queue_drain_max_seconds, more)
+    more = (thresholds.symptoms.latency_inflated_min_factor - 1.0) * baseline.get("e2e", float("inf"))
+    return min(thresholds.queue.queue_drain_max_seconds, more)
 
 
 def _inflated(derived: Derived, thresholds: Thresholds) -> bool:
     factors = (at(derived, "latency_inflation_factor", kind) for kind in ("e2e", "inter_token"))
-    return any(factor is not None and factor >= thresholds.latency_inflated_min_factor for factor in factors)
+    return any(factor is not None and factor >= thresholds.symptoms.latency_inflated_min_factor for factor in factors)
 
 
 def _first_tokens_late(window: EngineWindow, baseline: Mapping[str, float], thresholds: Thresholds) -> bool:
     """Whether one first token in a hundred took too long of late, where long prompts take less when all is healthy."""
-    slowest = window.of_histograms(_slowest_first_token, thresholds.verdict_window_seconds)
-    healthy = thresholds.latency_inflated_min_factor * baseline.get("ttft", 0.0)
-    return slowest is not None and slowest >= max(thresholds.first_token_max_seconds, healthy)
+    slowest = window.of_histograms(_slowest_first_token, thresholds.verdict.verdict_window_seconds)
+    healthy = thresholds.symptoms.latency_inflated_min_factor * baseline.get("ttft", 0.0)
+    return slowest is not None and slowest >= max(thresholds.queue.first_token_max_seconds, healthy)
 
 
 def _slowest_first_token(window: EngineWindow, seconds: float) -> float | None:
@@ -126,9 +126,9 @@ def _slowest_first_token(window: EngineWindow, seconds: float) -> float | None:
 
 def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:
     """Whether far fewer wait than a moment ago: what is over soon is not reported any more."""
-    seconds = thresholds.verdict_window_seconds
+    seconds = thresholds.verdict.verdict_window_seconds
     before, now = (
         values([one for one in window.points if one.t > window.t - lately], "waiting")
         for lately in (seconds, seconds / NEWEST_PARTS)
     )
-    return bool(now) and mean(now) < thresholds.queue_shrinks_max_ratio * mean(before)
+    return bool(now) and mean(now) < thresholds.queue.queue_shrinks_max_ratio * mean(before)

@@ -119,5 +119,5 @@ def _most(before: Point, after: Point, thresholds: Thresholds) -> float | None:
     steps, decoding = growth(polls, "steps"), growth(polls, "decode_steps")
     if batch is None or not steps or not decoding or 2 * decoding < steps:
         return None
-    filling = thresholds.refill_max_step_count * (growth(polls, "started") or 0.0) / decoding
-    return batch + filling + thresholds.refill_spare_count / 2
+    filling = thresholds.batch.refill_max_step_count * (growth(polls, "started") or 0.0) / decoding
+    return batch + filling + thresholds.batch.refill_spare_count / 2

@@ -122,9 +122,9 @@ def estimated_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> 
 def answers_are_one_token(window: EngineWindow, thresholds: Thresholds) -> bool:
     """Return whether hardly any request got more than one token of answer, as those that a prefill engine is sent."""
     ended, output = window.newest("finished_prompts") or 0.0, window.newest("finished_output_tokens")
-    if ended < thresholds.role_min_request_count or output is None:
+    if ended < thresholds.role.min_request_count or output is None:
         return False
-    return output / ended <= thresholds.role_prefill_max_output_tokens
+    return output / ended <= thresholds.role.prefill_max_output_tokens
 
 
 def in_next_step(points: Sequence[Point], window: EngineWindow, context: Context, typical: float | None) -> list[float]:

@@ -61,7 +61,7 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Derived:
     """Return `saturation_ratio` and `demand_replicas` by constraint."""
     more = _more(window, newest.queue, context.thresholds)
-    most = _Most(context.thresholds.scaling_up_max_factor, _turn(window, context.thresholds))
+    most = _Most(context.thresholds.scaling.up_max_factor, _turn(window, context.thresholds))
     loads = {
         "kv_tokens": _kv(window, newest, more, most),
         "sequences": _sequences(context, newest.queue, more, most),
@@ -83,13 +83,13 @@ def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float |
     if not started or queue.waiting is None:
         return None
     growth = 0.0 if trend is None else trend.slope
-    return max(0.0, growth / started + queue.waiting / started / thresholds.scaling_down_hold_seconds)
+    return max(0.0, growth / started + queue.waiting / started / thresholds.scaling.down_hold_seconds)
 
 
 def _turn(window: EngineWindow, thresholds: Thresholds) -> float | None:
     """Return the share of the time to drain the queue in that one request takes, at most 1; None where not known."""
     each = window.per_event("inference_seconds", "ended", least=RECENT_STARTS, seconds=window.seconds)
-    return None if each is None else min(1.0, each / thresholds.scaling_down_hold_seconds)
+    return None if each is None else min(1.0, each / thresholds.scaling.down_hold_seconds)
 
 
 def _with_queue(running: float, waiting: float, more: float | None, most: _Most) -> float:
@@ -169,6 +169,6 @@ def _prefilling(window: EngineWindow, context: Context) -> float | None:
         return None
     prompt, share = tokens / started, computed_share(window)
     # From so many prompt tokens on, a step takes no more, or takes longer for each that is added.
-    enough = context.thresholds.prefill_full_step_min_tokens
+    enough = context.thresholds.batch.prefill_full_step_min_tokens
     full = min(enough, context.max_num_batched_tokens or enough)
     return tokens * seconds / finished * min(1.0, prompt * (1.0 if share is None else share) / full)

@@ -77,8 +77,10 @@ def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:
     if before is None or after is None or demand_before is None or demand_after is None:
         return None
     queued = mean(values(late, "waiting")) >= 1.0
-    rising = demand_after - demand_before >= max(1.0, thresholds.plateau_demand_growth_min_ratio * demand_before)
-    flat = after <= before * (1.0 + thresholds.plateau_token_growth_max_ratio)
+    rising = demand_after - demand_before >= max(
+        1.0, thresholds.symptoms.plateau_demand_growth_min_ratio * demand_before
+    )
+    flat = after <= before * (1.0 + thresholds.symptoms.plateau_token_growth_max_ratio)
     return float((queued or rising) and flat)
 
 

@@ -22,7 +22,7 @@ PROMPT_BOUNDS = tuple(2.0**power for power in range(9, 17))
 """512 to 65536 tokens: below, a request costs next to no KV cache."""
 
 OUTPUT_BOUNDS = tuple(4.0**power for power in range(4, 7))
-"""256, 1024 and 4096 tokens: series are counted (decision 0014)."""
+"""256, 1024 and 4096 tokens: series are counted (decision 0012)."""
 
 BURST_BIN_SECONDS = 5.0
 """Arrivals are counted in bins this wide: in one-second bins a calm 1 request/s already looks bursty."""

@@ -77,9 +77,9 @@ def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Threshol
     if not deferral.remote or deferral.brought_ratio is None:
         return ""
     ended = window.newest("finished_prompts") or 0.0
-    if ended < thresholds.role_min_request_count or window.newest("finished_output_tokens") is None:
+    if ended < thresholds.role.min_request_count or window.newest("finished_output_tokens") is None:
         return ""
-    if deferral.brought_ratio >= thresholds.role_brought_min_ratio:
+    if deferral.brought_ratio >= thresholds.role.brought_min_ratio:
         return DECODE
     return PREFILL if not deferral.brought_ratio and answers_are_one_token(window, thresholds) else ""
 
@@ -87,7 +87,7 @@ def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Threshol
 def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> Transfer:
     """Return what is held for transfer: the tokens in use beyond a long prompt for each running request."""
     capacity, usage = window.cache.capacity_tokens, values(points, "kv_usage")
-    prompt = long_prompt_tokens(window, typical_prompt_tokens(window), thresholds.last_bucket_middle_factor)
+    prompt = long_prompt_tokens(window, typical_prompt_tokens(window), thresholds.room.last_bucket_middle_factor)
     if capacity is None or prompt is None or not usage:
         return Transfer(PREFILL)
     held = mean(

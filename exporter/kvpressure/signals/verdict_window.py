@@ -95,20 +95,20 @@ class VerdictWindow:
 def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     """Return what the newest polls of `window` say."""
     thresholds = context.thresholds
-    points = window.latest(thresholds.verdict_window_seconds, int(thresholds.verdict_min_poll_count))
+    points = window.latest(thresholds.verdict.verdict_window_seconds, int(thresholds.verdict.verdict_min_poll_count))
     if not points:
         return VerdictWindow(0, 0.0)
     deferral = deferral_of(window)
     # More adapters are requested than may run at once, as far as those that have not run yet can be known.
-    adapters_known = window.t - window.points[0].t >= thresholds.adapters_known_min_seconds
+    adapters_known = window.t - window.points[0].t >= thresholds.queue.adapters_known_min_seconds
     adapters_wait = deferral.slots_taken and (deferral.adapters_oversubscribed or not adapters_known)
     streams = not adapters_wait and streams_idle(points, window, thresholds)
     usage = values(points, "kv_usage")
-    inside = sum(points[-1].t - point.t <= thresholds.verdict_window_seconds for point in points)
+    inside = sum(points[-1].t - point.t <= thresholds.verdict.verdict_window_seconds for point in points)
     return VerdictWindow(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
-        coverage=min(1.0, inside / thresholds.verdict_min_poll_count),
+        coverage=min(1.0, inside / thresholds.verdict.verdict_min_poll_count),
         busy=_busy(points),
         kv_usage_ratio=mean(usage) if usage else None,
         refused_ratio=refused_ratio(points, window),
@@ -116,15 +116,15 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         queue=queue_of(points, streams=streams),
         fit=fit_of(points, window, context, streams=streams),
         preemption=Preemption(
-            burst_count=_preemption_bursts(points, usage, thresholds.preempting_min_usage_ratio),
+            burst_count=_preemption_bursts(points, usage, thresholds.symptoms.preempting_min_usage_ratio),
             request_ratio=_preempted_ratio(points),
             in_window=bool(window.delta("preemptions")),
             in_long_window=window.increased_in_long_window("preemptions"),
         ),
         throughput=_throughput(points, window, context),
         answers=answers_of(window, context.baseline),
-        outside=time_outside_engine(points, window, thresholds.verdict_window_seconds),
-        progress=progress_of(window, thresholds.verdict_window_seconds),
+        outside=time_outside_engine(points, window, thresholds.verdict.verdict_window_seconds),
+        progress=progress_of(window, thresholds.verdict.verdict_window_seconds),
         deferral=deferral,
         transfer=transfer_of(points, window, context, deferral),
         optional=groups_of(points),
@@ -154,7 +154,7 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
     if prompt is not None:
         prompt = max(0.0, prompt - (growth(points, "brought_prompt_tokens") or 0.0))
     computed = None if prompt is None or output is None else prompt + output
-    between = window.histogram("inter_token", context.thresholds.verdict_window_seconds)
+    between = window.histogram("inter_token", context.thresholds.verdict.verdict_window_seconds)
     latency = p95(between)
     decoding = growth(points, "decode_steps")
     with_prompts = None if decoding is None or steps is None else steps - decoding

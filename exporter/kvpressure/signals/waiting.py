@@ -82,12 +82,12 @@ def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thre
     ttft = window.histogram("ttft")
     if deferred <= 0 or not started or ttft is None:
         return False
-    if window.t - window.points[0].t < thresholds.stream_known_min_seconds:
+    if window.t - window.points[0].t < thresholds.queue.stream_known_min_seconds:
         return False
     seconds, turn = ttft.sum / ttft.count, mean(values(points, "waiting_capacity") or [0.0])
-    if turn < 1 and seconds > thresholds.stream_first_token_max_seconds:
+    if turn < 1 and seconds > thresholds.queue.stream_first_token_max_seconds:
         return False
-    return started * seconds < turn + thresholds.deferred_min_expected_ratio * deferred
+    return started * seconds < turn + thresholds.queue.deferred_min_expected_ratio * deferred
 
 
 def waiting_of(point: Point, *, streams: bool) -> float | None:

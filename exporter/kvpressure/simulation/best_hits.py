@@ -16,7 +16,7 @@ def has_sessions(observed: Observed | None, thresholds: Thresholds) -> bool:
     if observed is None or observed.minutes is None or observed.minutes.hit_ratio >= 1.0:
         return False
     now, best = observed.minutes.hit_ratio, best_hit_ratio(observed)
-    return best is not None and (best - now) / (1.0 - now) >= thresholds.eviction_recomputed_min_ratio
+    return best is not None and (best - now) / (1.0 - now) >= thresholds.eviction.recomputed_min_ratio
 
 
 def best_hit_ratio(observed: Observed) -> float | None:

@@ -163,7 +163,7 @@ def known(
     demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, rate)
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
-    most_error = thresholds.advice_simulated_error_max_ratio
+    most_error = thresholds.advice.simulated_error_max_ratio
     question = "" if taken == LIKELIEST else taken.question(prompts, running, observed.model_name)
     found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, kv_bits=cache.kv_bits)
     found, pool_limits = replace(found, question=question), most_running is None

@@ -73,7 +73,7 @@ def known_sessions(
     noise = 0.0 if page.observed.minutes is None else tokens_deviation_ratio(page.observed.minutes.intervals)
     measured = Measured(page.generated / page.seconds, page.running, page.waiting, preempted, noise)
     speed = best.outcome.tokens_per_second / measured.tokens_per_second
-    if best.error > HITS_ERROR or abs(speed - 1) > thresholds.advice_simulated_error_max_ratio:
+    if best.error > HITS_ERROR or abs(speed - 1) > thresholds.advice.simulated_error_max_ratio:
         raise UnknownError("the simulation with sessions does not reproduce the current hits and throughput")
     cache = page.observed.cache
     return Known(

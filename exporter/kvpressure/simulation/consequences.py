@@ -121,9 +121,9 @@ class Model:
             return None
         first, second = pair
         thresholds, more = self.thresholds, _more(pair, change)
-        least = thresholds.advice_at_best_gain_min_ratio if change.at_best else thresholds.advice_gain_min_ratio
+        least = thresholds.advice.at_best_gain_min_ratio if change.at_best else thresholds.advice.gain_min_ratio
         goodput = (change.by * second.goodput - first.goodput) / max(first.goodput, least * first.weighted_goodput)
-        helps = more >= least and goodput >= -thresholds.advice_goodput_loss_max_ratio
+        helps = more >= least and goodput >= -thresholds.advice.goodput_loss_max_ratio
         others = (_pair(other, before, change) for other in (self._others if surely and helps else ()))
         return Gain(more, helps and all(_more(one, change) >= least for one in others if one is not None))
 
@@ -188,10 +188,10 @@ class Model:
     def _cut_bucket(self, cap: float) -> str:
         """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""
         cut = self.known.prompts.around(cap)
-        return "" if cut is None or cut.share <= self.thresholds.advice_refused_max_ratio else CUT.format(cut)
+        return "" if cut is None or cut.share <= self.thresholds.advice.refused_max_ratio else CUT.format(cut)
 
     def _doubt(self, tokens: Span, alternatives: Sequence[tuple[str, Outcome]]) -> str:
-        if tokens.high <= self.thresholds.advice_range_max_factor * tokens.low:
+        if tokens.high <= self.thresholds.advice.range_max_factor * tokens.low:
             return ""
         first = alternatives[0][1].tokens_per_second
         question, other = max(alternatives, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))

@@ -94,7 +94,7 @@ def _best(model: Model, options: Iterable[ConfigChange]) -> ConfigChange | None:
     if not rated:
         return None
     most = max(gain for gain, _ in rated)
-    enough = (1 + most) * (1 - model.thresholds.advice_gain_min_ratio)
+    enough = (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)
     return next(change for gain, change in rated if 1 + gain >= enough)
 
 

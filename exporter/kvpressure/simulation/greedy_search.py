@@ -106,7 +106,7 @@ def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[Config
     def left() -> list[ConfigChange]:
         kinds = {change.key for change in search.chosen}
         found = [
-            *config_changes.caps(model.known, model.thresholds.advice_refused_max_ratio),
+            *config_changes.caps(model.known, model.thresholds.advice.refused_max_ratio),
             *config_changes.fewer_sequences(model.known, search.state, now),
             *settings,
         ]
@@ -151,7 +151,7 @@ def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
         return 0.0 if outcome is None else outcome.weighted_goodput
 
     best = max(options, key=weighted_goodput)
-    if weighted_goodput(best) > (1 + model.thresholds.advice_gain_min_ratio) * weighted_goodput(search.chosen):
+    if weighted_goodput(best) > (1 + model.thresholds.advice.gain_min_ratio) * weighted_goodput(search.chosen):
         search.chosen = best
 
 
@@ -169,7 +169,7 @@ def add_replicas(search: Search, *, in_time: bool = False) -> None:
         if outcome is None:
             break
         calm = is_calm(search.model, [*search.chosen, change], in_time=in_time)
-        if calm or total * outcome.weighted_goodput > (1 + search.model.thresholds.advice_gain_min_ratio) * most:
+        if calm or total * outcome.weighted_goodput > (1 + search.model.thresholds.advice.gain_min_ratio) * most:
             best, most = change, total * outcome.weighted_goodput
         if calm:
             break
@@ -184,7 +184,7 @@ def _route_by_length(search: Search) -> None:
         return
     model = search.model
     before = [change for change in search.chosen if change is not plain]
-    usual, least = list(model.outcomes([*before, plain])), model.thresholds.advice_gain_min_ratio
+    usual, least = list(model.outcomes([*before, plain])), model.thresholds.advice.gain_min_ratio
     best: tuple[float, ConfigChange] | None = None
     for change in _length_routings(model, applied(model.state, before), plain.by):
         fewer = change.by < plain.by and is_calm(model, [*before, change])
@@ -210,7 +210,7 @@ def _length_routings(model: Model, state: State, servers: int) -> Iterator[Confi
     """Yield bounds of prompt length and the servers on either side, by the block-seconds that requests take."""
     requests = state[1].requests
     whole = sum(_takes(one) for one in requests)
-    bounds = config_changes.length_bounds(model.known, model.thresholds.advice_long_requests_max_ratio)
+    bounds = config_changes.length_bounds(model.known, model.thresholds.advice.long_requests_max_ratio)
     for bound in itertools.islice(bounds, MAX_LENGTH_ROUTING_BOUNDS):
         if bound >= state[0].cap_prompt:
             continue
@@ -236,7 +236,7 @@ def is_calm(model: Model, changes: Sequence[ConfigChange], *, in_time: bool = Fa
 
 def preempts_nobody(model: Model, changes: Sequence[ConfigChange]) -> bool:
     """Return whether preemptions stay below the threshold of `preempting`, for every engine that fits the page."""
-    most = model.thresholds.preempting_min_ratio
+    most = model.thresholds.symptoms.preempting_min_ratio
     return all(outcome.preempted_ratio < most for outcome in model.outcomes(changes))
 
 

@@ -56,7 +56,7 @@ def model_of(
     """
     found = known(observed, limits, thresholds, most_running=most_running, growing=growing, card=card)
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
-        limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
+        limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
     others = []
     dense = observed is None or prior_otherwise(observed.model_name) is None
     for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
@@ -85,7 +85,7 @@ def model_with_sessions(
     """
     found, others = known_sessions(observed, limits, thresholds), []
     if observed is not None and limit_seconds is None and observed.healthy_seconds is not None:
-        limit_seconds = thresholds.advice_late_min_factor * observed.healthy_seconds
+        limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
     for ratio in () if observed is not None and observed.hits_by_pool else THINK_RATIOS_OTHERWISE:
         try:
             others.append(known_sessions(observed, limits, thresholds, think_ratio=ratio))
@@ -107,7 +107,7 @@ def modelled(
     Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run. `answers` is as
     for `simulate`, of the others.
     """
-    limit = limit_seconds or thresholds.advice_late_min_factor * _alone(found)
+    limit = limit_seconds or thresholds.advice.late_min_factor * _alone(found)
     return Model(found, limit, thresholds, [Model(other, limit, thresholds, answers=answers) for other in others], back)
 
 

@@ -57,7 +57,7 @@ def without_hold(model: Model, most: float) -> Choice:
     if expected is None or gain is None:
         return Choice()
     step = Step(change, replace(expected, at_best=True))
-    helps = gain.weighted_goodput >= model.thresholds.advice_gain_min_ratio
+    helps = gain.weighted_goodput >= model.thresholds.advice.gain_min_ratio
     return Choice((step,)) if helps else Choice(declined=(step,))
 
 
@@ -66,7 +66,7 @@ def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
 
     Only rungs on which no request is preempted.
     """
-    model, least = search.model, search.model.thresholds.advice_gain_min_ratio
+    model, least = search.model, search.model.thresholds.advice.gain_min_ratio
     safe = [change for change in ladder if preempts_nobody(model, [*search.chosen, change])]
     if not safe and ladder:
         search.tried[ladder[0].key] = ladder[0]

@@ -92,7 +92,7 @@ def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iter
         values = {max(1, round(room * factor)) for factor in SEQUENCES} - {server.max_num_seqs}
         yield [None, *(config_changes.sequences(value) for value in sorted(values) if value <= most)]
     found: dict[str, list[ConfigChange | None]] = {}
-    for change in config_changes.caps(model.known, model.thresholds.advice_refused_max_ratio):
+    for change in config_changes.caps(model.known, model.thresholds.advice.refused_max_ratio):
         found.setdefault(change.key, [None]).append(change)
     yield from (values for key, values in found.items() if key not in fixed)
 
@@ -102,7 +102,7 @@ def _refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator
     if has_watermark and "watermark" not in fixed:
         yield config_changes.watermark(WATERMARK_RATIO)
     if "max_num_batched_tokens" not in fixed:
-        least = model.thresholds.advice_step_tokens_min_tokens
+        least = model.thresholds.advice.step_tokens_min_tokens
         yield from (
             config_changes.step_tokens(value) for value in STEPS if least <= value != model.state[0].step_tokens
         )
@@ -113,9 +113,9 @@ def _best_first(model: Model, tried: Sequence[_Tried]) -> list[_Tried]:
     if not kept:
         return []
     thresholds = model.thresholds
-    bearable = min(one.spoilt for one in kept) + thresholds.advice_goodput_loss_max_ratio
+    bearable = min(one.spoilt for one in kept) + thresholds.advice.goodput_loss_max_ratio
     most = max(one.outcome.goodput for one in kept if one.spoilt <= bearable)
-    enough = most * (1 - thresholds.advice_gain_min_ratio)
+    enough = most * (1 - thresholds.advice.gain_min_ratio)
 
     def order(one: _Tried) -> tuple[float, ...]:
         if one.spoilt > bearable:

@@ -1,7 +1,7 @@
 """Accepts connections from listening sockets: a few at a time, and also when there is no file descriptor left.
 
 Not with aiohttp's sites, nor the `loop.create_server` below them: these accept a whole backlog at once, whatever that
-evicts, log a traceback for each failed accept, and then stop listening for a second (decision 0401).
+evicts, log a traceback for each failed accept, and then stop listening for a second (decision 0120).
 """
 
 from __future__ import annotations

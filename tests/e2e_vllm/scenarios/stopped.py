@@ -1,7 +1,7 @@
 """The engine core stands still while the API process lives on; first as everybody runs the exporter, then with canary.
 
 Stopped under load, its page stands still with requests running. Stopped between requests, its page is idle whatever
-arrives, and only a request of one token can tell (decision 0270).
+arrives, and only a request of one token can tell (decision 0860).
 """
 
 from tests.e2e_vllm.load import NOTHING, Load

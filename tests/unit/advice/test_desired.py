@@ -6,7 +6,7 @@ from kvpressure.advice.desired import ReplicaReading, demand_replicas, desired_r
 from kvpressure.config.thresholds import load_thresholds
 
 LIMITS = load_thresholds()
-TARGET = LIMITS.scaling_target_ratio
+TARGET = LIMITS.scaling.target_ratio
 
 
 def reading(replica: str, kv: float | None = None, *, lost: bool = False, **others: float) -> ReplicaReading:

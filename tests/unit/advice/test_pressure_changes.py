@@ -151,7 +151,7 @@ def test_of_two_steps_without_a_restart_the_one_that_gains_most_is_first():
     view = pressed_view("traces/ramp-into-pressure.jsonl.xz")
     assert view.diagnosis is not None
     lasting = replace(view.diagnosis, since=view.diagnosis.t - 60)
-    small = replace(THRESHOLDS, advice_gain_min_ratio=0.02)  # by itself the cap gains 5 % on the least sure engine
+    small = THRESHOLDS.with_values(advice_gain_min_ratio=0.02)  # by itself the cap gains 5 % on the least sure engine
     found = advise(lasting, view.derived, view.limits, Place(runtime="vllm"), small, observed=view.observed)
     now = [action for action in found if action.when == NOW and action.expected is not None]
     assert [action.key for action in now] == ["add_replica", "cap_prompt"], "a cap is listed before replicas"

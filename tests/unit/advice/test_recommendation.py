@@ -8,7 +8,7 @@ from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.verdict import Cause
 from tests.support.advice_cases import LIMITS, THRESHOLDS, diagnosis
 
-SETTLE = THRESHOLDS.advice_settle_seconds
+SETTLE = THRESHOLDS.advice.settle_seconds
 CAP = Action("cap_prompt", "Cap prompts", "", new="prompts 4,000", value=4000, when=NOW)
 REPLICA = Action("add_replica", "Add a replica", "", new="2", value=2, when=NOW)
 SMALL_KV = Action("kv_cache_dtype", "Keep the KV cache in 8 bits", "", new="fp8", when=AFTER)

@@ -89,5 +89,5 @@ def test_a_tables_name_says_what_is_in_it():
 
 
 def test_what_is_not_shipped_says_which_extra_it_needs():
-    with pytest.raises(SiliconError, match=r"needs the extra silicon: pip install 'kv-pressure-exporter\[silicon\]'"):
+    with pytest.raises(SiliconError, match=r"needs the extra silicon: pip install 'kvpressure\[silicon\]'"):
         computed(Made("phi-4", "microsoft/phi-4", "h100_sxm", 40))

@@ -51,7 +51,7 @@ def test_a_recording_takes_the_model_that_its_engine_serves_unless_told():
     [
         (("--gpu", "T4", "--model", "llama-3.1-8b"), "no step times are known of it; there are: a100_sxm, b200_sxm"),
         (("--gpu", "l40s"), "--gpu needs --model"),
-        (("--gpu", "l40s", "--model", "microsoft/phi-4"), "pip install 'kv-pressure-exporter[silicon]'"),
+        (("--gpu", "l40s", "--model", "microsoft/phi-4"), "pip install 'kvpressure[silicon]'"),
         (("--gpu", "l40s", "--model", "microsoft/phi-4"), "there are tables of llama-3.1-70b, llama-3.1-8b,"),
         (("--gpu", "l40s", "--model", "Qwen/Qwen3-32B"), "of qwen3-32b there are tables on a100_sxm (--tensor"),
         (("--gpu", "l40s", "--model", "Qwen/Qwen3-8b-Instruct"), " or Qwen/Qwen3-8B-Base?"),

@@ -286,7 +286,7 @@ def test_without_the_library_the_picture_is_refused_with_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     answer = whatif("--trace", COLLAPSE, "--picture", tmp_path / "load.svg")
     assert answer.exit_code == 2
-    assert "pip install 'kv-pressure-exporter[picture]'" in answer.stderr
+    assert "pip install 'kvpressure[picture]'" in answer.stderr
 
 
 def test_a_picture_that_cannot_be_written_says_where_and_why(tmp_path: Path):

@@ -42,7 +42,7 @@ def test_a_bad_override_is_reported_whole_with_the_line_of_every_problem(path: P
     ],
 )
 def test_the_numbers_of_the_diagnosis_are_the_defaults(name: str, value: float) -> None:
-    assert getattr(load_thresholds(), name) == value
+    assert load_thresholds().values[name] == value
 
 
 def test_every_entry_says_why_and_where_from_and_ends_in_its_unit() -> None:
@@ -61,7 +61,7 @@ def test_an_override_gives_one_value_as_a_number_or_with_its_unit() -> None:
     )
     changed = {name for name, value in thresholds.values.items() if value != load_thresholds().values[name]}
     assert changed == {"kv_saturated_min_ratio", "latency_inflated_min_factor"}
-    assert (thresholds.kv_saturated_min_ratio, thresholds.latency_inflated_min_factor) == (0.95, 3.0)
+    assert (thresholds.symptoms.kv_saturated_min_ratio, thresholds.symptoms.latency_inflated_min_factor) == (0.95, 3.0)
 
 
 def test_the_hash_follows_the_values_and_nothing_else() -> None:
@@ -75,7 +75,7 @@ def test_the_hash_follows_the_values_and_nothing_else() -> None:
 
 def test_moving_both_ends_of_a_pair_together_is_no_contradiction() -> None:
     moved = load_thresholds("gpu_memory_high_critical_ratio: 0.97\ngpu_memory_high_warn_ratio: 0.95\n")
-    assert moved.gpu_memory_high_warn_ratio == 0.95
+    assert moved.gpu.memory_high_warn_ratio == 0.95
 
 
 def test_a_pair_broken_from_below_is_reported_in_the_override_not_in_the_packaged_file() -> None:
@@ -93,7 +93,7 @@ def test_every_pair_names_known_thresholds_of_one_unit() -> None:
 
 def test_thresholds_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        load_thresholds().kv_saturated_min_ratio = 1.0  # type: ignore[misc]
+        load_thresholds().symptoms.kv_saturated_min_ratio = 1.0  # type: ignore[misc]
 
 
 def test_the_packaged_file_must_name_every_threshold_with_unit_why_and_source() -> None:

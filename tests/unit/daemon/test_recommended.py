@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from kvpressure.advice.advise import _NOW
 from kvpressure.advice.recommendation import LOOK
-from kvpressure.daemon.recommended import AGAIN_SECONDS, FIRST_SECONDS, Advised, Recommender
+from kvpressure.daemon.recommended import AGAIN_SECONDS, FIRST_SECONDS, Advised, Recommender, Steps
 from kvpressure.exposition.families import engine_values
 from kvpressure.model.action import FIRST_STEPS, NOW, Action
 from kvpressure.model.verdict import Cause, Diagnosis
@@ -19,7 +19,7 @@ from kvpressure.model.view import EngineKey, EngineView
 from tests.support.advice_cases import NOW as VERDICT_AT
 from tests.support.advice_cases import THRESHOLDS, diagnosis
 
-SETTLES = THRESHOLDS.advice_settle_seconds
+SETTLES = THRESHOLDS.advice.settle_seconds
 
 
 def seen(name: str, cause: Cause = Cause.KV_CACHE_PRESSURE, old: float = 2 * SETTLES) -> EngineView:
@@ -33,14 +33,14 @@ class Follows:
 
     def __init__(self) -> None:
         self.looks: list[str] = []
-        self.steps: dict[EngineKey, str] = {}
+        self.steps: dict[EngineKey, Steps] = {}
         self.raises: Exception | None = None
 
     def __call__(self, view: EngineView) -> None:
         self.looks.append(view.key.target)
         if self.raises is not None:
             raise self.raises
-        self.steps = {**self.steps, view.key: "add_replica"}
+        self.steps = {**self.steps, view.key: Steps("add_replica", "")}
 
 
 async def looks(recommender: Recommender, now: float, *views: EngineView) -> None:
@@ -142,9 +142,19 @@ def test_the_step_that_stands_is_a_series_until_the_incident_is_over() -> None:
 def test_a_first_step_is_a_series_before_it_has_settled_and_none_where_the_advice_is_to_look_longer() -> None:
     advised, view = Advised(), seen("a", old=SETTLES - 1)
     advised.advice(view, THRESHOLDS, 1, advise_of("add_replica"))
-    assert advised.steps() == {view.key: "add_replica"}
+    assert advised.steps() == {view.key: Steps("add_replica", "")}
     advised.advice(seen("b"), THRESHOLDS, 1, advise_of(LOOK))
-    assert advised.steps() == {view.key: "add_replica"}
+    assert advised.steps() == {view.key: Steps("add_replica", "")}
+
+
+def test_beside_replicas_the_best_step_without_a_gpu_is_kept() -> None:
+    advised, view = Advised(), seen("a")
+    steps = tuple(Action(key, "", "", when=NOW) for key in ("add_replica", "cap_output", "kv_cache_dtype"))
+    marked = Recommender(lambda _: None, advised.steps).marked
+    advised.advice(view, THRESHOLDS, 1, lambda *_: steps)
+    assert [(one.step, one.step_without_gpu) for one in marked([view])] == [("add_replica", "cap_output")]
+    advised.advice(seen("b"), THRESHOLDS, 1, lambda *_: steps[1:])
+    assert [(one.step, one.step_without_gpu) for one in marked([seen("b")])] == [("cap_output", "")]
 
 
 def later(view: EngineView, seconds: float, cause: Cause) -> EngineView:

@@ -32,7 +32,7 @@ def test_a_cause_must_hold_before_it_is_reported_and_then_stays():
         made = inputs(**BLOCKED) if t >= 30 else inputs()
         causes.append(diagnostician.diagnose(float(t), made).cause)
     assert causes[29] is Cause.HEALTHY
-    assert causes.index(Cause.KV_CACHE_PRESSURE) == 30 + THRESHOLDS.cause_hold_seconds
+    assert causes.index(Cause.KV_CACHE_PRESSURE) == 30 + THRESHOLDS.verdict.cause_hold_seconds
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_causes_never_flap_faster_than_the_dwell_time_allows(each, states):
         if last is not None and cause is not last:
             changes.append(t)
         last = cause
-    assert all(b - a >= THRESHOLDS.cause_dwell_seconds for a, b in itertools.pairwise(changes))
+    assert all(b - a >= THRESHOLDS.verdict.cause_dwell_seconds for a, b in itertools.pairwise(changes))
 
 
 def test_a_vanished_page_is_unknown_at_once_and_exactly_one_cause_is_ever_one():

@@ -160,5 +160,5 @@ def test_how_kv_pressure_shows_is_unknown_where_no_page_can_show_it_and_counts_l
     assert won.id == "kv.stranded"
     assert stranded.symptom("admission_blocked") is None
     # Of what it expects, a plateau is there and the batch did not collapse; four are not known, `KV_SHOWS` among them.
-    little = THRESHOLDS.confidence_unknown_weight_ratio
+    little = THRESHOLDS.confidence.unknown_weight_ratio
     assert scoring.confidence(won, stranded) == pytest.approx(1.0 / (2.0 + 4.0 * little))

@@ -72,7 +72,7 @@ def test_every_detail_is_a_word_of_its_cause_and_none_flaps(path: Path):
         for before, after in pairwise(named)
         if after.cause is before.cause and before.detail and after.detail != before.detail
     ]
-    assert all(b - a >= THRESHOLDS.cause_hold_seconds for a, b in pairwise(changes))
+    assert all(b - a >= THRESHOLDS.verdict.cause_hold_seconds for a, b in pairwise(changes))
     assert len(changes) <= 4
 
 

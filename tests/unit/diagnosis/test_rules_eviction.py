@@ -65,7 +65,7 @@ def test_eviction_is_reported_at_once_for_what_it_takes_has_lasted_and_another_c
 def test_eviction_does_not_wait_for_the_cause_before_to_have_stayed():
     diagnostician, blocked = Diagnostician(), inputs(**BLOCKED, waiting=5.0, waiting_ratio=1.0, demand=9.0)
     diagnostician.diagnose(0.0, blocked)
-    hold = round(THRESHOLDS.cause_hold_seconds)
+    hold = round(THRESHOLDS.verdict.cause_hold_seconds)
     for t in range(60, 60 + hold + 1):
         found = diagnostician.diagnose(float(t), inputs(**NOBODY_WAITS))
     assert found.cause is Cause.HEALTHY
@@ -88,7 +88,7 @@ def test_confidence_follows_what_is_evicted_without_a_step():
 
 
 def test_what_is_computed_again_now_and_then_is_less_sure():
-    least = THRESHOLDS.eviction_recomputed_min_ratio
+    least = THRESHOLDS.eviction.recomputed_min_ratio
     judge = Diagnostician()
     judge.diagnose(1.0, evicting())
     assert judge.diagnose(2.0, evicting(recomputed=least / 2)).confidence < judge.diagnose(3.0, evicting()).confidence
@@ -118,9 +118,9 @@ def test_a_calm_verdict_names_kv_events_alone_of_other_sources_and_only_where_pr
         assert said.cause is Cause.HEALTHY
         return [one.what for one in said.missing]
 
-    assert "which blocks were evicted and computed again" in missing(THRESHOLDS.eviction_time_min_ratio)
-    assert "how busy its GPUs are" not in missing(THRESHOLDS.eviction_time_min_ratio)
-    assert "which blocks were evicted and computed again" not in missing(THRESHOLDS.eviction_time_min_ratio / 2)
+    assert "which blocks were evicted and computed again" in missing(THRESHOLDS.eviction.time_min_ratio)
+    assert "how busy its GPUs are" not in missing(THRESHOLDS.eviction.time_min_ratio)
+    assert "which blocks were evicted and computed again" not in missing(THRESHOLDS.eviction.time_min_ratio / 2)
 
 
 def test_a_past_that_shows_no_eviction_leaves_nothing_to_ask():

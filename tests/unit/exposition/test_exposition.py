@@ -147,10 +147,10 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
                 else quantiles.get(family.key)
                 or math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
             )
-    # Decisions 0014, 0251, 0310, 0311, 0360, 0370, 0410, 0413, 0420, 0421, 0436, 0500, 0750.
+    # Decisions 0012, 0250, 0310, 0360, 0410, 0420, 0430, 0500, 0510.
     assert total <= 147
     assert total - 2 + 2 * len(LIMITS_SHOWN) <= 155
-    # More where engines.canary is on (decision 0270), a queue limit is set and reached (0280), work estimated (0283).
+    # More where engines.canary is on (decision 0860), a queue limit is set and reached (0280), work estimated (0283).
     optional_symptoms = ("load_shed", "canary_unanswered")
     assert len(optional_symptoms) + len(CanaryResult) + len(SHED) + len(ESTIMATED) == 6 + 4 + 2
     # And where KV events are read (decision 0420): three numbers, the pools, the kinds, and what became of batches.

@@ -182,7 +182,7 @@ def test_what_a_sentence_tells_to_type_exists(name):
 
 def test_numbers_are_those_of_the_thresholds():
     t = load_thresholds()
-    cut = f"{t.advice_sequences_cut_min_ratio * 100:.0f} to {t.advice_sequences_cut_max_ratio:.0%}".replace("%", " %")
+    cut = f"{t.advice.sequences_cut_min_ratio * 100:.0f} to {t.advice.sequences_cut_max_ratio:.0%}".replace("%", " %")
     for name in (
         "KVPressureCacheTooSmall",
         "KVPressurePreemptionThrash",
@@ -191,8 +191,8 @@ def test_numbers_are_those_of_the_thresholds():
     ):
         assert cut in runbooks.source(name)
     text = " ".join(runbooks.source("KVPressureDeviceOutOfMemory").split())
-    assert f"{t.advice_memory_target_ratio:g}" in text
-    assert f"{t.advice_memory_target_long_context_ratio:g} for long contexts or bursts" in text
+    assert f"{t.advice.memory_target_ratio:g}" in text
+    assert f"{t.advice.memory_target_long_context_ratio:g} for long contexts or bursts" in text
 
 
 @pytest.mark.parametrize("name", ALERTS)

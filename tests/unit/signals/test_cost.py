@@ -13,7 +13,7 @@ from kvpressure.signals.cost import LOST_TOKENS, Cost
 from kvpressure.signals.points import Point
 
 LIMITS = load_thresholds()
-GAP = int(LIMITS.incident_gap_seconds)
+GAP = int(LIMITS.verdict.incident_gap_seconds)
 
 
 class Engine:

@@ -47,6 +47,6 @@ def test_a_model_that_generates_nothing_has_no_rate():
 def test_older_times_count_for_less():
     rate = HealthyRate()
     for tokens in (100.0, 200.0):
-        for _ in range(int(2 * LIMITS.baseline_half_life_seconds)):
+        for _ in range(int(2 * LIMITS.baseline.half_life_seconds)):
             rate.learn(4.0, tokens, 1.0, LIMITS)
     assert rate.at(4.0, LIMITS) == pytest.approx(175.0, rel=0.06)

@@ -97,7 +97,7 @@ def test_without_a_slower_turnover_nothing_is_known():
 
 def test_too_short_a_past_is_no_measure():
     engine = Engine()
-    engine.serve(int(THRESHOLDS.eviction_known_min_seconds) // 2, turnover=200.0, hits=0.8)
+    engine.serve(int(THRESHOLDS.eviction.known_min_seconds) // 2, turnover=200.0, hits=0.8)
     assert engine.serve(60, turnover=10.0, hits=0.2).hit_ratio_before is None
 
 
@@ -190,7 +190,7 @@ def lasting(*shares: float | None, recomputed: float = 0.5) -> list[float | None
 
 
 def test_harm_counts_once_it_lasts_and_for_a_while_after():
-    stays, lasts = round(THRESHOLDS.eviction_stays_seconds), round(LASTING_SECONDS)
+    stays, lasts = round(THRESHOLDS.eviction.stays_seconds), round(LASTING_SECONDS)
     found = lasting(*[0.1] * lasts, *[0.4] * lasts, *[0.1] * (stays + 2))
     assert found[2 * lasts - 2] == 0.1
     assert found[2 * lasts - 1] == found[2 * lasts - 1 + stays] == 0.4
@@ -212,7 +212,7 @@ def test_a_mean_of_the_last_seconds_has_lasted_already():
         harm.take(float(t), calm, THRESHOLDS)
     found = replace(calm, newest=((0.4, 0.1), (0.4, 0.25), (0.1, 0.9)))
     assert harm.take(8.0, found, THRESHOLDS).lasting_time_ratio == 0.25
-    cold = replace(calm, newest=((THRESHOLDS.eviction_recomputed_min_ratio / 2, 0.25),))
+    cold = replace(calm, newest=((THRESHOLDS.eviction.recomputed_min_ratio / 2, 0.25),))
     assert LastingHarm().take(0.0, cold, THRESHOLDS).lasting_time_ratio == 0.0
 
 
@@ -221,7 +221,7 @@ def test_a_single_prompt_is_no_lasting_harm():
 
 
 def test_what_is_not_known_neither_ends_harm_nor_prolongs_it():
-    stays = round(THRESHOLDS.eviction_stays_seconds)
+    stays = round(THRESHOLDS.eviction.stays_seconds)
     found = lasting(0.4, 0.4, 0.4, *[None] * (stays + 2))
     assert found[2 + stays] == 0.4
     assert found[3 + stays] is None
@@ -229,7 +229,7 @@ def test_what_is_not_known_neither_ends_harm_nor_prolongs_it():
 
 
 def test_time_that_goes_into_new_prompts_is_no_harm():
-    assert lasting(0.9, 0.9, 0.9, 0.9, recomputed=THRESHOLDS.eviction_recomputed_min_ratio / 2)[-1] == 0.0
+    assert lasting(0.9, 0.9, 0.9, 0.9, recomputed=THRESHOLDS.eviction.recomputed_min_ratio / 2)[-1] == 0.0
 
 
 def test_another_process_starts_without_the_harm_of_the_one_before():

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.recorded
 
 KEY = ContainerId("chat", "vllm-0", "vllm")
 NOW = 10_000.0
-RECENT = THRESHOLDS.failure_recent_max_seconds
+RECENT = THRESHOLDS.symptoms.failure_recent_max_seconds
 
 
 def state(**changes: object) -> ContainerState:
@@ -116,6 +116,8 @@ def test_a_log_without_bad_lines_is_evidence_of_none_and_an_old_line_is_history(
     counts = dict.fromkeys(LOG_KINDS, 0)
     quiet = LogReport(KEY, NOW, counts)
     assert states(around(log=quiet)) == {"device_oom": False, "allocation_errors": False}
+    killed = dataclasses.replace(quiet, latest={"host_oom": NOW - 60.0})
+    assert states(around(log=killed))["host_oom"] is True
     bad = dataclasses.replace(quiet, latest={"device_oom": NOW - 60.0, "kv_exhausted": NOW - RECENT - 1.0})
     assert states(around(log=bad)) == {"device_oom": True, "allocation_errors": False}
 

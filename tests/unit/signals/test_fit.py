@@ -59,7 +59,7 @@ def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
 
 @pytest.mark.parametrize(("deferred", "capped"), [(3.0, True), (4.0, False)])
 def test_a_place_that_stays_free_is_chance_unless_the_deferred_requests_may_be_what_keeps_it_free(deferred, capped):
-    assert THRESHOLDS.refill_spare_count >= 1.0
+    assert THRESHOLDS.batch.refill_spare_count >= 1.0
     gauges = {"waiting": 8.0, "waiting_deferred": deferred, "kv_usage": 0.2}
     found = fit(lambda t: gauges | {"running": 9.0 if t == 50 else 10.0}, lambda t: {"steps": float(t), "started": 5.0})
     assert found.steadiness == 1.0
@@ -163,7 +163,7 @@ def test_a_queue_from_which_nothing_starts_for_another_reason_may_fit(gauges, co
     found = fit(gauges, counters)
     assert not found.starved
     assert found.blocked_ratio is not None
-    assert found.blocked_ratio < THRESHOLDS.admission_blocked_min_ratio
+    assert found.blocked_ratio < THRESHOLDS.symptoms.admission_blocked_min_ratio
 
 
 def with_watermark(ratio: float | None, usage: float = 0.6, running: float = 4.0):

@@ -35,7 +35,7 @@ def fit(gauges) -> Fit:
 
 def test_a_start_that_takes_more_than_its_share_is_learned():
     learned = coming_in_tokens(of(jumping(0.2)), THRESHOLDS)
-    assert learned == pytest.approx((0.13 + 0.2) * 10_000 * THRESHOLDS.coming_in_unseen_factor)
+    assert learned == pytest.approx((0.13 + 0.2) * 10_000 * THRESHOLDS.room.coming_in_unseen_factor)
 
 
 def test_what_differs_by_less_is_the_spread_of_lengths():

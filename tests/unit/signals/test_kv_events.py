@@ -189,7 +189,7 @@ def test_events_need_no_past():
     assert found.by_events
     assert found.recomputed_ratio == 0.4
     assert found.time_ratio == pytest.approx(0.4 * 0.5)
-    assert found.turnovers >= THRESHOLDS.eviction_turnover_min_count
+    assert found.turnovers >= THRESHOLDS.eviction.turnover_min_count
 
 
 def test_events_that_know_the_whole_pool_overrule_the_past():

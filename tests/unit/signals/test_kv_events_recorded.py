@@ -77,7 +77,7 @@ def test_eviction_is_reported_once_it_took_a_fifth_of_twenty_seconds_or_more_of_
         return again * TOKEN_SECONDS / last * math.sqrt(last / NEWEST_SECONDS[0])
 
     takes = [max(takes_at(t, int(last)) for last in NEWEST_SECONDS) for t in range(150)]
-    begins = next(t for t, share in enumerate(takes) if share >= THRESHOLDS.eviction_time_min_ratio)
+    begins = next(t for t, share in enumerate(takes) if share >= THRESHOLDS.eviction.time_min_ratio)
     found = [view.diagnosis.symptoms.get("evicting") for view in views]
     judged = [one is not None and one.state is True for one in found]
     assert abs(judged.index(True) - begins) <= 3

@@ -15,7 +15,7 @@ from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CONTEXT
 
 LIMITS = load_thresholds()
-LONGEST = LIMITS.queue_drain_max_seconds
+LONGEST = LIMITS.queue.queue_drain_max_seconds
 BOUNDS = (1.0, 5.0, 10.0, 40.0, 80.0, float("inf"))
 SLOW = (0.2, 40.0)
 """One first token in fifty took twenty seconds and more, while the others came at once."""
@@ -40,7 +40,7 @@ def polled(
         counters = {} if started is None else {"started": started(t)}
         gauges, histograms = {"running": 4.0, "waiting": queue[-1]}, {"ttft": first_tokens(t, *slow)}
         window.add(float(t), EngineSample("m", "0", gauges, counters, histograms))
-        lately = queue[-int(LIMITS.verdict_window_seconds) :]
+        lately = queue[-int(LIMITS.verdict.verdict_window_seconds) :]
         yield window, sum(lately) / len(lately)
 
 
@@ -98,7 +98,7 @@ def test_with_a_healthy_past_it_is_unserved_from_the_latency_that_will_be_inflat
 
 
 def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
-    inflated: Derived = {"latency_inflation_factor": {"e2e": 2 * LIMITS.latency_inflated_min_factor}}
+    inflated: Derived = {"latency_inflation_factor": {"e2e": 2 * LIMITS.symptoms.latency_inflated_min_factor}}
     assert unserved(series(60, lambda _: 1.0, float, inflated))[-1] > 50
     assert unserved(series(60, lambda _: 0.0, float, inflated))[-1] == 0.0
 

@@ -39,7 +39,7 @@ def test_where_there_was_plenty_of_room_nobody_was_preempted_for_it(
 
 def test_how_much_is_plenty_is_a_threshold() -> None:
     made = window(40, lambda _: {"kv_usage": 0.3}, lambda t: {"preemptions": float(t // 6)})
-    lower = replace(CONTEXT, thresholds=replace(CONTEXT.thresholds, preempting_min_usage_ratio=0.2))
+    lower = replace(CONTEXT, thresholds=CONTEXT.thresholds.with_values(preempting_min_usage_ratio=0.2))
     assert [verdict_window(made, context).preemption.burst_count for context in (CONTEXT, lower)] == [0, 3]
 
 

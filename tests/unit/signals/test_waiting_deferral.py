@@ -51,7 +51,7 @@ def test_what_a_connector_brings_is_the_share_found_of_all_that_was_looked_up_in
 @pytest.mark.parametrize(("turn", "idle"), [(4.0, True), (2.0, False)])
 def test_deferred_requests_are_idle_streams_where_first_tokens_come_no_later_than_for_those_in_turn(turn, idle):
     """One a second starts and has its first token after three: three are on their way to one."""
-    seconds = int(THRESHOLDS.stream_known_min_seconds) + 5
+    seconds = int(THRESHOLDS.queue.stream_known_min_seconds) + 5
     made = window(
         seconds,
         lambda _: {"running": 2.0, "waiting": turn + 1.0, "waiting_deferred": 1.0, "waiting_capacity": turn},

@@ -47,7 +47,7 @@ def test_rows_are_today_each_change_and_all_together():
 
 
 def test_predicted_is_what_the_real_scheduler_then_did():
-    """docs/advice.md: 139 tokens/s in 8 bits, 129 on two servers, 276 with both, from 64."""
+    """docs/internals/accuracy/advice.md: 139 tokens/s in 8 bits, 129 on two servers, 276 with both, from 64."""
     today, small, two, both = compared(collapse(), (kv_in_8_bits(), replicas(2)))
     for found, measured in ((today, 64), (small, 139), (two, 129), (both, 276)):
         assert found.figures is not None
@@ -87,7 +87,7 @@ def test_a_cap_inside_a_bucket_with_most_prompts_is_a_question_not_a_number():
 
 def test_a_range_that_says_nothing_names_what_leaves_it_open():
     view = pressed_view(COLLAPSE)
-    strict = model_of(view.observed, view.limits, replace(THRESHOLDS, advice_range_max_factor=1.0))
+    strict = model_of(view.observed, view.limits, THRESHOLDS.with_values(advice_range_max_factor=1.0))
     assert figures(strict, replicas(2)).doubt
     assert not figures(collapse(), replicas(2)).doubt
 

@@ -45,7 +45,7 @@ def test_servers_serve_in_order_unless_short_ones_go_first():
 
 
 def test_chats_before_documents_are_answered_several_times_as_fast_from_the_same_pool():
-    """The lab's kv-bimodal; its table in docs/advice.md has what vLLM's own scheduler did."""
+    """The lab's kv-bimodal; its table in docs/internals/accuracy/advice.md has what vLLM's own scheduler did."""
     usual = simulate(Server(16_368.0, STEPS), MIXED, 20.0)
     first = simulate(Server(16_368.0, STEPS, priority_max_prompt_tokens=1000), MIXED, 20.0)
     assert usual is not None

@@ -65,7 +65,7 @@ def test_the_number_lies_in_the_middle_between_prompts_that_are_new_and_prompts_
 
 
 def test_where_the_range_says_nothing_for_that_it_is_named():
-    strict = replace(THRESHOLDS, advice_range_max_factor=1.2)
+    strict = THRESHOLDS.with_values(advice_range_max_factor=1.2)
     expected = model_of(seen(), pressed_view(VIEW).limits, strict).expected([], [kv_in_8_bits()])
     assert expected is not None
     assert "cannot be predicted from this page: " in expected.text

@@ -48,7 +48,7 @@ def test_a_batch_limit_that_is_too_small_is_raised_and_hardly_anybody_refused():
     assert found.kept
     assert "max_num_seqs" in keys(found.best.changes)
     assert found.best.figures is not None
-    assert found.best.figures.refused_ratio.value <= THRESHOLDS.advice_goodput_loss_max_ratio
+    assert found.best.figures.refused_ratio.value <= THRESHOLDS.advice.goodput_loss_max_ratio
 
 
 def test_no_set_that_surely_keeps_the_objective_refuses_fewer():
@@ -63,7 +63,7 @@ def test_no_set_that_surely_keeps_the_objective_refuses_fewer():
         if tried is None or tried.latency_p95.high > 45.0:
             continue
         spoilt = found.best.figures.refused_ratio.value + found.best.figures.shortened_ratio.value
-        bearable = tried.refused_ratio.value + THRESHOLDS.advice_goodput_loss_max_ratio
+        bearable = tried.refused_ratio.value + THRESHOLDS.advice.goodput_loss_max_ratio
         assert spoilt <= bearable + 1e-9, (most, cap)
 
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from kvpressure.config import strict_yaml
+from kvpressure.config.settings.gone import gone
 from kvpressure.config.settings.types import Gpus, ListenAddresses, SdPatterns, Vendors
 from kvpressure.config.strict_yaml import ConfigError, Problem, shown
 
@@ -169,7 +170,7 @@ def prune(value: Any) -> Any:
 def _message(model: type[BaseModel], error: ErrorDetails) -> str:
     kind = error["type"]
     if kind == "extra_forbidden":
-        return "unknown key" + _did_you_mean(model, error["loc"])
+        return gone(error["loc"]) or "unknown key" + _did_you_mean(model, error["loc"])
     if kind == "value_error":
         return str(error["ctx"]["error"])
     context = {**error.get("ctx", {}), "got": shown(error["input"])}

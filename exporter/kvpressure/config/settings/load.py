@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
+from kvpressure.config.settings.gone import gone
 from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, prune, require_mapping, suggestion, validate
 from kvpressure.config.settings.model import Settings
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
@@ -105,7 +106,9 @@ def _given(
         if not name.startswith(ENV_PREFIX) or name == CONFIG_ENV or _KUBERNETES.fullmatch(name):
             continue
         if name not in known:
-            yield f"environment {name}", None, "unknown variable" + suggestion(name, [*known, CONFIG_ENV])
+            path = name.removeprefix(ENV_PREFIX).lower().split("__")
+            unknown = "unknown variable" + suggestion(name, [*known, CONFIG_ENV])
+            yield f"environment {name}", None, gone(path) or unknown
         elif environ[name]:
             yield f"environment {name}", known[name], environ[name]
     by_path = {key.path: key for key in known.values()}

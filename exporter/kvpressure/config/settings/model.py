@@ -16,7 +16,6 @@ from kvpressure.config.settings.polling import DERIVED, EngineSettings, PollSett
 from kvpressure.config.settings.types import (
     Boolean,
     Directory,
-    Endpoint,
     Integer,
     JournalUnit,
     Label,
@@ -95,22 +94,6 @@ class ExpositionSettings(Section):
     """`full`: all series. `fleet`: at most 15 per healthy engine, none of GPUs; docs/scaling.md."""
 
 
-class OtlpSettings(Section):
-    """Push the same series over OTLP/HTTP too, to an OpenTelemetry collector or a Prometheus that receives OTLP."""
-
-    endpoint: Endpoint | None = None
-    """Address to which `/v1/metrics` is added, such as `http://collector:4318`; unset: nothing is pushed. Needs `pip
-    install 'kv-pressure-exporter[otlp]'`."""
-    interval_seconds: Number = Field(default=15.0, ge=1, le=300)
-    """Time between two pushes."""
-    timeout_seconds: Number = Field(default=10.0, ge=1, le=60)
-    """How long a push may take, retries included."""
-    headers_file: Path | None = None
-    """File of headers to send, one `Name: value` per line, for example with a token."""
-    ca_file: Path | None = None
-    """CA certificates (PEM) to verify the receiver with."""
-
-
 class HostSettings(Section):
     """CPU pressure of this machine, and CPU throttling of the engines' containers."""
 
@@ -186,7 +169,6 @@ class Settings(Section):
     host: HostSettings = HostSettings()
     limits: LimitSettings = LimitSettings()
     exposition: ExpositionSettings = ExpositionSettings()
-    otlp: OtlpSettings = OtlpSettings()
     window_seconds: Number = Field(
         default_factory=lambda data: max(60.0, 4 * _interval(data)),
         ge=20,
@@ -206,9 +188,6 @@ class Settings(Section):
     old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone."""
     thresholds_file: Path | None = None
     """Overrides of single thresholds: `name: value`."""
-    baseline_file: Path | None = None
-    """File that keeps each engine's healthy baseline across restarts of the exporter; its directory must be writable.
-    Unset: baselines are learned again. A change takes effect at the next start."""
     _config_file: Path | None = PrivateAttr(None)
 
     @property

@@ -136,7 +136,7 @@ class KvEventsSettings(Section):
 
     port: Integer = Field(default=5557, ge=1, le=65535)
     """Port of `endpoint` of the engine's `--kv-events-config`. Needs `pip install
-    'kv-pressure-exporter[kv-events]'`."""
+    'kvpressure[kv-events]'`."""
     replay_port: Integer | None = Field(default=None, ge=1, le=65535)
     """Port of its `replay_endpoint`, from which missed events are requested; without it, evictions before them are
     discarded."""

@@ -23,21 +23,21 @@ def at_cap(facts: Facts) -> bool:
 @fact()
 def steady(facts: Facts) -> bool | None:
     """Return whether the batch stays at its highest of the last ten minutes while requests wait."""
-    return reaches(facts.window.fit.steadiness, facts.thresholds.at_cap_min_ratio)
+    return reaches(facts.window.fit.steadiness, facts.thresholds.batch.at_cap_min_ratio)
 
 
 @fact("declared")
 def at_declared_cap(facts: Facts) -> bool | None:
     """Return whether the batch is as large as it may be; None where the cap was not read."""
     declared, running = facts.most_sequences, facts.inputs.value("requests_running_max")
-    return None if declared is None else reaches(running, facts.thresholds.at_cap_min_ratio * declared)
+    return None if declared is None else reaches(running, facts.thresholds.batch.at_cap_min_ratio * declared)
 
 
 @fact("declared")
 def step_at_budget(facts: Facts) -> bool | None:
     """Return whether steps compute as many tokens as they may."""
     budget, step = facts.inputs.declared.get("max_num_batched_tokens"), facts.window.throughput.step_tokens
-    return None if budget is None else reaches(step, facts.thresholds.at_cap_min_ratio * budget)
+    return None if budget is None else reaches(step, facts.thresholds.batch.at_cap_min_ratio * budget)
 
 
 @fact("steps")
@@ -45,13 +45,13 @@ def steps_full(facts: Facts) -> bool | None:
     """Return whether steps compute so many tokens that a GPU is full; of those with prompts, where they are counted."""
     throughput = facts.window.throughput
     tokens = throughput.step_tokens if throughput.prompt_step_tokens is None else throughput.prompt_step_tokens
-    return reaches(tokens, facts.thresholds.prefill_full_step_min_tokens)
+    return reaches(tokens, facts.thresholds.batch.prefill_full_step_min_tokens)
 
 
 @fact()
 def mostly_prefill(facts: Facts) -> bool | None:
     """Return whether nearly all tokens computed are of prompts."""
-    return reaches(facts.window.throughput.prefill_ratio, facts.thresholds.prefill_dominant_min_ratio)
+    return reaches(facts.window.throughput.prefill_ratio, facts.thresholds.batch.prefill_dominant_min_ratio)
 
 
 @fact()
@@ -64,13 +64,13 @@ def mostly_decode(facts: Facts) -> bool | None:
 @fact("prefill_seconds")
 def prefills_overlap(facts: Facts) -> bool | None:
     """Return whether there is never a moment without prompts to compute."""
-    return reaches(facts.window.throughput.prefilling, facts.thresholds.prefill_busy_min_count)
+    return reaches(facts.window.throughput.prefilling, facts.thresholds.batch.prefill_busy_min_count)
 
 
 @fact()
 def prompts_hold_up(facts: Facts) -> bool | None:
     """Return whether most of the time between tokens is spent in steps that prompts slow down."""
-    return reaches(facts.window.throughput.held_up_ratio, facts.thresholds.held_up_min_ratio)
+    return reaches(facts.window.throughput.held_up_ratio, facts.thresholds.batch.held_up_min_ratio)
 
 
 @fact()
@@ -83,14 +83,14 @@ def often_empty(facts: Facts) -> bool | None:
 @fact()
 def slower(facts: Facts) -> bool | None:
     """Return whether steps take much longer than healthy ones, over the newest polls."""
-    return reaches(facts.window.throughput.slowdown_factor, facts.thresholds.latency_inflated_min_factor)
+    return reaches(facts.window.throughput.slowdown_factor, facts.thresholds.symptoms.latency_inflated_min_factor)
 
 
 @fact("steps")
 def fuller(facts: Facts) -> bool | None:
     """Return whether steps compute many more tokens than healthy ones."""
     healthy = facts.inputs.step_tokens_baseline
-    least = None if healthy is None else facts.thresholds.step_fuller_min_factor * healthy
+    least = None if healthy is None else facts.thresholds.batch.step_fuller_min_factor * healthy
     return None if least is None else reaches(facts.window.throughput.step_tokens, least)
 
 
@@ -107,20 +107,20 @@ def reads_more(facts: Facts) -> bool | None:
     slowdown = window.throughput.slowdown_factor
     if tokens is None or not healthy_tokens or not healthy_usage or usage is None or slowdown is None:
         return None
-    return usage >= thresholds.step_fuller_min_factor * healthy_usage and slowdown >= tokens / healthy_tokens
+    return usage >= thresholds.batch.step_fuller_min_factor * healthy_usage and slowdown >= tokens / healthy_tokens
 
 
 @fact("gpu")
 def gpu_idle(facts: Facts) -> bool | None:
     """Return whether its GPUs have been idle for much of the polls."""
     utilization = facts.window.gpu_utilization_ratio
-    return None if utilization is None else utilization < facts.thresholds.gpu_compute_low_max_ratio
+    return None if utilization is None else utilization < facts.thresholds.gpu.compute_low_max_ratio
 
 
 @fact("gpu")
 def gpu_busy(facts: Facts) -> bool | None:
     """Return whether its GPUs have been busy, which says only that some kernel runs: one request can show 100 %."""
-    return reaches(facts.window.gpu_utilization_ratio, facts.thresholds.gpu_compute_high_min_ratio)
+    return reaches(facts.window.gpu_utilization_ratio, facts.thresholds.gpu.compute_high_min_ratio)
 
 
 _slow_now = slower | queued
@@ -142,7 +142,7 @@ def slowed_by_cpu(facts: Facts) -> bool | None:
 def small_prompt_steps(facts: Facts) -> bool | None:
     """Return whether steps with prompts compute so few tokens that no GPU is full of them."""
     tokens = facts.window.throughput.prompt_step_tokens
-    return None if tokens is None else tokens < facts.thresholds.prefill_full_step_min_tokens
+    return None if tokens is None else tokens < facts.thresholds.batch.prefill_full_step_min_tokens
 
 
 @fact()

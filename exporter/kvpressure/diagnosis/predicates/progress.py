@@ -32,27 +32,27 @@ def paused_by(word: str) -> Predicate:
 @fact("log")
 def frozen_long(facts: Facts) -> bool:
     """Return whether requests run, and nothing that work moves has moved for so long that it is no pause."""
-    return facts.window.progress.frozen_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    return facts.window.progress.frozen_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
 @fact("log")
 def looping_long(facts: Facts) -> bool:
     """Return whether requests run, the use of the cache falls and rises, and nothing has come out for so long."""
-    return facts.window.progress.looping_seconds >= facts.thresholds.stuck_frozen_min_seconds
+    return facts.window.progress.looping_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
 @fact()
 def computes_long_prompt(facts: Facts) -> bool:
     """Return whether the cache only filled for so long, lately too, with one prompt and hardly anything else."""
     progress, thresholds = facts.window.progress, facts.thresholds
-    long = progress.filling_seconds >= thresholds.long_prompt_min_seconds
-    return long and progress.filled_ratio >= thresholds.long_prompt_min_ratio
+    long = progress.filling_seconds >= thresholds.progress.long_prompt_min_seconds
+    return long and progress.filled_ratio >= thresholds.progress.long_prompt_min_ratio
 
 
 @fact("canary")
 def of_last_step(facts: Facts) -> bool:
     """Return whether the page has been that of the last step for so long that there is none under way, or it hangs."""
-    return facts.window.progress.last_step_seconds >= facts.thresholds.stuck_min_seconds
+    return facts.window.progress.last_step_seconds >= facts.thresholds.progress.stuck_min_seconds
 
 
 @fact()
@@ -77,7 +77,7 @@ def still_a_while(facts: Facts) -> bool:
 @fact()
 def nothing_runs(facts: Facts) -> bool:
     """Return whether requests wait, and none has run for longer than a step's pause."""
-    return facts.window.progress.still_seconds >= facts.thresholds.stuck_min_seconds
+    return facts.window.progress.still_seconds >= facts.thresholds.progress.stuck_min_seconds
 
 
 @fact("log", REASONS)
@@ -88,8 +88,10 @@ def still_long(facts: Facts) -> bool:
     """
     window, thresholds = facts.window, facts.thresholds
     if window.queue.reasons_known:
-        return window.progress.still_seconds >= thresholds.stuck_min_seconds
-    return window.progress.still_seconds >= thresholds.stuck_frozen_min_seconds and not must_be_deferred.state(facts)
+        return window.progress.still_seconds >= thresholds.progress.stuck_min_seconds
+    return window.progress.still_seconds >= thresholds.progress.stuck_frozen_min_seconds and not must_be_deferred.state(
+        facts
+    )
 
 
 looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_lacks_room.known_true()))

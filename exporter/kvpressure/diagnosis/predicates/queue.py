@@ -23,8 +23,8 @@ def always(facts: Facts) -> bool:  # noqa: ARG001 - as the others are called
 def too_few_polls(facts: Facts) -> bool:
     """Return whether a verdict needs more polls: the least number, or a whole window of a few where polls are rare."""
     window, thresholds = facts.window, facts.thresholds
-    rare = window.polls >= MIN_POLLS and window.seconds >= thresholds.verdict_window_seconds
-    return window.polls < thresholds.verdict_min_poll_count and not rare
+    rare = window.polls >= MIN_POLLS and window.seconds >= thresholds.verdict.verdict_window_seconds
+    return window.polls < thresholds.verdict.verdict_min_poll_count and not rare
 
 
 @fact("running")
@@ -54,13 +54,13 @@ def reasons_known(facts: Facts) -> bool:
 @fact(REASONS)
 def queued(facts: Facts) -> bool | None:
     """Return whether requests wait in most of the polls."""
-    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.waiting_min_ratio)
+    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.queue.waiting_min_ratio)
 
 
 @fact()
 def _in_nearly_every_poll(facts: Facts) -> bool | None:
     """Return whether requests wait in nearly every poll."""
-    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.starved_min_waiting_ratio)
+    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.room.starved_min_waiting_ratio)
 
 
 @fact()
@@ -73,7 +73,7 @@ def waited_in_window(facts: Facts) -> bool | None:
 def shrinks(facts: Facts) -> bool | None:
     """Return whether far fewer requests wait in the newest polls than on average over the whole window."""
     before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting
-    return None if before is None or now is None else now < facts.thresholds.queue_shrinks_max_ratio * before
+    return None if before is None or now is None else now < facts.thresholds.queue.queue_shrinks_max_ratio * before
 
 
 @fact()
@@ -85,7 +85,7 @@ def pool_fills(facts: Facts) -> bool:
 @fact(REASONS)
 def mostly_deferred(facts: Facts) -> bool | None:
     """Return whether the engine has deferred most of the waiting requests."""
-    return reaches(facts.window.queue.deferred_ratio, facts.thresholds.deferred_min_ratio)
+    return reaches(facts.window.queue.deferred_ratio, facts.thresholds.queue.deferred_min_ratio)
 
 
 queued_always = Shared(_in_nearly_every_poll & ~mostly_deferred.known_true())
@@ -98,7 +98,7 @@ def mostly_fetching(facts: Facts) -> bool | None:
 
     The engine counts them as deferred, too; others whose KV lies elsewhere wait for a place like all.
     """
-    queue, least = facts.window.queue, facts.thresholds.deferred_min_ratio
+    queue, least = facts.window.queue, facts.thresholds.queue.deferred_min_ratio
     if queue.fetching_ratio is None:
         # No connector looks prompts up anywhere, or waiting requests are known to wait for a place.
         place = queue.deferred_ratio is not None and queue.deferred_ratio < least
@@ -114,7 +114,7 @@ def mostly_in_transfer(facts: Facts) -> bool | None:
         return False
     kinds = (queue.deferred_ratio, queue.fetching_ratio)
     deferred = min((one for one in kinds if one is not None), default=0.0) * queue.waiting
-    least = facts.thresholds.deferred_min_ratio
+    least = facts.thresholds.queue.deferred_min_ratio
     return deferred >= least * queue.waiting and reaches(found.in_flight, least * deferred)
 
 
@@ -124,8 +124,8 @@ def finished_prompts_fill_the_cache(facts: Facts) -> bool | None:
     found, thresholds = facts.window.transfer, facts.thresholds
     if found.role != PREFILL:
         return False
-    most = reaches(found.held_kv_ratio, thresholds.held_for_transfer_min_ratio)
-    return most and reaches(found.held_seconds, thresholds.held_for_transfer_min_seconds)
+    most = reaches(found.held_kv_ratio, thresholds.queue.held_for_transfer_min_ratio)
+    return most and reaches(found.held_seconds, thresholds.queue.held_for_transfer_min_seconds)
 
 
 @fact("external_queries")
@@ -139,7 +139,7 @@ def may_fetch(facts: Facts) -> bool:
 def streams_only(facts: Facts) -> bool:
     """Return whether nothing runs and all that wait stay deferred: streams whose next piece has not come."""
     window = facts.window
-    empty = (window.kv_usage_ratio or 0.0) < facts.thresholds.stream_idle_max_usage_ratio
+    empty = (window.kv_usage_ratio or 0.0) < facts.thresholds.queue.stream_idle_max_usage_ratio
     quiet = empty and not window.throughput.generated_tokens
     return window.queue.all_deferred_ratio == 1.0 and quiet and window.queue.unchanged
 
@@ -155,20 +155,20 @@ def adapters_lack_slots(facts: Facts) -> bool | None:
 def mostly_brought(facts: Facts) -> bool | None:
     """Return whether most of the prompts' KV is brought from elsewhere."""
     found = facts.window.deferral
-    return found.connector is not False and reaches(found.brought_ratio, facts.thresholds.deferred_min_ratio)
+    return found.connector is not False and reaches(found.brought_ratio, facts.thresholds.queue.deferred_min_ratio)
 
 
 @fact("steps")
 def _for_many_steps(facts: Facts) -> bool | None:
     """Return whether requests wait for many steps."""
-    return reaches(facts.window.queue.waited_steps, facts.thresholds.put_off_min_step_count)
+    return reaches(facts.window.queue.waited_steps, facts.thresholds.queue.put_off_min_step_count)
 
 
 @fact("prefill_seconds")
 def _prompts_are_rare(facts: Facts) -> bool | None:
     """Return whether hardly ever a prompt is computed."""
     prefilling = facts.window.throughput.prefilling
-    return None if prefilling is None else prefilling <= facts.thresholds.prefill_rare_max_ratio
+    return None if prefilling is None else prefilling <= facts.thresholds.batch.prefill_rare_max_ratio
 
 
 behind_nobody = _in_nearly_every_poll & _for_many_steps & _prompts_are_rare

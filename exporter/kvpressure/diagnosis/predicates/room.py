@@ -60,13 +60,13 @@ def mostly_reserve(facts: Facts) -> bool:
 @fact(*FIT)
 def longest_blocked(facts: Facts) -> bool | None:
     """Return whether one of the longest recent prompts does not fit."""
-    return reaches(facts.window.fit.blocked_by_longest_ratio, facts.thresholds.admission_blocked_min_ratio)
+    return reaches(facts.window.fit.blocked_by_longest_ratio, facts.thresholds.symptoms.admission_blocked_min_ratio)
 
 
 @fact()
 def long_still_blocked(facts: Facts) -> bool | None:
     """Return whether some of the long prompts still do not fit: a full pool empties in jumps."""
-    return reaches(facts.window.fit.blocked_by_long_ratio, facts.thresholds.admission_unblocked_max_ratio)
+    return reaches(facts.window.fit.blocked_by_long_ratio, facts.thresholds.symptoms.admission_unblocked_max_ratio)
 
 
 @fact(*FIT)
@@ -96,8 +96,8 @@ def room_is_ample(facts: Facts) -> bool | None:
     prompt, answer = (inputs.value(*path) for path in _LONG_ANSWER)
     if free is None or usage is None or prompt is None or answer is None:
         return None
-    ample = free >= thresholds.room_ample_min_factor * (prompt + answer)
-    return usage <= thresholds.room_ample_max_usage_ratio and ample
+    ample = free >= thresholds.room.room_ample_min_factor * (prompt + answer)
+    return usage <= thresholds.room.room_ample_max_usage_ratio and ample
 
 
 preempted_without_room = Shared(preempted & ~room_is_ample.known_true())
@@ -115,4 +115,4 @@ def cache_lacks_room(facts: Facts) -> bool | None:
     if facts.window.fit.blocked_ratio is not None:
         return False
     usage = facts.window.kv_usage_ratio
-    return None if usage is None else usage > facts.thresholds.room_ample_max_usage_ratio
+    return None if usage is None else usage > facts.thresholds.room.room_ample_max_usage_ratio

@@ -38,7 +38,7 @@ def may_evict(facts: Facts) -> bool | None:
     if found.recomputed_ratio is not None or found.hit_ratio is None or prefilling is None:
         return False
     # At most all that is computed was here before.
-    return None if min(1.0, prefilling) >= facts.thresholds.eviction_time_min_ratio else False
+    return None if min(1.0, prefilling) >= facts.thresholds.eviction.time_min_ratio else False
 
 
 frontend_slow = symptom("frontend_slow")

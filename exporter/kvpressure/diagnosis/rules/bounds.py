@@ -119,7 +119,7 @@ def _scattered(facts: Facts) -> str:
     hits, elsewhere = found.hit_ratio, found.hit_ratio_elsewhere
     if hits is None or elsewhere is None or hits >= 1.0:
         return ""
-    if (elsewhere - hits) / (1.0 - hits) < facts.thresholds.eviction_recomputed_min_ratio:
+    if (elsewhere - hits) / (1.0 - hits) < facts.thresholds.eviction.recomputed_min_ratio:
         return ""
     return (
         f"Prefix hits are {hits:.0%} here and {elsewhere:.0%} at other replicas of the model whose cache turns over no "

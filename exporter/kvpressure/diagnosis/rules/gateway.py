@@ -34,14 +34,14 @@ def judge_symptom(inputs: Inputs) -> Evidence | None:
         return None
     seconds = "" if found.seconds is None else f", {found.seconds:.0f} s"
     text = f"queued at the gateway: {number(round(found.requests or 0.0))}{seconds}; polls with any"
-    return at_least(HELD, found.held_polls_ratio, inputs.thresholds.waiting_min_ratio, "ratio", text)
+    return at_least(HELD, found.held_polls_ratio, inputs.thresholds.queue.waiting_min_ratio, "ratio", text)
 
 
 @fact()
 def by_engine_queue(facts: Facts) -> bool | None:
     """Return whether the gateway waits for the engines' own queues, and not for their caches."""
     found = _queue(facts.window)
-    full = reaches(found.engine_queue_ratio, facts.thresholds.at_cap_min_ratio)
+    full = reaches(found.engine_queue_ratio, facts.thresholds.batch.at_cap_min_ratio)
     return full and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
 
 
@@ -50,13 +50,13 @@ def by_kv_usage(facts: Facts) -> bool | None:
     """Return whether the gateway waits for room in the engines' caches; None where their use is not known."""
     if by_engine_queue.state(facts):
         return False
-    return reaches(_queue(facts.window).kv_ratio, facts.thresholds.at_cap_min_ratio)
+    return reaches(_queue(facts.window).kv_ratio, facts.thresholds.batch.at_cap_min_ratio)
 
 
 @fact()
 def waits_in_engine(facts: Facts) -> bool | None:
     """Return whether requests wait in the engine too while the gateway holds others back."""
-    return reaches(_queue(facts.window).in_engine_ratio, facts.thresholds.waiting_min_ratio)
+    return reaches(_queue(facts.window).in_engine_ratio, facts.thresholds.queue.waiting_min_ratio)
 
 
 _held_there_alone: Final = held_at_gateway & ~waits_in_engine

@@ -144,5 +144,7 @@ LOGS: Final = Wordings(
     rows=(
         ("engine_dead", "error in event loop", ""),
         ("engine_dead", "executor worker died", ""),
+        ("kv_exhausted", "no free blocks left", ""),
+        ("kv_exhausted", "can't allocate new blocks", ""),
     ),
 )

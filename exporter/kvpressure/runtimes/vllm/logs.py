@@ -14,6 +14,9 @@ from kvpressure.runtimes.runtime import GIB, Facts, Wordings, logged_count, note
 
 _FREE_MEMORY: Final = "desired gpu memory utilization"
 
+_CONCURRENCY_ERROR: Final = 0.01
+"""Of a concurrency with two decimals; half of it is rounding, and tokens are rounded down to blocks."""
+
 _MEMORY: Final = re.compile(
     r"available kv cache memory: (-?\d{1,7}(?:\.\d{1,9})?) ?gib"
     r"|memory reserved for kv cache is (-?\d{1,7}(?:\.\d{1,9})?) ?gib"
@@ -27,7 +30,10 @@ def _memory(facts: Facts, match: re.Match[str]) -> None:
 
 
 def _concurrency(facts: Facts, match: re.Match[str]) -> None:
-    facts.concurrency_tokens = logged_count(match[1]) * float(match[2])
+    longest = logged_count(match[1])
+    tokens = longest * float(match[2])
+    if facts.concurrency_tokens is None or tokens < facts.concurrency_tokens:
+        facts.concurrency_tokens, facts.concurrency_error_tokens = tokens, longest * _CONCURRENCY_ERROR
 
 
 def _override(facts: Facts, match: re.Match[str]) -> None:
@@ -52,6 +58,7 @@ LOGS: Final = Wordings(
         ("kv_exhausted", "larger than the maximum number of tokens that can be stored in kv cache", ""),  # until 0.8
         ("kv_exhausted", "kv cache is needed, which is larger than the available kv cache memory", ""),  # since 0.8
         ("kv_exhausted", "exceeds the capacity of block_manager", ""),  # V0
+        ("kv_exhausted", "exceeds available mamba cache blocks", ""),
         ("kv_exhausted", " free blocks from the pool", r"cannot get \d{1,12} free blocks"),
         ("kv_exhausted", "aborted due to the lack of cpu swap space", ""),  # V0
         ("kv_capacity", "available kv cache memory: ", ""),

@@ -221,7 +221,7 @@ def _load_amdsmi() -> ModuleType:
     except ImportError as error:
         raise BackendError(
             "binding_not_found",
-            f"{AMDSMI} is here but its Python binding is not ({error}); install kv-pressure-exporter[amd]",
+            f"{AMDSMI} is here but its Python binding is not ({error}); install kvpressure[amd]",
         ) from error
     except (KeyError, AttributeError) as error:
         raise BackendError(

@@ -127,7 +127,7 @@ def _connected(host: str, port: int) -> socket.socket:
         raise SourceError("dns", f"{host} cannot be found: {brief(error.strerror or error)}") from None
     last: OSError | None = None
     for family, kind, proto, _, address in found:
-        # A name may resolve to anything; a literal address was chosen by an operator (decision 0152).
+        # A name may resolve to anything; a literal address was chosen by an operator (decision 0010).
         if reason := refusal(str(address[0]), link_local=str(address[0]) == host):
             raise SourceError("refused_address", f"{host} leads to {address[0]}, {reason}")
         one = socket.socket(family, kind, proto)

@@ -29,7 +29,7 @@ GREETED_WITHIN_SECONDS: Final = 0.3
 """Before the first look: most have greeted by then."""
 MAX_FEEDS: Final = 64
 """Ranks that are followed at most: a thread and up to 32 MiB each."""
-NOT_INSTALLED: Final = "msgspec is not installed: pip install 'kv-pressure-exporter[kv-events]'"
+NOT_INSTALLED: Final = "msgspec is not installed: pip install 'kvpressure[kv-events]'"
 
 AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events come from there is not known"
 

@@ -75,7 +75,7 @@ class StartUp:
         """Tokens the cache of one rank holds, None where not known."""
         start = self._start
         if start.tokens is not None:
-            return float(start.tokens)
+            return start.concurrency_tokens if self._is_of_fewer_layers() else float(start.tokens)
         block = self._block_size()
         return float(start.blocks * block) if block is not None and start.blocks is not None else None
 
@@ -89,6 +89,17 @@ class StartUp:
         if tokens is None or memory is None or memory <= 0:
             return None
         return memory / (tokens * self._start.overridden)
+
+    def _is_of_fewer_layers(self) -> bool:
+        """Whether the logged number of tokens is not what requests of the longest length fit into.
+
+        Where layers differ (windows, states) vLLM until 0.20 logs the blocks of one kind of layer; how many requests
+        fit is logged beside it, in two decimals.
+        """
+        start = self._start
+        if start.tokens is None or start.concurrency_tokens is None or start.concurrency_error_tokens is None:
+            return False
+        return abs(start.concurrency_tokens - start.tokens) > start.concurrency_error_tokens
 
     def _block_size(self) -> int | None:
         """Return tokens in a block: concurrency = blocks * block size / longest request, solved for the block size."""
@@ -113,7 +124,23 @@ _REFUSED: Final = re.compile(r"\bvalueerror: ")
 _OF_VALUE_ERRORS: Final = ("kv_exhausted", _CAPACITY)
 # Of the libraries that every runtime is built on.
 _SHARED: Final = (
-    ("device_oom", "out of memory", r"(?:cuda|hip|xpu|npu|gpu)(?: error:| failure(?: \d+)?)? '?out of memory"),
+    # Ray kills workers of a node that runs short of memory: that of the host, whatever its error is called.
+    ("host_oom", "ray.exceptions.outofmemoryerror", ""),
+    ("host_oom", "low on memory", r"due to the node running low on memory"),
+    ("host_oom", "memory pressure (oom)", r"killed due to memory pressure \(oom\)"),
+    ("host_oom", "cannot allocate memory", r"\[errno 12\] cannot allocate memory"),
+    ("host_oom", "defaultcpuallocator: ", r"defaultcpuallocator: (?:can't allocate|not enough) memory"),
+    (
+        "device_oom",
+        "out of memory",
+        r"(?:cuda|hip|xpu|npu|gpu)(?: driver| runtime)?(?: error:| failure(?: \d+)?)? '?out of memory",
+    ),
+    ("device_oom", "out of memory", r"\btriton error \[\w{2,8}\]: out of memory"),
+    ("device_oom", "out of memory", r"\b(?:cuda|hip)malloc\w{0,20}\b.{0,200}\bout of memory"),
+    ("device_oom", "out of memory", r"\bresource_?exhausted: .{0,80}\bout of memory"),  # XLA
+    ("device_oom", "_error_out_of_memory", r"\bcuda_error_out_of_memory\b"),
+    ("device_oom", "_error_out_of_device_memory", ""),  # Level Zero and Unified Runtime
+    ("device_oom", "_status_alloc_failed", r"\b(?:cu|hip|roc)\w{2,12}_status_alloc_failed\b"),  # BLAS, DNN, solvers
     ("device_oom", "outofmemoryerror", r"\boutofmemoryerror\b"),  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
     ("device_oom", "cudaerrormemoryallocation", ""),
     ("device_oom", "hiperroroutofmemory", ""),
@@ -125,7 +152,7 @@ _SHARED: Final = (
     ("other", "fatal python error: ", ""),
 )
 # Death before the others: "EngineDeadError: ... OutOfMemoryError(...)" repeats why it died.
-_ORDER: Final = ("engine_dead", "device_oom", "preemption", "kv_exhausted", _CAPACITY, "other")
+_ORDER: Final = ("engine_dead", "host_oom", "device_oom", "preemption", "kv_exhausted", _CAPACITY, "other")
 _LOGS: Final = tuple(runtime.logs for runtime in RUNTIMES)
 _WORDINGS: Final = sorted((*_SHARED, *(row for log in _LOGS for row in log.rows)), key=lambda row: _ORDER.index(row[0]))
 """Kind, words that a line of it holds, and what these must be part of ("" for nothing more); all in lower case."""

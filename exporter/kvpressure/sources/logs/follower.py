@@ -53,6 +53,7 @@ INCIDENT_SECONDS: Final = {
     "kv_capacity": 60.0,
     "kv_exhausted": 10.0,
     "device_oom": 10.0,
+    "host_oom": 10.0,
     "preemption": 0.0,
     "engine_dead": 60.0,
     "other": 10.0,

@@ -81,7 +81,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
     """Render one template; `path` is its name in messages. Raises ConfigError when it uses what does not exist."""
     now = Now(options.selector)
     context: dict[str, Any] = {
-        "limits": options.thresholds,
+        "limits": options.thresholds.values,
         "thresholds_hash": options.thresholds.hash,
         "selector": options.selector,
         "engine": _ENGINE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.tools.incidents.names import EngineName, Json, engine_of
@@ -30,13 +29,11 @@ def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, o
             same += 1
         else:
             changed.append({**_brief(one), "before": _cause(one), "after": _cause(best)})
-    values = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(Thresholds)}
+    values = {name: (value, after.values[name]) for name, value in before.values.items()}
     return {
         "thresholds": after.hash,
         "changed_thresholds": {
-            name: {"before": first, "after": second}
-            for name, (first, second) in values.items()
-            if isinstance(first, int | float) and first != second
+            name: {"before": first, "after": second} for name, (first, second) in values.items() if first != second
         },
         "incidents": sorted(others, key=lambda one: (one["began"], engine_of(one))),
         "same": same,

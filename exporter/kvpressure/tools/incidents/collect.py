@@ -110,7 +110,7 @@ class Collector:
         diagnosis, t = view.diagnosis, view.t
         if diagnosis is None:
             return
-        gap, known = self._thresholds.incident_gap_seconds, self._t
+        gap, known = self._thresholds.verdict.incident_gap_seconds, self._t
         self._t = t
         for alarm in self._alarms:
             alarm.add(t, diagnosis)
@@ -149,7 +149,7 @@ class Collector:
 
     def silent_since(self, newest: float) -> bool:
         """Whether the target's page at `newest` no longer had this engine."""
-        return newest - self._t > self._thresholds.incident_gap_seconds
+        return newest - self._t > self._thresholds.verdict.incident_gap_seconds
 
     def fired(self) -> list[Fired]:
         """Return the bundle's alerts that fired in the whole time, sorted by time."""
@@ -188,7 +188,7 @@ class Collector:
         demand_of = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
         # One replica, and those that an autoscaler could have added by then.
         began = view.t if self._open is None else self._open.began
-        doubled = int(max(0.0, view.t - began) // self._thresholds.scaling_down_hold_seconds)
+        doubled = int(max(0.0, view.t - began) // self._thresholds.scaling.down_hold_seconds)
         most = 1
         for _ in range(min(doubled, MAX_DOUBLINGS)):
             most = most_replicas(most, self._thresholds)

@@ -192,7 +192,7 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, thres
         expr = f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0"
         found.append(Screen("queue", expr, *coarse))
     if preempted := named("preemptions"):
-        bursts = max(1, round(thresholds.preempting_min_burst_count))
+        bursts = max(1, round(thresholds.symptoms.preempting_min_burst_count))
         found.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
     if rejected := named("rejected"):
         found.append(Screen("refusals", f"changes({chosen(rejected, queue_window)}) > 0", *coarse))
@@ -212,7 +212,7 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, thres
 
 def queued_share(thresholds: Thresholds, window: float) -> float:
     """Return the least share of a window's polls with a waiting request, where an incident is in it."""
-    return SLACK * thresholds.waiting_min_ratio * SHORTEST_SECONDS / window
+    return SLACK * thresholds.queue.waiting_min_ratio * SHORTEST_SECONDS / window
 
 
 def _outside(
@@ -226,7 +226,7 @@ def _outside(
 
     signals = ("ended", "e2e_seconds", "queue_seconds", "inference_seconds")
     ended, whole, queued, inside = map(grew, signals)
-    least = SLACK * thresholds.frontend_slow_min_seconds
+    least = SLACK * thresholds.symptoms.frontend_slow_min_seconds
     if ended and whole and queued and inside:
         return f"({whole} - {queued} - {inside}) >= {least:.3f} * {ended} and {ended} > 0"
     first, started = grew("ttft", "_sum"), grew("started")

@@ -74,14 +74,13 @@ def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresh
         long_window_seconds=max(ordinary.long_window_seconds, SHAPE_INTERVALS * step),
         longest_interval_seconds=max(ordinary.longest_interval_seconds, LOST_INTERVALS * step),
     )
-    window = max(thresholds.verdict_window_seconds, (VERDICT_INTERVALS + 0.5) * step)
+    window = max(thresholds.verdict.verdict_window_seconds, (VERDICT_INTERVALS + 0.5) * step)
     seldom = step >= SELDOM_STEP_SECONDS
-    return settings, replace(
-        thresholds,
-        cause_hold_seconds=0.0 if seldom else thresholds.cause_hold_seconds,
-        preempting_min_burst_count=thresholds.preempting_min_burst_count + seldom,
+    return settings, thresholds.with_values(
+        cause_hold_seconds=0.0 if seldom else thresholds.verdict.cause_hold_seconds,
+        preempting_min_burst_count=thresholds.symptoms.preempting_min_burst_count + seldom,
         verdict_window_seconds=window,
-        verdict_min_poll_count=min(thresholds.verdict_min_poll_count, VERDICT_INTERVALS + 1),
+        verdict_min_poll_count=min(thresholds.verdict.verdict_min_poll_count, VERDICT_INTERVALS + 1),
     )
 
 

@@ -96,8 +96,8 @@ def _plain(diagnosis: Diagnosis) -> bool:
 
 def ours(limits: Thresholds) -> tuple[Judged, ...]:
     """Return the bundle's alerts that one engine's verdicts decide: without other replicas, GPUs and logs."""
-    often = limits.alert_symptom_min_ratio
-    ten = (600.0, limits.alert_cause_min_ratio, 300.0, 600.0)
+    often = limits.alert.symptom_min_ratio
+    ten = (600.0, limits.alert.cause_min_ratio, 300.0, 600.0)
     stuck, deferred, host = "KVPressureEngineStuck", "KVPressureEngineDeferred", "KVPressureEngineHostBound"
     cap = "KVPressureSequenceCapReached"
     return (

@@ -215,7 +215,7 @@ class _Look:
                     break
                 self.finish(key, found)
             answers.append(found)
-        self.reported = reported.troubles(answers, self.question.thresholds.incident_gap_seconds)
+        self.reported = reported.troubles(answers, self.question.thresholds.verdict.incident_gap_seconds)
 
     def tasks(self) -> Iterator[Task]:
         """Yield the targets to read sample by sample, with their stretches."""

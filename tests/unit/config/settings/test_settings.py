@@ -13,6 +13,7 @@ from kvpressure.config.settings import (
     load_settings,
     parse_listen_address,
 )
+from kvpressure.config.settings.gone import GONE
 from kvpressure.config.settings.keys import keys
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.node_sources import settings_model
@@ -85,7 +86,6 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
         environ[key.env] = special.get(key.path[-1], values.get(key.type, choice))
     environ |= {
         "KVPRESSURE_KUBERNETES__PATH": "/x",
-        "KVPRESSURE_OTLP__ENDPOINT": "http://x:1",
         "KVPRESSURE_WINDOW_SECONDS": "300",
         "KVPRESSURE_LONG_WINDOW_SECONDS": "300",
         "KVPRESSURE_STALENESS_SECONDS": "90",
@@ -148,6 +148,23 @@ def test_unknown_variables_and_flags_are_errors_with_a_suggestion() -> None:
 )
 def test_usual_mistakes_come_with_what_to_write(text: str, problem: str) -> None:
     assert problems(text=text) == [f"kvpressure.yaml:1: {problem}"]
+
+
+@pytest.mark.parametrize("name", sorted(GONE))
+def test_a_setting_that_is_gone_says_what_takes_its_place(name: str) -> None:
+    *sections, key = name.split(".")
+    text = f"{key}: 1"
+    for section in reversed(sections):
+        text = f"{section}: {{{text}}}"
+    said = f"is gone: {GONE[name]}"
+    assert problems(text=text) == [f"kvpressure.yaml:1: {name}: {said}"]
+    variable = "KVPRESSURE_" + name.replace(".", "__").upper()
+    assert problems({}, {variable: "1"}) == [f"environment {variable}: {said}"]
+
+
+def test_a_key_of_a_section_that_is_gone_says_so() -> None:
+    variable = "KVPRESSURE_OTLP__ENDPOINT"
+    assert problems({}, {variable: "http://x:1"}) == [f"environment {variable}: is gone: {GONE['otlp']}"]
 
 
 def test_the_variables_that_kubernetes_makes_for_a_service_of_our_name_are_ignored() -> None:
@@ -250,7 +267,7 @@ def test_every_key_says_what_it_means() -> None:
 def test_the_example_file_is_valid_and_names_every_section() -> None:
     settings = load_settings({"--config.file": str(EXAMPLE)}, {})
     assert not settings.single_machine
-    assert set(Settings.model_fields) - settings.model_fields_set == {"thresholds_file", "baseline_file"}
+    assert set(Settings.model_fields) - settings.model_fields_set == {"thresholds_file"}
 
 
 @pytest.mark.fault(

@@ -136,4 +136,4 @@ async def test_without_the_library_the_health_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "msgspec", None)
     async with running(target()) as source:
         await until(lambda: source.health() and source.health()[0].reason == "not_installed")
-        assert "pip install 'kv-pressure-exporter[kv-events]'" in source.health()[0].error
+        assert "pip install 'kvpressure[kv-events]'" in source.health()[0].error

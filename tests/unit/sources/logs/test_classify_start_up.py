@@ -43,6 +43,20 @@ def test_a_concurrency_that_gives_no_whole_block_size_is_not_trusted():
     assert start_up.capacity_tokens is None
 
 
+def test_where_layers_differ_the_requests_that_fit_say_the_capacity():
+    """Gemma 4 on vLLM 0.19: the tokens are of one kind of layer, five requests of the longest length fit."""
+    lines = (LOGS / "gemma4-start.log").read_text().splitlines()
+    assert learned(*lines).capacity_tokens == 491_520
+    assert learned(*reversed(lines)).capacity_tokens == 491_520
+    joined = "GPU KV cache size: 79,344 tokens, Maximum concurrency for 98,304 tokens per request: 5.00x"
+    assert learned(joined).capacity_tokens == 491_520
+
+
+def test_a_rounded_concurrency_does_not_replace_the_tokens_of_equal_layers():
+    start_up = learned("GPU KV cache size: 20,992 tokens", "Maximum concurrency for 32,768 tokens per request: 0.64x")
+    assert start_up.capacity_tokens == 20_992
+
+
 def test_one_line_with_both_facts_is_read_as_newer_versions_write_it():
     start_up = learned("GPU KV cache size: 1,234,567 tokens, Maximum concurrency for 8,192 tokens per request: 150.70x")
     assert start_up.capacity_tokens == 1_234_567

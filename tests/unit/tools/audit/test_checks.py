@@ -299,7 +299,7 @@ MONITOR = {"selector": {"matchLabels": {"app": "d"}}}
             [
                 kind(
                     "DaemonSet",
-                    {"template": {"spec": {"containers": [{"image": "example.com/kv-pressure-exporter:1"}]}}},
+                    {"template": {"spec": {"containers": [{"image": "example.com/kvpressure:1"}]}}},
                 )
             ],
             "pass",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.incidents.backtest import compared
 
 LIMITS = load_thresholds()
-OTHER = replace(LIMITS, kv_saturated_min_ratio=0.99)
+OTHER = LIMITS.with_values(kv_saturated_min_ratio=0.99)
 
 
 def incident(began: float, seconds: float = 300.0, cause: str = "kv_cache_pressure", **changes: Any) -> dict[str, Any]:
@@ -41,4 +40,4 @@ def test_another_cause_is_that_of_the_one_that_shares_most_time() -> None:
 
 def test_the_thresholds_that_differ_are_named_with_both_values() -> None:
     changed = compared(LIMITS, [], OTHER, [])["changed_thresholds"]
-    assert changed == {"kv_saturated_min_ratio": {"before": LIMITS.kv_saturated_min_ratio, "after": 0.99}}
+    assert changed == {"kv_saturated_min_ratio": {"before": LIMITS.symptoms.kv_saturated_min_ratio, "after": 0.99}}

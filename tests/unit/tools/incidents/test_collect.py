@@ -18,7 +18,7 @@ from tests.support.views import engine_view
 
 STEP = 15.0
 LIMITS = load_thresholds()
-GAP = LIMITS.incident_gap_seconds
+GAP = LIMITS.verdict.incident_gap_seconds
 WELL, KV, CAP = Cause.HEALTHY, Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND
 
 
@@ -145,7 +145,7 @@ def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> N
     )
     list(collector.add(view, EngineSample("m", "0", {}, {})))
     (one,) = collector.finish(ended=True)
-    assert one.incident["peak"]["desired_replicas"] == -(-1.4 // LIMITS.scaling_target_ratio) == 2
+    assert one.incident["peak"]["desired_replicas"] == -(-1.4 // LIMITS.scaling.target_ratio) == 2
 
 
 def test_replicas_that_would_have_served_are_four_more_or_double_in_five_minutes() -> None:

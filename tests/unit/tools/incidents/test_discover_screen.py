@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def of(*present: str) -> Spelled:
 
 def asked(*present: str, step: float = 15.0, **changes: Any) -> dict[str, Screen]:
     chosen = Selection('namespace="prod"')
-    return {one.name: one for one in screens(of(*present), chosen, step, replace(LIMITS, **changes))}
+    return {one.name: one for one in screens(of(*present), chosen, step, LIMITS.with_values(**changes))}
 
 
 def test_what_began_within_the_last_step_is_seen() -> None:
@@ -75,7 +74,7 @@ def test_a_queue_in_fewer_scrapes_is_asked_for_where_the_verdict_asks_for_less()
 
     assert share(0.25) == pytest.approx(share(0.5) / 2, rel=0.01)
     # Of the 28 scrapes of seven minutes, the four of an incident of two minutes in which somebody waits.
-    assert share(LIMITS.waiting_min_ratio) * 420 / 15 < LIMITS.waiting_min_ratio * 120 / 15
+    assert share(LIMITS.queue.waiting_min_ratio) * 420 / 15 < LIMITS.queue.waiting_min_ratio * 120 / 15
 
 
 def test_what_a_page_does_not_have_is_not_asked_for() -> None:

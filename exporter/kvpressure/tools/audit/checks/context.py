@@ -90,7 +90,7 @@ def is_long(engine: Engine, context: Context) -> bool | None:
     if limit is None:
         return None
     # The longest request has an output too: its prompt is shorter than max_model_len.
-    bound = context.thresholds.advice_long_context_min_tokens
+    bound = context.thresholds.advice.long_context_min_tokens
     return limit.value > bound if limit.name == "max_model_len" else limit.value >= bound
 
 

@@ -23,7 +23,7 @@ _ANYTHING: Final = re.compile(r".*", re.DOTALL)
 _EVIDENCE: Final = re.compile(r"https?://\S+|\d{4}-\d{2}-\d{2}([T ].*)?")
 _PREFIXES: Final = sorted({re.escape(spelling) for table in TABLES for spelling in table.spellings})
 _SERIES: Final = re.compile(rf"\b(kvpressure_|{'|'.join(_PREFIXES)})")
-_EXPORTER: Final = re.compile(r"(^|/)(kvpressure|kv-pressure-exporter)([:@]|$)")
+_EXPORTER: Final = re.compile(r"(^|/)kvpressure([:@]|$)")
 
 
 def documented(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both

@@ -49,7 +49,7 @@ def _fitting(engine: Engine, context: Context) -> Verdict:
     if limit is not None and _refused(engine):
         return Verdict("unknown", f"{shown}: the server would not start")
     if not isinstance(sized, str) and count is not None and not sized.refused:
-        return _measured(engine, sized, (count, shown), context.thresholds.advice_request_share_max_ratio)
+        return _measured(engine, sized, (count, shown), context.thresholds.advice.request_share_max_ratio)
     if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
         whose = "" if limit is None else f", a default of {engine.runtime.title}"
         why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
@@ -105,7 +105,7 @@ def _implausible(engine: Engine, context: Context) -> Verdict | None:
         reason = f"{count} is above max_num_batched_tokens ({number(batched.value)}): {title} refuses to start"
     elif largest is not None and limit.value > largest:
         reason = f"{count} is above {title}'s largest default ({number(largest)}): the KV cache is the limit then"
-    elif limit.value <= context.thresholds.batch_collapse_max_sequences:
+    elif limit.value <= context.thresholds.symptoms.batch_collapse_max_sequences:
         reason = f"{count} leaves nothing to batch"
     elif pool is not None and limit.value * (tokens := _least_tokens(engine, context)) > pool.value:
         fits = number(pool.value // tokens)
@@ -120,7 +120,7 @@ def _least_tokens(engine: Engine, context: Context) -> int:
     longest, traffic = engine.reading.limits.get("max_model_len"), traffic_of(engine)
     if traffic is not None:
         return int(traffic.prompt_p95 + traffic.output_p95)
-    return max(1, int(longest.value * context.thresholds.advice_request_share_max_ratio)) if longest else 1
+    return max(1, int(longest.value * context.thresholds.advice.request_share_max_ratio)) if longest else 1
 
 
 def _refused(engine: Engine) -> bool:
@@ -131,7 +131,7 @@ def _refused(engine: Engine) -> bool:
 
 def _fix(engine: Engine, context: Context) -> str:
     """Return what a plan would set; "" where it cannot be computed."""
-    sized, least = context.sized(engine), context.thresholds.batch_collapse_max_sequences
+    sized, least = context.sized(engine), context.thresholds.symptoms.batch_collapse_max_sequences
     if isinstance(sized, str) or sized.plan is None or sized.plan.max_num_seqs <= least:
         return ""
     return limit_fix(engine, _LIMIT, str(sized.plan.max_num_seqs), sized.command)
@@ -193,7 +193,7 @@ def input_tokens(engine: Engine, context: Context) -> Verdict:
 
 
 def _measured_request(engine: Engine, sized: Sized, context: Context) -> Verdict:
-    bound = context.thresholds.advice_request_share_max_ratio
+    bound = context.thresholds.advice.request_share_max_ratio
     whose = ", the model's own length" if sized.longest == sized.geometry.max_model_len else ""
     pool, said = sized.pool(), f"{number(sized.longest)} tokens{whose}"
     if not pool.size_bytes or sized.refused:

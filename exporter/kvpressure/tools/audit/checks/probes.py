@@ -41,7 +41,7 @@ def _judged(engine: Engine, context: Context, kind: str, probe: dict[str, Any], 
     if not all(isinstance(value, int) and 0 <= value <= _LARGEST for value in values):
         return Verdict("unknown", f"{kind} has values that are no numbers", place=place)
     delay, period, failures = values
-    seconds, least = delay + period * failures, context.thresholds.advice_start_min_seconds
+    seconds, least = delay + period * failures, context.thresholds.advice.start_min_seconds
     shown = f"{kind} restarts it when it has not answered for {number(seconds)} s"
     if seconds >= least:
         return Verdict("pass", shown, place=place)

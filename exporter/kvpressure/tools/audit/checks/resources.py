@@ -41,7 +41,7 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
     share = default if limit is None else limit.value
     shown = f"not declared: {engine.runtime.audit.undeclared[_LIMIT]}" if limit is None else number(share)
-    sized, most = context.sized(engine), context.thresholds.advice_memory_target_max_ratio
+    sized, most = context.sized(engine), context.thresholds.advice.memory_target_max_ratio
     if share > most:
         reason = f"{shown} is above {number(most)}: what is needed beside weights and KV cache may not find room"
         return Verdict("fail", reason, _share(engine, sized, default))
