@@ -28,6 +28,8 @@ _NO_VALUE: Final = re.compile(
 )
 # Programs that run their arguments as a command, and those that run one of them, or what follows, as a script.
 _WRAPPERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup", "sudo", "env", "time"))
+_OWN_VARIABLES: Final = 16
+"""Words behind `env` that may be variables."""
 _RUN_TEXT: Final = frozenset(("eval", "ssh", "tmux", "screen", "su"))
 # Programs whose arguments may look like a launch, and start nothing.
 _TEXT_PROGRAMS: Final = frozenset(
@@ -102,7 +104,8 @@ def _unwrap(program: Program, budget: Budget, depth: int) -> Iterator[Program]:
     if depth == 0:
         raise BudgetExceededError
     text, positional = found
-    script = Script(text, program.env, budget, positional)
+    own = (word.partition("=") for word in program.words[: _OWN_VARIABLES if program.words[0] == "env" else 0])
+    script = Script(text, {**program.env, **{name: value for name, equals, value in own if equals}}, budget, positional)
     for command in script.commands():
         if not command.words:
             continue
@@ -110,7 +113,7 @@ def _unwrap(program: Program, budget: Budget, depth: int) -> Iterator[Program]:
             command.words,
             command.only_if or program.only_if,
             {**program.uncertain, **script.uncertain},
-            program.env if base(command.words[0]) in _CONTAINERS else script.values,
+            {**script.values, **command.sets},
             {**program.files, **script.files},
         )
         yield from _unwrap(inner, budget, depth - 1)

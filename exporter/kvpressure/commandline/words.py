@@ -7,8 +7,10 @@ Whatever else a word has (`$(...)`, a variable that is stated nowhere, twice or 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Final
 
 STEP: Final = 24
@@ -83,6 +85,14 @@ def filled_word(text: str, written: str, names: Sequence[str] = ()) -> str:
     return word
 
 
+def split(text: str) -> list[str]:
+    """Return the words of a text as a shell splits them; by blanks where its quotes do not close."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
 _KUBERNETES: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-A-Za-z0-9_.]*)\)")
 
 
@@ -143,7 +153,10 @@ class Filling:
                 start, at = at, _closing(text, at, self.budget)
                 inner = text[start : at - 1]
             value, more = (None, []) if match[4] else self._value(match[2] or match[3], match[5] or "", inner, depth)
-            parts.append(text[match.start() : at] if value is None else value)
+            if value is None:
+                # Not a variable of the container, whatever that has: see `_value`.
+                value = f"${{{match[2] or match[3]}?}}" if self.dollars else text[match.start() : at]
+            parts.append(value)
             names += more
             self.budget.take(len(parts[-1]))
         return "".join([*parts, text[at:]]), names
@@ -156,10 +169,12 @@ class Filling:
     def _value(self, name: str, sign: str, inner: str, depth: int) -> tuple[str | None, list[str]]:
         """Return the value of a variable, None where it is not known, and the names that may be set elsewhere."""
         known = self.values.get(name)
-        if inner and not sign:
-            return None, []  # an operator such as ${NAME%%/*}
+        if (inner and not sign) or (sign == "?" and not inner):
+            return None, []  # an operator such as ${NAME%%/*}; a variable that compose leaves open
         if known is not None and (known or sign[:1] != ":"):
-            return (None, []) if sign[-1:] == "+" else (str(known), [*unless(known)])
+            if sign[-1:] != "+":
+                return str(known), [*unless(known)]
+            return self.fill(inner, depth - 1) if depth else (None, [])
         hidden = (known is None and name in self.values) or MORE in self.values
         if hidden or sign[-1:] not in {"-", "="} or not depth:
             return None, []
@@ -181,10 +196,11 @@ def _closing(text: str, at: int, budget: Budget) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A simple command of a script; `only_if` is the condition around it, "" for none."""
+    """A simple command of a script; `only_if` is the condition around it, "" for none, `sets` are its own variables."""
 
     words: Words
     only_if: str = ""
+    sets: Variables = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -223,6 +239,12 @@ _TESTS: Final = frozenset(("[", "[[", "test"))
 _OPENS: Final = {"if": "fi", "case": "esac", "while": "done", "until": "done", "for": "done", "select": "done"}
 _GOES_ON: Final = frozenset(("then", "else", "elif", "do", "{", "}", "!", "time", "function", "fi", "done", "esac"))
 _LOOPS_OVER: Final = frozenset(("for", "select"))
+# Programs whose success is expected: what follows them after `&&` runs.
+_STEPS: Final = frozenset(
+    ("cd", "echo", "printf", "set", "mkdir", "true", ":", "pip", "source", ".", "sleep", "export")
+)
+_DEFAULT: Final = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.DOTALL | re.ASCII)
+_SUBSTITUTION: Final = re.compile(r"\$\(|`")
 _MOST_NAMES: Final = 3
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
@@ -251,13 +273,15 @@ class Script:
         self._in_pattern = False
         self._words: list[str] = []
         self._word: list[str] | None = None
-        """The pieces of the present word, None between words; `_names` and `_start` are of it too."""
+        """The pieces of the present word, None between words; `_names`, `_start` and `_filled` are of it too."""
         self._names: list[str] = []
         self._start = 0
+        self._filled = False
         self._redirects = False
         self._target = ""
         self._ends: list[tuple[str, bool]] = []
         self._after_test = False
+        self._may_fail = False
         self._goes_on = False
         """Whether the list of commands continues on the next line."""
 
@@ -272,7 +296,7 @@ class Script:
             self._end_word()
             yield from self._end_command("\n")
         except BudgetExceededError:
-            yield Command(tuple(self._words))
+            yield Command(tuple(dropwhile(_ASSIGNMENT.match, self._words)))
             raise
 
     def _take(self, token: re.Match[str]) -> Iterator[Command]:
@@ -311,7 +335,9 @@ class Script:
             if (listed := self._listed(text)) is not None:
                 self._several(listed)
             else:
-                self._add(*Filling(self.values, self._budget).fill(text))
+                value, names = Filling(self.values, self._budget).fill(text)
+                self._default(text, value, names)
+                self._add(value, names, filled=value != text)
         elif kind == "substitution":
             if token[0][0] == "$":
                 self._skip_parentheses(token[0].count("("))
@@ -326,11 +352,18 @@ class Script:
             self._several(listed)
             return
         value, names = Filling(self.values, self._budget).fill(written)
+        self._default(written, value, names)
         assigns = not self._words or self._words[0] in _DECLARES
         if value == written or (assigns and _ASSIGNMENT.match("".join(self._word or ()))):
-            self._add(value, names)
+            self._add(value, names, filled=value != written)
         else:
             self._several(_BLANKS.split(value), names)
+
+    def _default(self, written: str, value: str, names: Sequence[str]) -> None:
+        """Set a variable to its default where a text is `${NAME:=DEFAULT}`."""
+        match = _DEFAULT.fullmatch(written)
+        if match is not None and value != written and match[1] in names:
+            self._set(match[1], filled_word(value, value, names), self._condition())
 
     def _listed(self, written: str) -> Words | None:
         """Return the words of `$@` or of an array, None for anything else and for those that are not known."""
@@ -345,11 +378,12 @@ class Script:
                 self._end_word()
             if word or len(words) == 1:
                 self._word = self._word or []
-                self._add(str(word), [*names, *unless(word)])
+                self._add(str(word), [*names, *unless(word)], filled=not word.startswith("-"))
 
-    def _add(self, text: str, names: Sequence[str] = ()) -> None:
+    def _add(self, text: str, names: Sequence[str] = (), *, filled: bool = False) -> None:
         self._budget.take(len(text))
         self._word = self._word or []
+        self._filled = filled or (self._filled and bool(self._word))
         self._word.append(text)
         self._names += names
 
@@ -367,8 +401,9 @@ class Script:
             return
         self._budget.take()
         text = "".join(self._word).replace(_DOLLAR, "$")
-        word = filled_word(text, self._text[self._start : self._at].strip() if self._names else text, self._names)
-        self._word = None
+        written = self._text[self._start : self._at].strip().strip('"')
+        word = filled_word(text, written if self._filled else text, self._names)
+        self._word, self._names, self._filled = None, [], False
         if self._redirects:
             self._redirects, self._target = False, text
         elif not self._words and text in _OPENS:
@@ -398,7 +433,7 @@ class Script:
         if words:
             yield from self._command(words, operator)
         elif operator != "\n" or not self._goes_on:
-            self._after_test = False
+            self._after_test = self._may_fail = False
 
     def _command(self, words: Sequence[str], operator: str) -> Iterator[Command]:
         """Yield the command, unless it only assigns variables or opens a loop."""
@@ -411,17 +446,26 @@ class Script:
             if opening == "if":
                 self._around[-1].condition = self._described(words)
         condition = self._condition()
+        name = words[-1] if len(words) == 1 else words[0]
+        alone = "the commands beside it" if operator in {"|", "&"} or self._may_fail else ""
         self._goes_on = operator in {"&&", "||", "|"}
+        self._may_fail = operator == "|" or (operator == "&&" and (self._may_fail or not self._succeeds(name)))
         self._after_test = operator in {"&&", "||"} and (
             self._after_test or operator == "||" or words[0] in _TESTS or words[0].startswith("((")
         )
         program = next((i for i, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
         if program == len(words) or words[program] in _DECLARES:
             for match, word in ((match, word) for word in words if (match := _ASSIGNMENT.match(word))):
-                self._assign(match, word, condition)
+                options = any(one[:1] == "-" for one in words)
+                self._assign(match, word, condition or alone, known=not options)
             return
-        self._change(words[program:], condition)
-        yield Command(tuple(words[program:]), "" if condition == _LOOP else condition)
+        sets = {match[1]: word[match.end() :] for word in words[:program] if (match := _ASSIGNMENT.match(word))}
+        yield Command(tuple(words[program:]), "" if condition == _LOOP else condition, sets)
+        self._change(words[program:], condition or alone)
+
+    def _succeeds(self, name: str) -> bool:
+        """Return whether a command is expected to succeed, so that what follows it behind `&&` runs."""
+        return name in _STEPS or _ASSIGNMENT.match(name) is not None
 
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""
@@ -434,9 +478,13 @@ class Script:
         if words[0] in _SETS:
             for word in words[1:]:
                 self._set(word.partition("=")[0], None, condition)
-        elif words[0] == "shift" or (words[0] == "set" and "--" in words):
-            self._lists["@"] = tuple(words[words.index("--") + 1 :]) if "--" in words and not condition else None
+        elif words[0] == "shift" or (words[0] == "set" and any(map(_is_positional, words, words[1:]))):
+            given = tuple(words[words.index("--") + 1 :]) if "--" in words and not condition else None
+            self._lists["@"] = given
             self.values.update(dict.fromkeys(map(str, range(1, 10))))
+            self.values.update({str(i): word for i, word in enumerate(given or (), 1)})
+        elif words[0] == "eval" or (words[0] in {"source", "."} and not words[-1].endswith("activate")):
+            self.values = dict.fromkeys(self.values)
 
     def _described(self, words: Sequence[str]) -> str:
         """Return a condition as its line and the variables in it; what they are compared with is not told."""
@@ -447,11 +495,11 @@ class Script:
         shown = ", ".join(f"${name}" for name in list(names)[:_MOST_NAMES])
         return f"the condition in line {line} of its script{f' ({shown})' if shown else ''}"
 
-    def _assign(self, match: re.Match[str], word: str, condition: str) -> None:
+    def _assign(self, match: re.Match[str], word: str, condition: str, *, known: bool) -> None:
         name, value = match[1], filled_word(word[match.end() :], word[match.end() :], unless(word))
         self._lists.pop(name, None)
         if not match[2]:
-            self._set(name, value, condition)
+            self._set(name, None if not known or _SUBSTITUTION.search(value) else value, condition)
             return
         before = self.values.get(name)
         known = None if before is None or condition else f"{before}{value}"
@@ -509,6 +557,11 @@ class Script:
                 body = Filling(self.values, self._budget).fill(body)[0]
             self.files[path or f"<<{end}"] = body
         self._ends.clear()
+
+
+def _is_positional(before: str, word: str) -> bool:
+    """Return whether an argument of `set` is neither an option nor an option's name, as in `-o pipefail`."""
+    return word == "--" or (word[:1] not in {"-", "+"} and not before.endswith("o"))
 
 
 def _unescaped(text: str) -> str:
