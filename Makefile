@@ -128,7 +128,7 @@ e2e-llamacpp: $(VENV)/.dev ## llama.cpp's own server on the CPU, read by the exp
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_llamacpp
 
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
-	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl util-linux:unshare"
+	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl kubernetes-client:kubectl util-linux:unshare"
 	$(BIN)/python -m tests.e2e_kubernetes
 
 .PHONY: e2e-image
@@ -200,7 +200,7 @@ sbom: dist ## dist/sbom.cdx.json: what an installation consists of, as CycloneDX
 	$(RELEASE)/bin/python -m deploy.release.sbom --wheel dist/*.whl --out dist/sbom.cdx.json
 
 assets: sbom dashboards ## dist/, as a release has it: with the chart and the bundle as archives
-	$(BIN)/python -m deploy.release.assets --out dist
+	$(BIN)/python -m deploy.release.assets --out dist --repository "$(KREW_REPOSITORY)"
 
 KREW_REPOSITORY ?= OWNER/REPO
 plugin: assets ## dist/: the kubectl plugin for krew, with all it needs, and its manifest (internet)

@@ -1,11 +1,13 @@
 """Writes what under deploy/ is made from something else and kept; `python -m deploy.render`, or `make deploy`.
 
 The chart is the source of deploy/manifests, for those without helm; values.yaml with its comments is the source of the
-chart's README. What the chart takes from elsewhere is built and not kept: `deploy.chart_files`.
+chart's README and of the descriptions in values.schema.json. What the chart takes from elsewhere is built and not
+kept: `deploy.chart_files`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -90,6 +92,20 @@ def readme() -> str:
     return README_TEMPLATE.read_text().replace("<!-- values -->", "\n".join(rows))
 
 
+def schema() -> str:
+    """Return values.schema.json with the description of every value that values.yaml documents."""
+    described = json.loads((CHART / "values.schema.json").read_text())
+    for key, _, _, text in values_documented():
+        at = described
+        for name in key.split("."):
+            at = at["properties"][name]
+        reference = at.pop("$ref", None)
+        if reference is not None:
+            at["allOf"] = [{"$ref": reference}]
+        at["description"] = text
+    return json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+
+
 def _default(value: object) -> str:
     if isinstance(value, list) and len(value) > 3:
         return f"{len(value)} entries, see values.yaml"
@@ -129,7 +145,7 @@ def write(files: Mapping[Path, str]) -> None:
 
 def main() -> None:
     """Write everything; manifests only where helm is."""
-    write({CHART / "README.md": readme()})
+    write({CHART / "README.md": readme(), CHART / "values.schema.json": schema()})
     helm = find_helm()
     if helm is None:
         sys.exit("deploy/manifests was left as it is: no helm; `make tools-helm` builds one")

@@ -21,6 +21,9 @@ from kvpressure import __version__
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.bundle import Options, bundle_files
 
+UNKNOWN_REPOSITORY = "OWNER/REPO"
+"""Stands in Chart.yaml for the repository, which whoever publishes names."""
+
 
 def archive(folder: str, files: Mapping[str, str], epoch: int) -> bytes:
     """Return a .tar.gz of `files` below `folder`, with nothing of when, where and by whom it was packed."""
@@ -37,19 +40,20 @@ def archive(folder: str, files: Mapping[str, str], epoch: int) -> bytes:
     return out.getvalue()
 
 
-def whole_chart() -> dict[str, str]:
-    """Return the chart's own files and those that are built: path below it to content."""
+def whole_chart(repository: str) -> dict[str, str]:
+    """Return the chart's own files, with the project's address, and those that are built: path below it to content."""
     own = (path.relative_to(CHART) for path in CHART.rglob("*") if path.is_file())
     kept = {str(path): (CHART / path).read_text("utf-8") for path in own if path.parts[0] != "files"}
+    kept["Chart.yaml"] = kept["Chart.yaml"].replace(UNKNOWN_REPOSITORY, repository)
     return kept | chart_files()
 
 
-def write(out: Path, epoch: int) -> list[Path]:
+def write(out: Path, epoch: int, repository: str = UNKNOWN_REPOSITORY) -> list[Path]:
     """Write both into `out`, which is made, and give their paths: the bundle first."""
     out.mkdir(parents=True, exist_ok=True)
     bundle, chart = out / f"kvpressure-bundle-{__version__}.tar.gz", out / f"kvpressure-{__version__}.tgz"
     bundle.write_bytes(archive("bundle", bundle_files(Options(load_thresholds())), epoch))
-    chart.write_bytes(archive(CHART.name, whole_chart(), epoch))
+    chart.write_bytes(archive(CHART.name, whole_chart(repository), epoch))
     return [bundle, chart]
 
 
@@ -57,9 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Write them, and print the paths."""
     parser = argparse.ArgumentParser(prog="python -m deploy.release.assets", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder to put them in")
+    parser.add_argument("--repository", default=UNKNOWN_REPOSITORY, help="where the project is, as the forge names it")
     given = parser.parse_args(arguments)
     epoch = max(int(os.environ.get("SOURCE_DATE_EPOCH", ZIP_EPOCH)), ZIP_EPOCH)
-    print(*write(given.out, epoch), sep="\n")  # noqa: T201
+    print(*write(given.out, epoch, given.repository), sep="\n")  # noqa: T201
     return 0
 
 

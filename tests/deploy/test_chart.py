@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy.chart_files import build, chart_files
+from deploy.chart_files import CHART, build, chart_files
 
 from kvpressure import __version__
 from kvpressure.config.settings import load_settings
@@ -81,7 +81,7 @@ def test_the_exporter_takes_the_settings_that_are_written(case: str, tmp_path: P
     loaded = load_settings({"--config.file": str(tmp_path / "kvpressure.yaml")}, {})
     assert loaded.web.listen_address[0].port == values_of(case)["web"]["port"]
     if loaded.thresholds_file:
-        assert load_thresholds(loaded.thresholds_file.read_text()).kv_saturated_min_ratio == 0.95
+        assert load_thresholds(loaded.thresholds_file.read_text()).symptoms.kv_saturated_min_ratio == 0.95
 
 
 def test_every_switch_reaches_the_settings() -> None:
@@ -218,6 +218,72 @@ def test_thresholds_that_the_rules_would_not_have_are_refused_in_one_line() -> N
 
 def test_helm_may_hand_down_globals_when_the_chart_is_a_dependency() -> None:
     assert template({"global": {"imageRegistry": "x"}})
+
+
+# --- what people are used to from other charts
+
+
+def test_a_user_of_null_is_left_to_the_platform_and_not_root() -> None:
+    context = pod_of("openshift")["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_what_is_usual_reaches_the_pod() -> None:
+    pod = pod_of("everything")
+    container = container_of("everything")
+    assert [secret["name"] for secret in pod["imagePullSecrets"]] == ["r", "s", "t", "u"]
+    assert pod["securityContext"]["fsGroup"] == 1234
+    assert pod["securityContext"]["runAsUser"] == 4321
+    assert pod["dnsPolicy"] == "None"
+    assert pod["dnsConfig"] == {"nameservers": ["192.0.2.53"]}
+    assert container["args"][-1] == "--log.level=debug"
+    assert container["envFrom"] == [{"secretRef": {"name": "engine-keys"}}]
+    assert container["livenessProbe"]["failureThreshold"] == 10
+    assert container["livenessProbe"]["httpGet"]["path"] == "/-/healthy"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    image = {"global": {"imageRegistry": "mirror.example.com/"}, "image": {"repository": "team/kvpressure"}}
+    (pods,) = of_kind(template(image), "DaemonSet")
+    (mirrored,) = pods["spec"]["template"]["spec"]["containers"]
+    assert mirrored["image"].startswith("mirror.example.com/team/kvpressure:")
+
+
+def test_common_annotations_are_on_every_object() -> None:
+    assert [found["kind"] for found in rendered("everything") if found["metadata"]["annotations"].get("e") != "f"] == []
+
+
+def test_all_objects_are_in_the_namespace_that_is_given() -> None:
+    objects = rendered("another namespace")
+    assert {found["metadata"]["namespace"] for found in objects if "namespace" in found["metadata"]} == {"monitoring"}
+    (binding,) = of_kind(objects, "ClusterRoleBinding")
+    assert binding["subjects"][0]["namespace"] == "monitoring"
+
+
+def test_a_key_of_another_chart_is_refused_with_what_to_use() -> None:
+    refusals = (CHART / "templates" / "_refused.tpl").read_text()
+    keys = re.findall(r"^(\w+): ", refusals, re.MULTILINE)
+    properties = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    assert set(keys) <= properties.keys()
+    for key, instead in (("containerSecurityContext", "securityContext"), ("env", "extraEnv")):
+        result = try_template(merged(MINIMAL, {key: {}}))
+        assert result.returncode != 0
+        assert f"{key} is not a value of this chart: use {instead}" in result.stderr
+
+
+def test_what_is_not_set_of_the_service_monitor_is_as_of_the_pod_monitor() -> None:
+    values = {
+        "podMonitor": {"labels": {"release": "p"}, "interval": "30s", "scrapeTimeout": "5s"},
+        "serviceMonitor": {"enabled": True, "additionalLabels": {"release": "s"}, "interval": "60s"},
+    }
+    (monitor,) = of_kind(template(values), "ServiceMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "s"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("60s", "5s")
+
+
+def test_the_chart_says_who_made_it_and_what_it_is() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart.keys() >= {"home", "sources", "maintainers", "icon", "annotations"}
+    assert chart["annotations"]["artifacthub.io/license"] == "Apache-2.0"
 
 
 # --- what Prometheus and Grafana get

@@ -71,7 +71,7 @@ def test_evidence_without_the_words():
 
 
 def test_the_words_may_be_those_of_a_symptom():
-    told = engine("stuck", text="") | {"symptoms": {"canary_unanswered": {"text": "Stand still"}}}
+    told = engine("stuck", text="") | {"symptoms": {"memory_high": {"text": "Stand still"}}}
     assert missed(story(told=told)) == []
 
 

@@ -282,7 +282,6 @@ def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatc
     assert not source_module.is_enabled(KubernetesSettings(enabled="false"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     assert not source_module.is_enabled(KubernetesSettings())
-    assert source_module.is_enabled(KubernetesSettings(kubeconfig_file=tmp_path / "kubeconfig"))
 
 
 def test_the_client_is_not_loaded_before_it_is_needed() -> None:

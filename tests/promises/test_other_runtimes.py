@@ -156,9 +156,9 @@ def test_requests_that_wait_for_a_reservation_are_pressure_where_the_page_tells(
 def test_a_page_that_keeps_its_last_iteration_is_neither_stuck_nor_busy():
     found = list(pages(Server(SMALL_POOL), trtllm, LIGHT, Load(90)))
     assert b'num_requests_running{model_name="m",engine_type="trtllm",pid="7"} 0' not in found[-1][1]
-    assert last(found) == ("unknown", "last_step")
+    assert last(found) == ("idle", "")
     causes = {str(view.diagnosis.cause) for view in views(found) if view.diagnosis is not None}
-    assert causes == {"unknown", "healthy"}
+    assert causes == {"unknown", "healthy", "idle"}
     assert last(pages(Server(SMALL_POOL), triton, LIGHT, Load(90)))[0] == "idle"
 
 

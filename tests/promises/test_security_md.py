@@ -17,7 +17,7 @@ ADVERSARIES = (
     *("A scraper or another HTTP client", "An annotation or label"),
     *(
         "A log line",
-        "A kubeconfig",
+        "kubectl",
         "An API server's answer to `triage pod/NAME`",
         "A Prometheus that `kvpressure incidents` queries",
     ),

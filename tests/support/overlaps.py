@@ -58,11 +58,10 @@ OVERLAPS: Final = (
         "Without the numbers of requests, a rule that holds does so by what is not known.",
     ),
     Overlap(
-        ("host.front_end_late", "host.cpu_late", "unknown.statistics_late", "unknown.last_step"),
+        ("idle.last_step",),
         ("*",),
-        "The engine works and its page stands still, so whatever else the page shows is of some time ago.",
+        "The page keeps its last step, so whatever else it shows is of some time ago.",
     ),
-    Overlap(("host.front_end_late", "host.cpu_late"), ("unknown.statistics_late",), "The host explains the delay."),
     Overlap(
         ("stuck.*",),
         ("*",),

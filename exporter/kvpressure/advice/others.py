@@ -224,13 +224,11 @@ def host_bound(case: Case) -> tuple[list[Action | None], str]:
 
 def stuck(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a stuck server: save the evidence, then replace it."""
-    idle = case.diagnosis.detail == "unanswered"
-    symptom = "A request of one token got no answer" if idle else "It has requests, and nothing moves"
     return [
         Action(
             key="save_evidence",
             title="First save the evidence: it is gone after the restart",
-            why=f"{symptom}: the engine hangs. Its stacks say where.",
+            why="It has requests, and nothing moves: the engine hangs. Its stacks say where.",
             cost="A minute. Reading the stacks does not change the process. py-spy comes from PyPI: where that cannot "
             "be reached, use an image that has it.",
             checks=("stacks.txt, engine.log and page.prom are not empty.",),

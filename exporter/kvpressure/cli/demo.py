@@ -43,7 +43,7 @@ SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
 """Minimum and default of `triage --duration`."""
 COLLAPSED = "collapsed"
 """Prefix of the note of the phase in which a triage shows most."""
-_OFF = ("ENGINES__CANARY", "KUBERNETES", "POD_RESOURCES", "LOGS", "HOST")
+_OFF = ("KUBERNETES", "POD_RESOURCES", "LOGS", "HOST")
 HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
 _COLUMNS: tuple[Column, ...] = (
     (7, ".0f", "requests_running"),

@@ -12,6 +12,7 @@ from kvpressure.capacity.capacity_plan import Running
 from kvpressure.capacity.pool import TokenPool
 from kvpressure.cli.page_at import page_at
 from kvpressure.cli.say import CliError
+from kvpressure.cli.signals import run_to_the_end
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
@@ -53,7 +54,7 @@ def read_engine(address: str, options: Mapping[str, Any], seconds: float = 0.0) 
     """
     try:
         reader = PageReader()
-        where, answers = asyncio.run(_fetch(address, options, seconds))
+        where, answers = run_to_the_end(_fetch(address, options, seconds))
         pages = [reader.read(answer.body, answer.t) for answer in answers]
         return engine_on(pages[-1], where, pages[0] if seconds else None)
     except PageError as error:

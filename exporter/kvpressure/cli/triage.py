@@ -48,7 +48,7 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
 
     ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics. KIND/NAME
     is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
-    reached through a port-forward with your kubeconfig, and their limits, restarts and logs count as evidence; nothing
+    reached through your kubectl's port-forward, and their limits, restarts and logs count as evidence; nothing
     has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
     as the engines'. Options marked "In force now" give limits that neither page nor pod shows. Commands are for the
     workload named with --namespace, --deployment, --pod, --container or --unit, with placeholders where none is named.

@@ -21,11 +21,12 @@ from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, engines
 from kvpressure.cli.pods import facts_of, opened, refresh, targets_of_pods
 from kvpressure.cli.sampling import Sampler, Shows, Triage, sample
 from kvpressure.cli.say import CANNOT_TELL
+from kvpressure.cli.signals import run_to_the_end
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.wording import duration
 from kvpressure.kubernetes import KubeError
-from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.forwarded_pod import ForwardedPod
+from kvpressure.kubernetes.kubectl.named_pod import NamedPod
+from kvpressure.kubernetes.kubectl.program import Kubectl
 from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, role_of_code
 from kvpressure.model.view import EngineView
 from kvpressure.net.waiting import cancel
@@ -60,7 +61,7 @@ def run(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIE
     """Run the command and return the exit code. Raises click.ClickException."""
     logs.configure("error", "logfmt")
     try:
-        return asyncio.run(triage_pods(words, options, shows))
+        return run_to_the_end(triage_pods(words, options, shows))
     except KubeError as error:
         raise Failed(f"{error}") from error
     except KeyboardInterrupt:
@@ -69,12 +70,12 @@ def run(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIE
 
 async def triage_pods(words: Sequence[str], options: dict[str, Any], shows: Shows = Shows.BRIEF) -> int:
     """Find the pods, sample their engines, print; return the exit code. Raises KubeError and click.UsageError."""
-    async with opened(words, options) as (client, pods):
+    async with opened(words, options) as (kubectl, pods):
         thresholds, targets = load_thresholds(), targets_of_pods(pods, access_of(options))
         seconds = options["duration"] if targets else 0.0
         sampler = Sampler(targets, thresholds, gateways=gateways_of(options))
         common = sampler, EngineFacts.of(options), thresholds, seconds, options["as_json"]
-        triage = PodTriage(*common, gpus=False, shows=shows, client=client, pods=pods)
+        triage = PodTriage(*common, gpus=False, shows=shows, kubectl=kubectl, pods=pods)
         if not options["watch"]:
             return await triage.once()
         try:
@@ -89,8 +90,8 @@ async def triage_pods(words: Sequence[str], options: dict[str, Any], shows: Show
 class PodTriage(Triage):
     """One run on pods: the findings on their engines, and the pods' states."""
 
-    client: KubeClient = field(kw_only=True)
-    pods: list[ForwardedPod] = field(kw_only=True)
+    kubectl: Kubectl = field(kw_only=True)
+    pods: list[NamedPod] = field(kw_only=True)
 
     async def once(self) -> int:
         """Sample, read the pods again, print."""
@@ -123,7 +124,7 @@ class PodTriage(Triage):
             show(out, pods_report(self.pods, now))
         super(PodTriage, self).show(out, found, now)
 
-    def _of(self, pod: ForwardedPod, sampled: SampledTarget | None, beside: Sequence[EngineView]) -> list[Finding]:
+    def _of(self, pod: NamedPod, sampled: SampledTarget | None, beside: Sequence[EngineView]) -> list[Finding]:
         if sampled is None:
             return [Finding(pod.engine.name, problem=pod.problem)]
         # Commands are run later, when this run's forwarded port is closed.
@@ -132,7 +133,7 @@ class PodTriage(Triage):
         return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
 
     async def _refresh(self) -> None:
-        await refresh(self.client, self.pods, self.sampler)
+        await refresh(self.kubectl, self.pods, self.sampler)
 
     @contextlib.asynccontextmanager
     async def _refreshing(self) -> AsyncIterator[None]:
@@ -149,7 +150,7 @@ class PodTriage(Triage):
             await self._refresh()
 
 
-def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
+def pods_report(pods: Iterable[NamedPod], now: float) -> Group:
     """Return a block per pod: state, last termination, declared limits, log lines of incidents."""
     parts: list[RenderableType] = []
     for pod in pods:
@@ -159,7 +160,7 @@ def pods_report(pods: Iterable[ForwardedPod], now: float) -> Group:
     return Group(*parts)
 
 
-def pod_json(pod: ForwardedPod) -> dict[str, object]:
+def pod_json(pod: NamedPod) -> dict[str, object]:
     """Return a pod's state for programs; unknown values are null."""
     engine, state = pod.engine, pod.engine.state
     return {
@@ -185,7 +186,7 @@ def pod_json(pod: ForwardedPod) -> dict[str, object]:
     }
 
 
-def _facts(pod: ForwardedPod, now: float) -> Table:
+def _facts(pod: NamedPod, now: float) -> Table:
     rows = [("runs", _runs(pod, now)), ("limits", _limits(pod)), ("log", _log(pod.logs.current, now))]
     rows += [("log before", _log(pod.logs.previous, now))] if pod.engine.state.restarts else []
     rows += [("", [pod.logs.problem])] if pod.logs.problem else []
@@ -196,7 +197,7 @@ def _facts(pod: ForwardedPod, now: float) -> Table:
     return table
 
 
-def _runs(pod: ForwardedPod, now: float) -> list[str]:
+def _runs(pod: NamedPod, now: float) -> list[str]:
     engine, state = pod.engine, pod.engine.state
     if state.started is not None:
         ready = {True: ", ready", False: ", not ready", None: ""}[state.ready]
@@ -219,7 +220,7 @@ def _ended(state: ContainerState, now: float) -> str:
     return f"; it ended last{ago} with {ended.reason or 'no reason given'} (exit code {ended.exit_code}){means}"
 
 
-def _limits(pod: ForwardedPod) -> list[str]:
+def _limits(pod: NamedPod) -> list[str]:
     if pod.engine.limits is None:
         elsewhere = "they may stand in a start script, a mounted file or a variable from elsewhere"
         return [f"not known: {pod.unread or elsewhere}"]

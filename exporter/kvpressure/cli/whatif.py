@@ -99,7 +99,7 @@ _traffic_options = together(
 def command(**options: Any) -> None:
     """Simulate the engine at ADDRESS, of a pod, or of a recording, as it is and with other flags, and compare.
 
-    KIND/NAME is pod/NAME, deploy/NAME and the others of triage: reached through a port-forward with your kubeconfig,
+    KIND/NAME is pod/NAME, deploy/NAME and the others of triage: reached through your kubectl's port-forward,
     with the limits that the pod declares. Of several pods it is the engine with most requests.
 
     NAME is a flag that the server takes, max-input-tokens or max-output-tokens at the gateway, replicas, or the pool's

@@ -16,6 +16,7 @@ from kvpressure.cli.findings import EngineFacts, SampledTarget
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import CliError, say
+from kvpressure.cli.signals import run_to_the_end
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
@@ -66,10 +67,10 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     if options["trace"] is not None:
         title, views = stem(options["trace"]), recorded(options["trace"], options["at"], thresholds)
     elif is_reference(options["url"]):
-        from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
+        from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - what addresses do without
 
         logs.configure("error", "logfmt")
-        pods = asyncio.run(views_of_pods(options, thresholds, OBSERVED))
+        pods = run_to_the_end(views_of_pods(options, thresholds, OBSERVED))
         title, views = busiest_pod(pods, options["engine"])
     else:
         title, views = options["url"], live(options, thresholds)

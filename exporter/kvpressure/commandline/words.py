@@ -502,13 +502,10 @@ class Script:
             self._set(name, None if not known or _SUBSTITUTION.search(value) else value, condition)
             return
         before = self.values.get(name)
-        known = None if before is None or condition else f"{before}{value}"
+        longer = None if before is None or condition else f"{before}{value}"
         self._assigned.discard(name)
-        self._set(
-            name,
-            None if known is None else filled_word(known, known, (*unless(before or ""), *unless(word))),
-            condition,
-        )
+        names = (*unless(before or ""), *unless(word))
+        self._set(name, None if longer is None else filled_word(longer, longer, names), condition)
 
     def _set(self, name: str, value: str | None, condition: str) -> None:
         """Set a variable; one that is set twice, or under a condition, has no known value from then on."""

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any, Final, get_type_hints
 
 from kvpressure.config import strict_yaml
+from kvpressure.config.gone import gone
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem, shown
 
 UNITS: Final[Mapping[str, tuple[float, float]]] = {
@@ -149,7 +150,6 @@ class Progress:
 
     stuck_min_seconds: float
     stuck_frozen_min_seconds: float
-    stuck_unanswered_min_seconds: float
     long_prompt_min_seconds: float
     long_prompt_min_ratio: float
 
@@ -282,6 +282,7 @@ class Alert:
     unserved_page_min_seconds: float
     unserved_ticket_min_seconds: float
     silent_page_min_seconds: float
+    unreadable_min_seconds: float
     queue_wait_min_seconds: float
     crash_loop_min_count: float
 
@@ -405,6 +406,9 @@ class _Reading:
 
     def _entry(self, name: str, given: Any) -> None:
         if name not in _UNIT_OF:
+            if instead := gone((name,)):
+                self._problem((name,), instead)
+                return
             # Searching for the one that was meant takes longer than all else: not where it would never be shown.
             close = get_close_matches(name, _UNIT_OF, 1) if len(self.problems) < strict_yaml.MAX_PROBLEMS else []
             self._problem((name,), "unknown threshold" + (f"; did you mean {close[0]!r}?" if close else ""))

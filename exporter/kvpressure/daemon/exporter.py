@@ -6,7 +6,7 @@ import asyncio
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,6 @@ from kvpressure import __version__, logs
 from kvpressure.config.settings import ConfigError, GpuSettings, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.config.target import Target
-from kvpressure.daemon.canaries import Canaries, canary_times
 from kvpressure.daemon.health_log import HealthLog
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.pollers import EngineFleet
@@ -32,7 +31,6 @@ from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
-from kvpressure.net.urls import typed_address
 from kvpressure.signals.history import Histories
 from kvpressure.sources.gpu.process import GpuFactory, registration
 
@@ -64,10 +62,7 @@ class Daemon:
         self._clock = clock or SystemClock()
         self._pipeline = _pipeline(loaded)
         # Called late, since a reload may replace the pipeline.
-        on_sent = lambda key, t: self._pipeline.canary_sent(key, t)  # noqa: E731, PLW0108
-        on_report = lambda key, report: self._pipeline.on_canary(key, report)  # noqa: E731, PLW0108
         on_gpus = lambda source, report: self._pipeline.on_gpus(source, report)  # noqa: E731, PLW0108
-        self._canaries = Canaries(self._clock, on_sent, on_report)
         self._histories = Histories()
         self._advised = Advised()
         self._recommender = Recommender(self.advice, self._advised.steps)
@@ -139,8 +134,7 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            parts = (self._fleet, self._node_sources, self._canaries)
-            await asyncio.gather(*(part.stop() for part in parts))
+            await asyncio.gather(self._fleet.stop(), self._node_sources.stop())
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -154,8 +148,6 @@ class Daemon:
             await self._fleet.apply(changes)
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
-        due = self._pipeline.canaries_wanted(now)
-        self._canaries.send(due, self._pipeline.known, self._targets.targets, self._loaded)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
         self._pipeline.set_environment(now, environment)
         self._gpu_health = self._node_sources.gpu_health()
@@ -188,7 +180,6 @@ class Daemon:
             self._pipeline.restore_baselines(baselines)
         self._pipeline.settings = settings
         self._pipeline.set_thresholds(self._loaded.thresholds)
-        self._pipeline.set_canary(canary_times(self._loaded))
         discovered = self._node_sources.discovers
         await self._node_sources.reload(new)
         old = before.settings
@@ -228,8 +219,12 @@ class Daemon:
             histories=self._histories,
             environment=environment,
             source_names=self._node_sources.names,
+            targets=self._targets.targets,
             profile=Profile(self._loaded.settings.exposition.profile),
         )
+
+    def _lists_all(self) -> bool:
+        return self._targets.listed and self._node_sources.listed
 
     def _own_families(self, environment: Environment) -> Mapping[str, object]:
         totals = self._fleet.totals()
@@ -239,7 +234,7 @@ class Daemon:
         return {
             **self._other_families(),
             "build_info": {__version__: {platform.python_version(): 1.0}},
-            "target_info": addresses(self._targets.targets) or None,
+            "targets": float(len(self._targets.targets)) if self._lists_all() else None,
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
             "config_last_reload_successful": float(self._reload_ok),
             "config_last_reload_success_timestamp_seconds": self._reloaded_at,
@@ -251,12 +246,6 @@ class Daemon:
             "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
         }
-
-
-def addresses(targets: Iterable[Target]) -> dict[str, dict[str, float]]:
-    """Return the address of each target whose name is another, for the commands of alerts; not of pods."""
-    typed = {target.name: typed_address(target.url, target.path) for target in targets if not target.pod}
-    return {name: {address: 1.0} for name, address in typed.items() if address != name}
 
 
 def _pipeline_settings(settings: Settings) -> PipelineSettings:
@@ -278,6 +267,4 @@ def _price(gpu: GpuSettings) -> Price | None:
 
 
 def _pipeline(loaded: Loaded) -> Pipeline:
-    pipeline = Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)
-    pipeline.set_canary(canary_times(loaded))
-    return pipeline
+    return Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)

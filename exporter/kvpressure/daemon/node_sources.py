@@ -85,6 +85,11 @@ class NodeSources:
         return any(source.discovers for source in self._all())
 
     @property
+    def listed(self) -> bool:
+        """Whether all engines of this node have been listed once, where they are discovered."""
+        return all(source.listed for source in self._all() if source.discovers)
+
+    @property
     def targets(self) -> tuple[Target, ...]:
         """The discovered engines."""
         return tuple(target for source in self._all() for target in source.targets)

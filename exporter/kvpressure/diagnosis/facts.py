@@ -12,7 +12,6 @@ from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Evidence
 from kvpressure.runtimes.table import OptionalSignal
 from kvpressure.signals import Derived
-from kvpressure.signals.canary import CANARY_UNANSWERED
 from kvpressure.signals.evidence import OutsideEvidence
 from kvpressure.signals.verdict_window import VerdictWindow
 
@@ -40,11 +39,6 @@ class Inputs:
     declared: Mapping[str, float] = field(default_factory=dict)
     signals: frozenset[str] = frozenset()
     optional_signals: tuple[OptionalSignal, ...] = ()
-
-    @property
-    def canary_enabled(self) -> bool:
-        """Whether engines get requests of one token (`engines.canary`)."""
-        return CANARY_UNANSWERED in self.external_evidence
 
     def value(self, *path: str) -> float | None:
         """Return a derived number, None where not known."""

@@ -13,7 +13,6 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.record import exported
 from kvpressure.model.verdict import Missing
 from kvpressure.model.view import CALM
-from kvpressure.signals.canary import CANARY_UNANSWERED
 
 SOURCES: Final[tuple[EvidenceSource, ...]] = (
     EvidenceSource(
@@ -28,11 +27,6 @@ SOURCES: Final[tuple[EvidenceSource, ...]] = (
         "cpu",
         Missing("whether CPUs are short", "let kvpressure read its host (host in the settings)"),
         lambda inputs: "cpu_pressed" in inputs.external_evidence,
-    ),
-    EvidenceSource(
-        "canary",
-        Missing("whether it still answers", "let kvpressure ask it for one token (engines.canary in the settings)"),
-        lambda inputs: inputs.canary_enabled,
     ),
     EvidenceSource(
         "log",
@@ -64,7 +58,6 @@ _OF_SYMPTOM: Final[Mapping[str, str]] = {
     "gpu_compute_low": "gpu",
     "gpu_memory_high": "gpu",
     "cpu_pressed": "cpu",
-    CANARY_UNANSWERED: "canary",
 }
 """The sources of expected symptoms: without them a verdict is less certain."""
 

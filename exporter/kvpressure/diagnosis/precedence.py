@@ -12,17 +12,14 @@ PRECEDENCE: Final = (
     # Nothing can be judged.
     "unknown.too_few_polls",
     "unknown.no_activity",
-    # No progress. An engine that gives a token all the same is not stuck: its page is late.
-    "host.front_end_late",
-    "host.cpu_late",
-    "unknown.statistics_late",
-    "unknown.last_step",
+    # A page that keeps its last step has requests on it that are gone.
+    "idle.last_step",
+    # No progress.
     "stuck.looping",
     "stuck.frozen",
     "kv.held_for_transfer",
     "kv.stranded",
     "stuck.nothing_runs",
-    "stuck.unanswered",
     # There is nothing to do, unless a gateway holds back what there is.
     "gateway.idle_engine",
     "idle.no_demand",

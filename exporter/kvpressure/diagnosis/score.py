@@ -12,7 +12,6 @@ from kvpressure.diagnosis.symptoms import Symptoms
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import ramp
 from kvpressure.model.verdict import Stage
-from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
 def score(inputs: Inputs) -> float | None:
@@ -149,7 +148,4 @@ def _state_and_weight(name: str, facts: Facts) -> tuple[bool | None, float]:
     core = facts.thresholds.confidence.core_weight_factor
     if name == KV_SHOWS:
         return _kv_shows.state(facts), core
-    if name == CANARY_UNANSWERED:
-        # Nothing shows more directly that an engine does not answer; that no request was sent says nothing.
-        return (True, core) if facts.symptom(name) else (None, 0.0)
     return facts.symptom(name), 1.0

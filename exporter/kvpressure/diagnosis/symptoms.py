@@ -11,7 +11,6 @@ from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.record import exported
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Evidence
-from kvpressure.signals.canary import CANARY_UNANSWERED
 
 Symptoms = Mapping[str, Evidence]
 
@@ -19,18 +18,15 @@ Symptoms = Mapping[str, Evidence]
 def judge_all(inputs: Inputs) -> Symptoms:
     """Return every symptom by name, in a fixed order.
 
-    `load_shed` is judged only where the engine has ever refused a request, `canary_unanswered` only where canary
-    requests are sent (decisions 0860, 0250), `evicting` only where hits at a slower turnover of its cache are known
-    (decision 0410), those of `judge_symptom` in files of `rules` only where it returns any.
+    `load_shed` is judged only where the engine has ever refused a request (decision 0250), `evicting` only where hits
+    at a slower turnover of its cache are known (decision 0410), those of `judge_symptom` in files of `rules` only where
+    it returns any.
     """
     found = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:
         found["load_shed"] = _load_shed(inputs)
     if inputs.window.eviction.recomputed_ratio is not None:
         found["evicting"] = _evicting(inputs)
-    if inputs.canary_enabled:
-        result = inputs.external_evidence[CANARY_UNANSWERED]
-        found[CANARY_UNANSWERED] = Evidence(CANARY_UNANSWERED, result.state, result.text)
     optional = (judge(inputs) for judge in _optional())
     return found | {evidence.symptom: evidence for evidence in optional if evidence is not None}
 

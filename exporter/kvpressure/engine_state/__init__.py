@@ -6,7 +6,7 @@ Reads no clock and does no I/O, so that `run`, `replay` and the tests put their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,11 +15,10 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit, Environment
-from kvpressure.model.samples import CanaryReport, EnginePage, EngineSample, GpuReport
+from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
 from kvpressure.signals.baseline import Healthy
-from kvpressure.signals.canary import CanaryTimes, CanaryWanted, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.evidence import Restarts, Starts
 from kvpressure.signals.gpu import gpus_of
@@ -53,7 +52,6 @@ class Pipeline:
         self._gpu_views: dict[str, GpuView] = {}
         self._environment = Environment()
         self._container_restarts = Restarts()
-        self._canary_times: CanaryTimes | None = None
 
     def set_environment(self, now: float, environment: Environment) -> None:
         """Judge with what pods, logs and host report from now on."""
@@ -82,39 +80,6 @@ class Pipeline:
         """Start from these once their engines are read; of an engine that is known already nothing changes."""
         self._restored, self._restored_t = dict(baselines), None
 
-    @property
-    def known(self) -> Container[EngineKey]:
-        """Every engine of which anything is known."""
-        return self._engines.keys()
-
-    def set_canary(self, times: CanaryTimes | None) -> None:
-        """Judge with the answers to requests of one token from now on; None: none are sent."""
-        self._canary_times = times
-        if times is None:
-            for engine in self._engines.values():
-                engine.canary = CanaryWatch()
-
-    def canaries_wanted(self, now: float) -> Sequence[CanaryWanted]:
-        """Return the engines that are due for a request of one token; none whose page is not answered."""
-        if (times := self._canary_times) is None:
-            return ()
-        ranks = Counter((key.target, key.model_name) for key in self._engines)
-        return [
-            CanaryWanted(key, engine.view.runtime, several=ranks[key.target, key.model_name] > 1)
-            for key, engine in self._engines.items()
-            if engine.view is not None and not self._is_stale(engine.view, now) and engine.canary.is_due(now, times)
-        ]
-
-    def canary_sent(self, key: EngineKey, t: float) -> None:
-        """Note that a request of one token is under way since `t`."""
-        if (engine := self._engines.get(key)) is not None:
-            engine.canary.sent(t)
-
-    def on_canary(self, key: EngineKey, report: CanaryReport) -> None:
-        """Take in the result of that request; the next poll is judged with it."""
-        if (engine := self._engines.get(key)) is not None and self._canary_times is not None:
-            engine.canary.take(report)
-
     def on_page(self, target: Target, page: EnginePage) -> list[EngineView]:
         """Take one page in; return the new view of every engine on it."""
         restarted = self._starts.restarted(target.name, page.started)
@@ -127,7 +92,6 @@ class Pipeline:
             restarted=restarted,
             starts=self._starts.lately(target.name, page.t),
             container_restarts=self._container_restarts.lately(container_of(target)),
-            canary_times=self._canary_times,
         )
         views = [
             self._engine(target, sample).step(page, sample, environment, self.settings, self.thresholds)

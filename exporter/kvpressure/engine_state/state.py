@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,10 +23,9 @@ from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context
 from kvpressure.signals.baseline import BATCH, KV_USAGE, STEP_TOKENS
-from kvpressure.signals.canary import CANARY_UNANSWERED, CanaryTimes, CanaryWatch
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
-from kvpressure.signals.evidence import OutsideEvidence, outside_evidence
+from kvpressure.signals.evidence import outside_evidence
 from kvpressure.signals.gpu import whole_gpus
 from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.optional import with_reports
@@ -74,7 +73,6 @@ class EngineEnvironment:
     restarted: bool = False
     starts: int | None = None
     container_restarts: int = 0
-    canary_times: CanaryTimes | None = None
 
     @property
     def declared_values(self) -> dict[str, float]:
@@ -89,7 +87,6 @@ class EngineState:
         self.past = EngineHistory(
             settings.window_seconds, settings.long_window_seconds, settings.longest_interval_seconds, siblings
         )
-        self.canary = CanaryWatch()
         self.view: EngineView | None = None
         self._diagnostician = Diagnostician()
         self._room = UnconstrainedThroughput()
@@ -116,9 +113,6 @@ class EngineState:
             # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.
             past.begin_anew()
             self._diagnostician = Diagnostician()
-            self.canary.begin_anew(page.t)
-        if environment.restarted:
-            self.canary.begin_anew(page.t, started=True)
         log = environment.common.logs.get(container_of(environment.target))
         watermark_ratio = environment.declared_values.get("kv_watermark_ratio")
         if environment.common.reports:
@@ -129,10 +123,8 @@ class EngineState:
         restarted = environment.restarted
         if not past.take(page, sample, log, restarted=restarted, watermark_ratio=watermark_ratio, events=events):
             return None
-        features, canary_evidence = self._apply_canary_result(
-            past.features(_context(environment, sample, thresholds)), environment.canary_times
-        )
-        inputs = _inputs(page, features, canary_evidence, environment, thresholds)
+        features = past.features(_context(environment, sample, thresholds))
+        inputs = _inputs(page, features, environment, thresholds)
         diagnosis = self._diagnostician.diagnose(features.t, inputs)
         limits = self.view.limits if self.view else Limits()
         past.learn(features, diagnosis.cause, thresholds, self._room.rate, limits.max_num_seqs)
@@ -172,20 +164,6 @@ class EngineState:
         )
         return self.view
 
-    def _apply_canary_result(
-        self, features: Features, times: CanaryTimes | None
-    ) -> tuple[Features, Mapping[str, OutsideEvidence]]:
-        """Return the features without the load of canary requests, and what their answers are evidence of."""
-        if times is None:
-            return features, {}
-        canary, newest = self.canary, features.verdict_window
-        canary.follow(self.past.newest, newest.progress)
-        if canary.only_canary(features.t, newest.seconds):
-            demand = None if newest.queue.demand is None else 0.0
-            newest = replace(newest, busy=False, queue=replace(newest.queue, demand=demand))
-        features = replace(features, verdict_window=newest, derived=features.derived | canary.families())
-        return features, {CANARY_UNANSWERED: canary.evidence(features.t, times)}
-
 
 def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: Thresholds) -> Context:
     declared = environment.declared_values
@@ -202,7 +180,6 @@ def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: T
 def _inputs(
     page: EnginePage,
     features: Features,
-    canary_evidence: Mapping[str, OutsideEvidence],
     environment: EngineEnvironment,
     thresholds: Thresholds,
 ) -> Inputs:
@@ -216,10 +193,7 @@ def _inputs(
         kv_usage_baseline=features.baseline.get(KV_USAGE),
         memory_rise_ratio=features.memory_rise_ratio,
         starts=environment.starts,
-        external_evidence={
-            **outside_evidence(features.t, key, environment.common, restarts, thresholds),
-            **canary_evidence,
-        },
+        external_evidence=outside_evidence(features.t, key, environment.common, restarts, thresholds),
         declared=environment.declared_values,
         signals=features.signals,
         optional_signals=named(page.runtime).evidence,

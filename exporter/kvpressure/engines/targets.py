@@ -56,6 +56,11 @@ class TargetSet:
         return tuple(self._targets.values())
 
     @property
+    def listed(self) -> bool:
+        """Whether every file of targets that is there has been read once: before that, a missing target may exist."""
+        return self._started and all(health.last_success is not None for health in self.health)
+
+    @property
     def rejected(self) -> Mapping[str, int]:
         """Entries left out by reason (`duplicate_page`, `duplicate_name`, `too_many_targets`), at each merge."""
         return dict(self._rejected)

@@ -237,7 +237,6 @@ _ROWS: Final = (
             "frozen": "requests are running, but no metric changes",
             "looping": "requests are running, but no token is generated",
             "nothing_runs": "requests wait, and none is running",
-            "unanswered": "the metrics look idle, and a one-token request got no answer",
         },
     ),
     CauseRow(
@@ -252,8 +251,6 @@ _ROWS: Final = (
         known=False,
         details={
             "too_few_polls": "too few polls so far",
-            "statistics_late": "the metrics do not change, but a one-token request was answered",
-            "last_step": "the metrics are those of the last step: the engine is idle, or hangs",
             "no_gauges": "the metrics lack the number of running or waiting requests, or the use of the KV cache",
             "layers_differ": "a hybrid model: token counts do not say how much cache a request needs",
             "no_capacity": "the metrics do not report the size of the KV cache",

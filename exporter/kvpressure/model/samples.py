@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from enum import StrEnum
 from typing import Final
 
 from kvpressure.model.record import record
@@ -176,32 +175,3 @@ class SourceHealth:
     def absent(self) -> bool:
         """Whether the source does not exist here, which is no error: a GPU vendor's library is not installed."""
         return self.reason == ABSENT_REASON
-
-
-class CanaryResult(StrEnum):
-    """How such a request ended: the values of the label `result`.
-
-    `refused` is 429 or 503: the server lives, and turned it away. `not_possible` is a server that takes no such
-    request. `error` is everything else: the connection failed, or another status of 500 and above.
-    """
-
-    ANSWERED = "answered"
-    TIMEOUT = "timeout"
-    REFUSED = "refused"
-    NOT_POSSIBLE = "not_possible"
-    ERROR = "error"
-
-
-@record
-class CanaryReport:
-    """One such request, sent at `sent` and over at `t` (unix seconds).
-
-    `unanswered` is True where the engine took it and gave no token, False where it gave one, None where this says
-    nothing of the engine. `text` is what happened, for people.
-    """
-
-    sent: float
-    t: float
-    result: CanaryResult
-    unanswered: bool | None
-    text: str

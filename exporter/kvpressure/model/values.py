@@ -17,19 +17,25 @@ Derived: TypeAlias = dict[str, Value]
 """Family name without the `kvpressure_` prefix to value; a family whose input is unknown has no key."""
 
 
+_NUMBERS: Final = (float, int)
+_TREE: Final = (dict, Mapping)
+"""Dictionaries first: of them a type check is quick."""
+
+
 def known(values: Mapping[str, Value | None]) -> Derived:
     """Return `values` without the unknown ones, among which are numbers that are not finite."""
-    return {name: finite for name, value in values.items() if (finite := _finite(value)) is not None}
-
-
-def _finite(value: Value | None) -> Value | None:
-    if value is None:
-        return None
-    if isinstance(value, float | int):  # first: most are, and asking for an abstract class is dear
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return known(value) or None
-    return value
+    found: Derived = {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        if isinstance(value, _NUMBERS):  # first: most are, and asking for an abstract class is dear
+            if -math.inf < value < math.inf:
+                found[name] = value
+        elif not isinstance(value, _TREE):
+            found[name] = value
+        elif inner := known(value):
+            found[name] = inner
+    return found
 
 
 def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
@@ -37,16 +43,14 @@ def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUA
     return None if values is None else {str(q): value for q, value in zip(quantiles, values, strict=True)}
 
 
-_TREE: Final = (dict, Mapping)
-"""Dictionaries first: of them a type check is quick."""
-
-
 def at(derived: Mapping[str, Value], *path: str) -> float | None:
     """Return the number at `path` (family, then its label values); None where it is not known."""
     value: object = derived
     for key in path:
-        value = value.get(key) if isinstance(value, _TREE) else None
-    return value if isinstance(value, int | float) else None
+        if not isinstance(value, _TREE):
+            return None
+        value = value.get(key)
+    return value if isinstance(value, _NUMBERS) else None
 
 
 def quantile(histogram: HistogramSample, q: float) -> float | None:
@@ -59,7 +63,9 @@ def quantile(histogram: HistogramSample, q: float) -> float | None:
     if total <= 0:
         return None
     rank = q * total
-    index = next(i for i, count in enumerate(counts) if count >= rank)
+    index = 0
+    while counts[index] < rank:
+        index += 1
     if index == len(bounds) - 1:
         return bounds[-2] if len(bounds) > 1 else None
     low, below = (bounds[index - 1], counts[index - 1]) if index else (min(0.0, bounds[0]), 0.0)

@@ -1,4 +1,4 @@
-"""One keep-alive connection to one server: GET and POST, with limits on untrusted responses.
+"""One keep-alive connection to one server: GET, with limits on untrusted responses.
 
 No redirects, no proxies from the environment, no cookies, no compression, a limit on the body while it is received.
 aiohttp itself repeats a request at once when the server closed an idle connection (decision 0010).
@@ -17,6 +17,7 @@ import aiohttp
 from yarl import URL
 
 from kvpressure.model.record import SourceError, record
+from kvpressure.model.target_status import http_reason
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
@@ -39,23 +40,8 @@ class HttpStatusError(SourceError):
     """The server answered with a status other than 200."""
 
     def __init__(self, status: int, sentence: str) -> None:
-        super().__init__("redirect" if 300 <= status < 400 else "http_status", sentence)
+        super().__init__("redirect" if 300 <= status < 400 else http_reason(status), sentence)
         self.status = status
-
-
-class UnansweredError(SourceError):
-    """The request was sent and no byte came back in time, while this process was not short of CPU itself."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__("timeout", sentence)
-
-
-@record
-class Reply:
-    """A response of any status but redirects."""
-
-    status: int
-    body: bytes
 
 
 @record
@@ -104,31 +90,12 @@ class HttpClient:
 
         Raises `SourceError`, of which `HttpStatusError` for any other status; a timeout says what it waited for.
         """
-        async with self._response("GET", url, seconds) as (response, where, t):
+        async with self._response(url, seconds) as (response, where, t):
             _check_head(response, where, self._cap_bytes)
             return Answer(await self._body(response, where), t)
 
-    async def post(self, url: URL, body: bytes, seconds: float, headers: Mapping[str, str]) -> Reply:
-        """Return the response of any status but redirects, complete within `seconds`.
-
-        Raises `SourceError`, of which `UnansweredError` where the server accepted the request and sent nothing,
-        `HttpStatusError` for a redirect.
-        """
-        async with self._response("POST", url, seconds, body, headers) as (response, where, _):
-            if response.status // 100 == 3:
-                _check_head(response, where, self._cap_bytes)
-            _check_body(response, where, self._cap_bytes)
-            return Reply(response.status, await self._body(response, where))
-
     @asynccontextmanager
-    async def _response(
-        self,
-        method: str,
-        url: URL,
-        seconds: float,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, str, float]]:
+    async def _response(self, url: URL, seconds: float) -> AsyncIterator[tuple[aiohttp.ClientResponse, str, float]]:
         """Yield the response's head, the address for messages, and when the head arrived in unix seconds."""
         if url.scheme not in {"http", "https"} or not url.raw_host:
             raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
@@ -136,16 +103,16 @@ class HttpClient:
         if reason := refusal(url.host or "", link_local=True):
             raise SourceError("bad_url", f"{where} is {reason}, where no engine can be; nothing was sent")
         name = (self._tls.server_name or None) if self._tls and url.scheme == "https" else None
-        options: dict[str, Any] = {"allow_redirects": False, "server_hostname": name, "data": body}
+        options: dict[str, Any] = {"allow_redirects": False, "server_hostname": name}
         self._received = None
         try:
             async with timeout:
                 options["ssl"] = await self._tls_context(url)
                 value = self._authorization.value()
-                options["headers"] = {**(headers or {}), **({"Authorization": value} if value else {})}
+                options["headers"] = {"Authorization": value} if value else {}
                 self.requests += 1
                 try:
-                    async with self._open_session().request(method, url, **options) as response:
+                    async with self._open_session().get(url, **options) as response:
                         self._received = 0
                         yield response, where, self._clock.wall()
                 except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -163,8 +130,6 @@ class HttpClient:
             what = f"no connection to {where} within {seconds}{excuse}; is the address right and the port open to us?"
         elif self._received is None:
             what = f"connected to {where}, waited {seconds} for the page{excuse}; is the server hung or overloaded?"
-            if not excuse:
-                return UnansweredError(what)
         else:
             came = f"only {self._received:,} bytes of the page came within {seconds}"
             what = f"connected to {where}, but {came}{excuse}; is the server hung or overloaded?"
@@ -206,9 +171,7 @@ class HttpClient:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def open_session(
-    connector: aiohttp.BaseConnector, headers: Mapping[str, str], *middlewares: aiohttp.ClientMiddlewareType
-) -> aiohttp.ClientSession:
+def open_session(connector: aiohttp.BaseConnector, headers: Mapping[str, str]) -> aiohttp.ClientSession:
     """Return a session that keeps no cookies, unpacks nothing, and has no proxy or timeout of its own."""
     return aiohttp.ClientSession(
         connector=connector,
@@ -217,7 +180,6 @@ def open_session(
         timeout=_NO_TIMEOUTS,
         auto_decompress=False,
         trust_env=False,
-        middlewares=middlewares,
     )
 
 

@@ -232,19 +232,6 @@ class Planning:
     cache_types: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How a request reaches one engine of several behind a server, and what shows that it is dead.
-
-    `rank_header` names the rank ("" where no header can). `dead` are words of the body of a 500 from a server whose
-    engine process has ended. `page` is the path of its metrics, beside those of its API.
-    """
-
-    rank_header: str = ""
-    dead: tuple[str, ...] = ()
-    page: str = "/metrics"
-
-
 @dataclass(frozen=True)
 class Runtime:
     """One runtime. `name` is for settings and labels, `title` for sentences.
@@ -261,7 +248,6 @@ class Runtime:
     advice: Advice
     audit: Audit
     planning: Planning
-    asking: Asking = field(default_factory=Asking)
     kserve: KServe = field(default_factory=KServe)
     charts: tuple[Chart, ...] = ()
     evidence: tuple[OptionalSignal, ...] = ()

@@ -179,6 +179,8 @@ COUNTERS: Final = {
     "e2e_seconds": "sum of their seconds from arrival to the last token",
     "queue_seconds": "sum of their seconds from arrival to first admission",
     "inference_seconds": "sum of their seconds from first admission to the last token",
+    "token_gaps": "times between two tokens that were measured, where tokens are not counted",
+    "queued": "requests that ended and reported how long they had waited",
     "started": "requests that produced their first token",
     "finished_prompts": "requests that ended and reported their prompt length",
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.values import Derived, at
-from kvpressure.signals.latency import ANSWER_TOKENS, KINDS
+from kvpressure.signals.latency import ANSWER_TOKENS, KINDS, MEAN_GAP
 
 BATCH = "batch"
 STEP_TOKENS = "step_tokens"
 KV_USAGE = "kv_usage"
-NAMES = frozenset({*KINDS, ANSWER_TOKENS, BATCH, KV_USAGE, STEP_TOKENS})
+NAMES = frozenset({*KINDS, ANSWER_TOKENS, MEAN_GAP, BATCH, KV_USAGE, STEP_TOKENS})
+
+_LATENCIES = frozenset({*KINDS, MEAN_GAP})
 
 Healthy = Mapping[str, tuple[float, float]]
 """By name: the mean, and for how many healthy seconds it was read."""
@@ -20,6 +22,8 @@ Healthy = Mapping[str, tuple[float, float]]
 
 class Baseline:
     """Mean of healthy p95s: of latencies, the batch and output length; of a step's tokens and of the KV cache in use.
+
+    And of the mean time between two tokens.
 
     Aged exponentially, and frozen whenever the engine is not healthy, so that an incident never becomes the norm; a
     latency that is inflated against what is known so far is left out, since no verdict may name its incident yet; end
@@ -52,13 +56,14 @@ class Baseline:
         derived: Derived,
         step_tokens: float | None,
         answer_tokens: float | None,
+        inter_token_mean: float | None,
         thresholds: Thresholds,
         *,
         healthy: bool,
     ) -> None:
         """Let the values derived at `t` count for the time since the last update, if the engine is healthy.
 
-        `answer_tokens` is the p95 of output length over the same window as the latencies.
+        `answer_tokens` is the p95 of output length over the same window as the latencies, `inter_token_mean` seconds.
         """
         elapsed = 0.0 if self._t is None else min(t - self._t, thresholds.baseline.min_seconds)
         self._t = t
@@ -70,6 +75,7 @@ class Baseline:
         latencies = {kind: at(derived, "latency_seconds", kind, "0.95") for kind in KINDS}
         values = {
             **latencies,
+            MEAN_GAP: inter_token_mean,
             ANSWER_TOKENS: answer_tokens,
             BATCH: at(derived, "effective_batch_size_quantile", "0.95"),
             STEP_TOKENS: step_tokens,
@@ -80,7 +86,7 @@ class Baseline:
                 continue
             mean = self._mean.get(name, value)
             explained = longer if name == "e2e" else 1.0
-            if name in KINDS and value >= explained * thresholds.symptoms.latency_inflated_min_factor * mean > 0:
+            if name in _LATENCIES and value >= explained * thresholds.symptoms.latency_inflated_min_factor * mean > 0:
                 continue
             seconds = self._known_seconds[name] = self._known_seconds.get(name, 0.0) + elapsed
             lately = min(seconds, thresholds.baseline.half_life_seconds / math.log(2))

@@ -19,6 +19,10 @@ INFLATED = frozenset({"e2e", "ttft", "inter_token"})
 
 ANSWER_TOKENS = "answer_tokens"
 """Name in a baseline of the healthy p95 of output length."""
+COUNTED_ALIKE_RATIO: Final = 0.05
+"""Of the requests, that two histograms may differ by and still be of the same ones."""
+MEAN_GAP = "inter_token_mean"
+"""Name in a baseline of the healthy mean time between two tokens, which a histogram's sum gives exactly."""
 
 FAMILIES: Final = (
     engine_family(
@@ -62,6 +66,22 @@ class Answers:
     growth_factor: float = 1.0
 
 
+def slowdown_factor(between: HistogramSample | None, baseline: Mapping[str, float]) -> float | None:
+    """Return p95 of the time between tokens over the healthy one, as far as buckets or sums prove it; None if unknown.
+
+    A p95 that is interpolated within one bucket proves nothing: 2 % of the gaps on the other side of a bound move it
+    by as much as the bucket is wide. Proven is what lies between the bounds, or what the mean has grown by.
+    """
+    latency, healthy = p95(between), baseline.get("inter_token")
+    if between is None or latency is None or not healthy:
+        return None
+    usual = baseline.get(MEAN_GAP)
+    by_mean = between.sum / between.count / usual if usual else 1.0
+    at_least = max((bound for bound in between.bounds if bound < latency), default=0.0)
+    at_most = min(bound for bound in between.bounds if bound >= healthy)
+    return min(latency / healthy, max(1.0, by_mean, at_least / at_most))
+
+
 def answers_of(window: EngineWindow, baseline: Mapping[str, float]) -> Answers:
     """Return how long answers are, and how many times as long as healthy ones; 1 where that is not known."""
     tokens, healthy = window.of_histograms(_answer_tokens), baseline.get(ANSWER_TOKENS)
@@ -100,7 +120,8 @@ class TimeOutsideEngine:
 def time_outside_engine(points: Sequence[Point], window: EngineWindow, seconds: float) -> TimeOutsideEngine | None:
     """Return that of the requests that ended during `points`, or of first tokens in the last `seconds`.
 
-    The latter where the runtime does not count the time in the batch. None when nothing ended, or not known.
+    The latter where the runtime does not count the time in the batch. None when nothing ended, or not known, or where
+    times in the server and in the queue are not those of the same requests.
     """
     inside = growth(points, "inference_seconds")
     if inside is None:
@@ -108,6 +129,9 @@ def time_outside_engine(points: Sequence[Point], window: EngineWindow, seconds: 
     ended, all_seconds, queued = (growth(points, name) for name in ("ended", "e2e_seconds", "queue_seconds"))
     if not ended or not all_seconds or queued is None:
         return None
+    counted = growth(points, "queued")
+    if counted is not None and abs(counted - ended) > max(1.0, COUNTED_ALIKE_RATIO * ended):
+        return None  # those that did not wait have no time in the queue here: the difference is of other requests
     outside = max(0.0, all_seconds - queued - inside)
     return TimeOutsideEngine(outside / ended, outside / all_seconds, whole=True)
 

@@ -196,6 +196,7 @@ class EngineHistory:
             features.derived,
             newest.throughput.step_tokens,
             newest.answers.tokens,
+            newest.throughput.inter_token_mean_seconds,
             thresholds,
             healthy=CATALOGUE[cause].serves_all,
         )

@@ -16,7 +16,7 @@ from kvpressure.signals.gateway import IN_ENGINE
 from kvpressure.signals.points import Point
 from kvpressure.signals.windows import EngineWindow
 
-_OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts")
+_OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts", "token_gaps")
 _PROMPTS: Final = ("prompt_tokens", "started", "finished_prompts", "preemptions")
 _COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
 _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
@@ -61,9 +61,9 @@ def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progr
     if paused_by := _paused_by(newest):
         return Progress(paused_by=paused_by)
     unmoved = max(_unmoved_since(points, _COUNTERS), _since(points, lambda point: _same_gauges(point, newest)))
-    if "keeps_last_step" in newest.gauges and newest.t > unmoved:
-        return Progress(last_step_seconds=newest.t - unmoved, moved=unmoved > points[0].t)
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
+    if "keeps_last_step" in newest.gauges and newest.t > unmoved and (running != 0 or waiting):
+        return Progress(last_step_seconds=newest.t - unmoved, moved=unmoved > points[0].t)
     deferred = newest.gauges.get("waiting_deferred", 0.0)
     counted = any(name in newest.counters for name in _OUTPUT)
     seconds = newest.t - unmoved if counted else 0.0

@@ -13,7 +13,7 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.fit import Fit, fit_of
 from kvpressure.signals.gpu import utilization_since
-from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, p95, time_outside_engine
+from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, slowdown_factor, time_outside_engine
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Point, growth, mean, rate, values
 from kvpressure.signals.progress import Progress, progress_of
@@ -23,6 +23,8 @@ from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, s
 from kvpressure.signals.windows import EngineWindow
 
 BURST_SECONDS = 5.0
+LATE_FACTOR = 2.0
+"""A gap between tokens that is longer than so many times the pace was held up."""
 
 
 @record
@@ -43,7 +45,8 @@ class Preemption:
 class Throughput:
     """Tokens of the window and of its steps; None where not known.
 
-    `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one.
+    `step_tokens` are the prompt and output tokens of a step, `slowdown_factor` is inter-token p95 over the healthy one,
+    as far as it is proven.
     `prefill_ratio` is the share of prompt tokens among all tokens computed, `prefilling` how many requests on average
     had their prompt computed at a time (Little's law): pods that only prefill may show an empty batch at every poll.
     `held_up_ratio` is the share, at least, of the time between tokens in which they came later than half of them do.
@@ -54,6 +57,7 @@ class Throughput:
     generated_tokens: float | None = None
     step_tokens: float | None = None
     slowdown_factor: float | None = None
+    inter_token_mean_seconds: float | None = None
     prefill_ratio: float | None = None
     prefilling: float | None = None
     held_up_ratio: float | None = None
@@ -155,14 +159,13 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
         prompt = max(0.0, prompt - (growth(points, "brought_prompt_tokens") or 0.0))
     computed = None if prompt is None or output is None else prompt + output
     between = window.histogram("inter_token", context.thresholds.verdict.verdict_window_seconds)
-    latency = p95(between)
     decoding = growth(points, "decode_steps")
     with_prompts = None if decoding is None or steps is None else steps - decoding
-    healthy = context.baseline.get("inter_token")
     return Throughput(
         generated_tokens=output,
         step_tokens=computed / steps if steps and computed is not None else None,
-        slowdown_factor=latency / healthy if latency is not None and healthy else None,
+        inter_token_mean_seconds=None if between is None else between.sum / between.count,
+        slowdown_factor=slowdown_factor(between, context.baseline),
         prefill_ratio=prompt / computed if prompt is not None and computed else None,
         prefilling=rate(points, "prefill_seconds"),
         held_up_ratio=None if between is None else _held_up(between),
@@ -172,18 +175,22 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
 
 
 def _held_up(between: HistogramSample) -> float | None:
-    """Return the share of all seconds that is left when the shorter half, and its bucket, take all that they may.
+    """Return the share of all seconds that is left when gaps up to twice the median's bound take all that they may.
 
     Decoding goes on at a pace that hardly changes within seconds; steps that compute long prompts as well hold it up.
+    Gaps of one pace may lie on either side of a bucket's bound, so one in the next bucket is late only by its length.
     """
     if between.sum <= 0:
         return None
-    short, below = 0.0, 0.0
-    for bound, count in zip(between.bounds, between.counts, strict=True):
-        short, below = short + (count - below) * max(0.0, bound), count
-        if 2 * count >= between.count:
+    buckets = list(zip(between.bounds, between.counts, strict=True))
+    pace = next(bound for bound, count in buckets if 2 * count >= between.count)
+    on_pace, below, low = 0.0, 0.0, 0.0
+    for bound, count in buckets:
+        if low >= LATE_FACTOR * pace:
             break
-    return max(0.0, 1.0 - short / between.sum)
+        on_pace += (count - below) * max(0.0, min(bound, LATE_FACTOR * pace) if bound > pace else bound)
+        below, low = count, bound
+    return max(0.0, 1.0 - on_pace / between.sum)
 
 
 def _busy(points: Sequence[Point]) -> bool | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.signals.histograms import SpacedHistograms
 from kvpressure.signals.monotonic import Monotonic
-from kvpressure.signals.points import BATCH, Line, Point, growth, line, rate, with_batch
+from kvpressure.signals.points import BATCH, Line, Point, Polls, line, with_batch
 
 MAX_POINTS = 600
 """Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
@@ -44,7 +44,9 @@ class EngineWindow:
     def __init__(self, seconds: float, long_window_seconds: float) -> None:
         self.seconds = seconds
         self.long_window_seconds = long_window_seconds
-        self.points: deque[Point] = deque()
+        self.points = Polls()
+        self.t = -math.inf
+        """Time of the newest point; -inf before the first."""
         self.cache = CacheConfig()
         self.multiprocess = False
         self.joined = -math.inf
@@ -57,12 +59,6 @@ class EngineWindow:
         self._last_read: dict[str, float] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
-        self._series: dict[str, deque[float]] = {}
-
-    @property
-    def t(self) -> float:
-        """Time of the newest point; -inf before the first."""
-        return self.points[-1].t if self.points else -math.inf
 
     def add(
         self,
@@ -106,20 +102,12 @@ class EngineWindow:
 
     def _enter(self, point: Point) -> None:
         if len(self.points) == MAX_POINTS:
-            self._leave()
-        self.points.append(point)
-        for gauge, readings in self._series.items():
-            if (value := point.gauges.get(gauge)) is not None:
-                readings.append(value)
-        while self.points[0].t < point.t - self.seconds:
-            self._keep_older(self._leave())
-
-    def _leave(self) -> Point:
-        point = self.points.popleft()
-        for gauge, readings in self._series.items():
-            if gauge in point.gauges:
-                readings.popleft()
-        return point
+            self.points.leave()
+        self.points.enter(point)
+        self.t = point.t
+        oldest = point.t - self.seconds
+        while self.points[0].t < oldest:
+            self._keep_older(self.points.leave())
 
     def _note_highest(self, t: float, running: float | None) -> None:
         """Keep the running maximum: readings that no later one reached."""
@@ -154,7 +142,10 @@ class EngineWindow:
 
     def signals(self) -> frozenset[str]:
         """Return names of the gauges and counters that some poll of the window had."""
-        return frozenset(name for name in self._last_read if self.shows(name))
+        if not self.points:
+            return frozenset()
+        oldest = self.points[0].t
+        return frozenset([name for name, t in self._last_read.items() if t >= oldest])
 
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
@@ -162,43 +153,46 @@ class EngineWindow:
 
     def series(self, gauge: str) -> Sequence[float]:
         """Return the window's readings of a gauge, oldest first, polls without it left out."""
-        readings = self._series.get(gauge)
-        if readings is None:
-            found = (point.gauges.get(gauge) for point in self.points)
-            readings = self._series[gauge] = deque(value for value in found if value is not None)
-        return readings
+        return self.points.values(gauge)
 
     def trend(self, gauge: str, seconds: float) -> Line | None:
         """Return the straight line through the readings of a gauge over the last `seconds`; None with too few."""
-        points = [point for point in self.points if point.t >= self.t - seconds]
-        return line([(point.t, value) for point in points if (value := point.gauges.get(gauge)) is not None])
+        first = bisect_left(self.points.times, self.t - seconds)
+        readings = zip(self.points.times[first:], self.points.readings(gauge)[first:], strict=True)
+        return line([(t, value) for t, value in readings if value is not None])
 
     def mean(self, gauge: str) -> float | None:
         """Return the mean of the window's readings."""
-        values = self.series(gauge)
-        return sum(values) / len(values) if values else None
+        return self.points.mean(gauge)
 
     def max(self, gauge: str) -> float | None:
         """Return the highest of the window's readings."""
-        return max(self.series(gauge), default=None)
+        return max(self.points.values(gauge), default=None)
 
     def delta(self, counter: str) -> float | None:
         """Return growth of a counter over the window; None with fewer than two readings."""
-        return growth(self.points, counter)
+        return self.points.growth(counter)
 
     def rate(self, counter: str) -> float | None:
         """Return growth per second over the window; None with fewer than two readings."""
-        return rate(self.points, counter)
+        return self.points.rate(counter)
 
     def newest(self, counter: str) -> float | None:
         """Return the newest reading of a counter in the window."""
-        return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
+        for point in reversed(self.points):
+            if counter in point.counters:
+                return point.counters[counter]
+        return None
 
     def increased_in_long_window(self, counter: str) -> bool:
         """Whether a counter grew within the long window."""
-        known = (p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters)
         newest = self.points[-1].counters.get(counter) if self.points else None
-        return newest is not None and newest > next(known)
+        if newest is None:
+            return False
+        for point in itertools.chain(self._older, self.points):
+            if counter in point.counters:
+                return newest > point.counters[counter]
+        return False
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
         """Return growth of `total` per growth of `events` over the shortest time up to now with enough of them.
@@ -263,11 +257,11 @@ class EngineWindow:
             kept.popleft()
         return [value for _, value in kept]
 
-    def latest(self, seconds: float, least: int) -> list[Point]:
+    def latest(self, seconds: float, least: int) -> Polls:
         """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
-        points = list(self.points)
-        first = next((i for i, point in enumerate(points) if point.t >= self.t - seconds), len(points))
-        return points[max(0, min(first, len(points) - least)) :]
+        points = self.points
+        first = bisect_left(points.times, self.t - seconds)
+        return points.newest(max(0, min(first, len(points) - least)))
 
     def histogram(self, name: str, seconds: float | None = None) -> HistogramSample | None:
         """Return what a histogram observed within the window, or its last `seconds`.

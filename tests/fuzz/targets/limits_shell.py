@@ -10,7 +10,7 @@ import shlex
 from random import Random
 
 from kvpressure.commandline.options import unresolved
-from kvpressure.commandline.words import STEP, Budget, BudgetExceededError, Script, Words
+from kvpressure.commandline.words import STEP, Budget, BudgetExceededError, Script, Words, expand
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 

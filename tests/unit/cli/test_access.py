@@ -116,13 +116,14 @@ def test_an_address_may_be_typed_in_short(typed: str, page: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["record", "plan"])
-def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path) -> None:
-    """It is looked for in the cluster of the kubeconfig, as triage does."""
+def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for with kubectl, as triage does."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     named = ["--url", "pod/llama-0"] if command == "plan" else ["pod/llama-0", "-o", str(tmp_path / "x.jsonl")]
     lengths = ["--prompt-p95", "9", "--output-p95", "9"] if command == "plan" else []
-    answer = CliRunner().invoke(main, [command, *named, *lengths, "--kubeconfig", str(tmp_path / "none")])
+    answer = CliRunner().invoke(main, [command, *named, *lengths])
     assert answer.exit_code == 2
-    assert str(tmp_path / "none") in "".join(answer.output.split())
+    assert "there is no kubectl on PATH" in answer.output
 
 
 def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.recorded
 RECORDINGS = sorted(FIXTURES.rglob("*.jsonl.xz"))
 
 _FLAGS = "a recording does not tell how its engine was started"
-_CANARY = "a recording has pages, and no answers to requests of ours"
 _CONNECTOR = "the lab's engine has no real connector, whose series say which it is"
 _LAB = "wins on the lab's recording of {}, which is made by `make lab` and not kept here"
 _POLLS = "none of the lab's regimes of 0.33 comes to it; polls made for it do"
@@ -39,10 +38,6 @@ WINS_NOWHERE = {
     "paused.weight_update": _LAB.format("kv-scheduling-paused"),
     "unknown.no_activity": "the lab's pages always have their gauges",
     "unknown.no_queue": "the lab's pages always have their gauges",
-    "host.front_end_late": _CANARY,
-    "host.cpu_late": _CANARY,
-    "unknown.statistics_late": _CANARY,
-    "stuck.unanswered": _CANARY,
     "gateway.idle_engine": _GATEWAY,
     "gateway.kv_usage": _GATEWAY,
     "gateway.own_limit": _GATEWAY,
@@ -65,7 +60,7 @@ WINS_NOWHERE = {
     "unknown.no_usage": _POLLS,
     "unknown.cold_start": _POLLS,
     "unknown.reservations": _POLLS,
-    "unknown.last_step": _POLLS,
+    "idle.last_step": _POLLS,
     "stuck.looping": _POLLS,
     "stuck.nothing_runs": _POLLS,
     "kv.nothing_runs": _POLLS,
@@ -89,7 +84,7 @@ NO_REASONS |= {"blocked_by_longest_ratio": 0.0, "prefilling": 0.0}
 ON_POLLS = {
     "unknown.no_capacity": {},
     "unknown.layers_differ": {"blocked_ratio": 0.2, "blocked_by_longest_ratio": 0.9, "fit_unknown": True},
-    "unknown.last_step": {"last_step_seconds": 40.0, "kv_usage_ratio": 0.3},
+    "idle.last_step": {"last_step_seconds": 40.0, "kv_usage_ratio": 0.3},
     "unknown.reservations": {"blocked_ratio": None, "room_is_unseen": True},
     "stuck.looping": {"looping_seconds": 40.0, "kv_usage_ratio": 0.3},
     "stuck.nothing_runs": {"still_seconds": 20.0, "kv_usage_ratio": 0.3},
@@ -181,7 +176,6 @@ def test_a_rule_speaks_the_vocabulary(rule):
         *NAMES,
         "load_shed",
         "held_at_gateway",
-        "canary_unanswered",
         "kv_shows",
         "eviction_shows",
     }

@@ -74,7 +74,7 @@ def test_a_rank_that_pages_no_longer_show_is_forgotten_and_does_not_count_as_sil
         made.on_page(FakeTarget(), page(float(t), "0"))
         made.expire(float(t))
     assert made.silent_views(99.0) == ()
-    known = {rank: EngineKey("chat/vllm-0:8000", "m", rank) in made.known for rank in "01"}
+    known = {rank: EngineKey("chat/vllm-0:8000", "m", rank) in made._engines for rank in "01"}
     assert known == {"0": True, "1": False}
 
 

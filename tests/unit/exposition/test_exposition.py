@@ -31,7 +31,7 @@ from kvpressure.model.environment import (
     Termination,
 )
 from kvpressure.model.family import Scope
-from kvpressure.model.samples import CanaryResult, SourceHealth
+from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
 from kvpressure.signals import gateway, kv_events, transfer
@@ -134,7 +134,7 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     buckets = {"effective_batch_size": BATCH_BOUNDS, "request_prompt_tokens": PROMPT_BOUNDS}
     total = 0
     for family in FAMILIES:
-        if family.key in ("canary_requests_total", *SHED, *ESTIMATED, *APART, *OF_EVENTS, *OF_OPTIONAL_SOURCES):
+        if family.key in (*SHED, *ESTIMATED, *APART, *OF_EVENTS, *OF_OPTIONAL_SOURCES):
             continue
         if family.type == "histogram":
             total += len(buckets.get(family.key, OUTPUT_BOUNDS)) + 3  # +Inf, sum, count
@@ -150,9 +150,9 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     # Decisions 0012, 0250, 0310, 0360, 0410, 0420, 0430, 0500, 0510.
     assert total <= 147
     assert total - 2 + 2 * len(LIMITS_SHOWN) <= 155
-    # More where engines.canary is on (decision 0860), a queue limit is set and reached (0280), work estimated (0283).
-    optional_symptoms = ("load_shed", "canary_unanswered")
-    assert len(optional_symptoms) + len(CanaryResult) + len(SHED) + len(ESTIMATED) == 6 + 4 + 2
+    # More where a queue limit is set and reached (decision 0250), work estimated (0310).
+    optional_symptoms = ("load_shed",)
+    assert len(optional_symptoms) + len(SHED) + len(ESTIMATED) == 4 + 2
     # And where KV events are read (decision 0420): three numbers, the pools, the kinds, and what became of batches.
     assert 3 + len(kv_events.POOLS) + len(kv_events.EVENTS) + len(kv_events.BATCHES) == 19
     # And where prefill and decode are apart (decision 0780).

@@ -16,7 +16,6 @@ from kvpressure.exposition.families import EXPORTER, FAMILIES
 from kvpressure.model.family import Family
 from kvpressure.signals import (
     batch,
-    canary,
     cost,
     eviction,
     gpu,
@@ -54,8 +53,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     traffic: (*traffic.FAMILIES, *traffic.REFUSALS),
     transfer: transfer.FAMILIES,
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
-    families: (*families.VERDICTS, *families.SOURCES, *families.CONTAINERS),
-    canary: canary.FAMILIES,
+    families: (*families.VERDICTS, *families.TARGETS, *families.SOURCES, *families.CONTAINERS),
     limits: limits.FAMILIES,
     **{sys.modules[group.derive.__module__]: group.families for group in optional_groups()},
 }

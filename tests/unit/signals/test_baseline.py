@@ -9,7 +9,7 @@ from tests.support.engines import THRESHOLDS
 def learn(baseline: Baseline, seconds: float, *, healthy: bool, since: float = 0.0, times: int = 200) -> None:
     derived = {"latency_seconds": {"e2e": {"0.95": seconds}}, "effective_batch_size_quantile": {"0.95": 20.0}}
     for t in range(times):
-        baseline.update(since + t, derived, 40.0, None, THRESHOLDS, healthy=healthy)
+        baseline.update(since + t, derived, 40.0, None, None, THRESHOLDS, healthy=healthy)
 
 
 def test_the_baseline_learns_while_healthy_and_never_from_an_incident():

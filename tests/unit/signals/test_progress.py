@@ -133,3 +133,18 @@ def test_polls_before_another_process_answered_say_nothing_of_its_progress():
     polls = window(60, running, stops(0))
     polls.joined = polls.t - 5.0
     assert progress_of(polls).frozen_seconds == 5.0
+
+
+def test_a_page_that_keeps_its_last_step_and_has_nothing_left_is_no_riddle() -> None:
+    def gauges(running: float) -> dict[str, float]:
+        return {"keeps_last_step": 1.0, "running": running, "waiting": 0.0}
+
+    def last_step_seconds(running: float) -> float:
+        return progress_of(window(40, lambda _: gauges(running), lambda t: {"started": min(t, 10.0)})).last_step_seconds
+
+    assert (last_step_seconds(1.0), last_step_seconds(0.0)) == (29.0, 0.0)
+
+
+def test_what_only_histograms_count_moves_too() -> None:
+    made = window(40, lambda _: {"running": 3.0}, lambda t: {"started": 1.0, "token_gaps": 400.0 * t})
+    assert progress_of(made).frozen_seconds == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -48,3 +49,37 @@ def test_tokens_are_held_up_for_all_of_the_time_at_most() -> None:
         return {"inter_token": histogram((-30.0, 0.5), (float(t),) * 3, float(t))}
 
     assert verdict_window(window(40, histograms=between), CONTEXT).throughput.held_up_ratio == 1.0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.55, 0.6, 0.65, 0.7])
+def test_gaps_of_one_pace_on_either_side_of_a_bound_hold_nothing_up(share: float) -> None:
+    def between(t: int) -> dict[str, HistogramSample]:
+        return {"inter_token": HistogramSample((0.01, 0.025, 0.05, math.inf), (share * t, t, t, t), 0.010 * t)}
+
+    assert verdict_window(window(40, histograms=between), CONTEXT).throughput.held_up_ratio == 0.0
+
+
+def slowdown(counts: tuple[float, ...], mean: float, healthy: float, healthy_mean: float | None) -> float | None:
+    def between(t: int) -> dict[str, HistogramSample]:
+        grown = tuple(t * one for one in counts)
+        return {"inter_token": HistogramSample((0.01, 0.025, 0.05, math.inf), grown, mean * t)}
+
+    baseline = {"inter_token": healthy} | ({} if healthy_mean is None else {"inter_token_mean": healthy_mean})
+    made = verdict_window(window(40, histograms=between), replace(CONTEXT, baseline=baseline))
+    return made.throughput.slowdown_factor
+
+
+def test_a_slowdown_is_what_bounds_or_sums_prove() -> None:
+    straddling = (0.9, 1.0, 1.0, 1.0)
+    assert slowdown(straddling, 0.0101, 0.0095, 0.0098) == pytest.approx(0.0101 / 0.0098)
+    assert slowdown((0.0, 0.1, 1.0, 1.0), 0.030, 0.0095, None) == pytest.approx(2.5)  # from 25 ms on, and 10 at most
+    assert slowdown((0.0, 0.1, 1.0, 1.0), 0.030, 0.0095, 0.009) == pytest.approx(0.030 / 0.009)
+
+
+@pytest.mark.parametrize(("queued", "known"), [(1.0, True), (0.7, False)])
+def test_time_outside_the_engine_is_not_known_where_the_queue_is_of_other_requests(queued: float, known: bool) -> None:
+    def counters(t: int) -> dict[str, float]:
+        each = {"ended": 10.0, "e2e_seconds": 50.0, "queue_seconds": 5.0, "inference_seconds": 30.0}
+        return {name: value * t for name, value in (each | {"queued": 10.0 * queued}).items()}
+
+    assert (verdict_window(window(40, counters=counters), CONTEXT).outside is not None) is known

@@ -12,6 +12,19 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "kvpressure.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{/* Annotations of one object: those of all objects, and its own. Takes (list root own). */}}
+{{- define "kvpressure.annotations" -}}
+{{- $all := merge (dict) (index . 1 | default dict) (index . 0).Values.commonAnnotations -}}
+{{- with $all }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
 {{/* The alerts' texts select pods by this name, so nameOverride does not change it. */}}
 {{- define "kvpressure.selectorLabels" -}}
 app.kubernetes.io/name: kvpressure
@@ -41,8 +54,48 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "image.repository is empty: no image of kvpressure is published. Build one with deploy/docker/Dockerfile, push it to your registry, and set image.repository to it." -}}
 {{- end -}}
 {{- with .Values.image -}}
-{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
+{{ with $.Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
 {{- end -}}
+{{- end -}}
+
+{{/* Names of pull secrets, given as objects or as names, each once. */}}
+{{- define "kvpressure.pullSecrets" -}}
+{{- $names := .Values.image.pullSecrets -}}
+{{- range concat .Values.imagePullSecrets .Values.global.imagePullSecrets -}}
+{{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) -}}
+{{- end -}}
+{{- range uniq $names }}
+- name: {{ . }}
+{{- end -}}
+{{- end -}}
+
+{{/* The pod's securityContext; a user or group of null is left out, so that the platform chooses. */}}
+{{- define "kvpressure.podSecurityContext" -}}
+{{- $root := .Values.podSecurity.runAsRoot -}}
+{{- $context := dict "runAsNonRoot" (not $root) "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- range $field, $id := dict "runAsUser" .Values.podSecurity.user "runAsGroup" .Values.podSecurity.group -}}
+{{- if $root }}{{ $_ := set $context $field 0 }}{{ else if not (kindIs "invalid" $id) }}{{ $_ := set $context $field (int $id) }}{{ end -}}
+{{- end -}}
+{{- with include "kvpressure.groups" . | trim }}
+{{- $groups := list -}}
+{{- range splitList " " . }}{{ $groups = append $groups (int .) }}{{ end -}}
+{{- $_ := set $context "supplementalGroups" $groups -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $context (deepCopy .Values.podSecurityContext)) -}}
+{{- end -}}
+
+{{/* The container's securityContext. */}}
+{{- define "kvpressure.securityContext" -}}
+{{- $context := dict "allowPrivilegeEscalation" false "privileged" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- with .Values.podSecurity.seLinuxOptions }}{{ $_ := set $context "seLinuxOptions" . }}{{ end -}}
+{{- toYaml (mergeOverwrite $context (deepCopy .Values.securityContext)) -}}
+{{- end -}}
+
+{{/* A probe: its path, times of its own, and the user's fields over both. Takes (list root path times own). */}}
+{{- define "kvpressure.probe" -}}
+{{- $scheme := (index . 0).Values.web.tls | ternary "HTTPS" "HTTP" -}}
+{{- $probe := merge (dict "httpGet" (dict "path" (index . 1) "port" "metrics" "scheme" $scheme)) (index . 2) -}}
+{{- toYaml (mergeOverwrite $probe (deepCopy (index . 3))) -}}
 {{- end -}}
 
 {{/* "true" or "": whether a switch of the Prometheus operator's objects is on. Takes (list root switch). */}}
@@ -120,21 +173,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The endpoint of either monitor. */}}
+{{/* The endpoint of a monitor, with what is not set of it as in podMonitor. Takes (list root monitor). */}}
 {{- define "kvpressure.endpoint" -}}
+{{- $root := index . 0 -}}
+{{- $own := dict -}}
+{{- range $key, $value := index . 1 }}{{ if $value }}{{ $_ := set $own $key $value }}{{ end }}{{ end -}}
+{{- $monitor := merge $own $root.Values.podMonitor -}}
 - port: metrics
   path: /metrics
-  scheme: {{ .Values.web.tls | ternary "https" "http" }}
-  interval: {{ .Values.podMonitor.interval }}
-  scrapeTimeout: {{ .Values.podMonitor.scrapeTimeout }}
+  scheme: {{ $root.Values.web.tls | ternary "https" "http" }}
+  interval: {{ $monitor.interval }}
+  scrapeTimeout: {{ $monitor.scrapeTimeout }}
   # Series of engines name the engine's own namespace and pod. The operator would put the exporter's beside them
   # (and turn the engine's into exported_pod), or onto GPU series, which belong to no pod.
   honorLabels: true
-  {{- with .Values.podMonitor.tlsConfig }}
+  {{- with $monitor.tlsConfig }}
   tlsConfig:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with .Values.podMonitor.basicAuth }}
+  {{- with $monitor.basicAuth }}
   basicAuth:
     {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -143,10 +200,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
     - {action: replace, targetLabel: job, replacement: kvpressure}
     - {action: replace, sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}
     - {action: labeldrop, regex: namespace|pod|container|endpoint|service}
-    {{- with .Values.podMonitor.relabelings }}
+    {{- with $monitor.relabelings }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with .Values.podMonitor.metricRelabelings }}
+  {{- with $monitor.metricRelabelings }}
   metricRelabelings:
     {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -7,7 +7,6 @@ from kvpressure.config.settings.load import FLAGS, load_settings
 from kvpressure.config.settings.model import GpuSettings, Settings, WebSettings, with_sections
 from kvpressure.config.settings.polling import (
     BasicAuthSettings,
-    CanarySettings,
     ClientSettings,
     FileSdSettings,
     PollSettings,
@@ -19,7 +18,6 @@ from kvpressure.config.strict_yaml import ConfigError, Problem
 __all__ = [
     "FLAGS",
     "BasicAuthSettings",
-    "CanarySettings",
     "ClientSettings",
     "ConfigError",
     "FileSdSettings",

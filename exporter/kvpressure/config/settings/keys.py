@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from kvpressure.config import strict_yaml
-from kvpressure.config.settings.gone import gone
+from kvpressure.config.gone import gone
 from kvpressure.config.settings.types import Gpus, ListenAddresses, SdPatterns, Vendors
 from kvpressure.config.strict_yaml import ConfigError, Problem, shown
 

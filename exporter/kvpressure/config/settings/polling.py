@@ -115,28 +115,11 @@ class PollSettings(ClientSettings):
         return at_least(value, info.data.get("interval_seconds", value), "poll.interval_seconds")
 
 
-class CanarySettings(Section):
-    """One-token requests that check whether an engine that seems to hang, or stays idle, still answers."""
-
-    enabled: Boolean = False
-    """Send such requests: `POST /v1/completions` (`/v1/embeddings` where the model cannot generate), never more than
-    one at a time to an engine, none while it sleeps or is paused."""
-    idle_seconds: Number = Field(default=30.0, ge=10, le=3600)
-    """Send one to an engine that has had traffic once its metrics have been idle for this long: an engine that has lost
-    its queue looks idle."""
-    interval_seconds: Number = Field(default=60.0, ge=30, le=3600)
-    """Time between two requests while nothing else happens."""
-    api_key_file: Path | None = None
-    """File that holds the engines' API key, sent as bearer token instead of the target's own credentials. Never sent to
-    discovered pods: set kubernetes.bearer_token_file for those."""
-
-
 class KvEventsSettings(Section):
     """KV events that the engine publishes on its own host (`--kv-events-config`); data-parallel rank n at port + n."""
 
     port: Integer = Field(default=5557, ge=1, le=65535)
-    """Port of `endpoint` of the engine's `--kv-events-config`. Needs `pip install
-    'kvpressure[kv-events]'`."""
+    """Port of `endpoint` of the engine's `--kv-events-config`."""
     replay_port: Integer | None = Field(default=None, ge=1, le=65535)
     """Port of its `replay_endpoint`, from which missed events are requested; without it, evictions before them are
     discarded."""
@@ -216,4 +199,3 @@ class EngineSettings(Section):
     """Engines at fixed addresses."""
     file_sd: tuple[FileSdSettings, ...] = ()
     """Engines listed in files that may change."""
-    canary: CanarySettings = CanarySettings()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Predicate, Shared, fact
+from kvpressure.diagnosis.predicates import Predicate, fact
 from kvpressure.diagnosis.predicates.queue import must_be_deferred
-from kvpressure.diagnosis.predicates.room import cache_lacks_room
-from kvpressure.diagnosis.predicates.symptoms import REASONS, symptom
-from kvpressure.signals.canary import CANARY_UNANSWERED
+from kvpressure.diagnosis.predicates.symptoms import REASONS
 
 
 @fact("awake")
@@ -49,16 +47,13 @@ def computes_long_prompt(facts: Facts) -> bool:
     return long and progress.filled_ratio >= thresholds.progress.long_prompt_min_ratio
 
 
-@fact("canary")
-def of_last_step(facts: Facts) -> bool:
-    """Return whether the page has been that of the last step for so long that there is none under way, or it hangs."""
-    return facts.window.progress.last_step_seconds >= facts.thresholds.progress.stuck_min_seconds
-
-
 @fact()
-def frozen_a_while(facts: Facts) -> bool:
-    """Return whether requests run, and nothing moves."""
-    return facts.window.progress.frozen_seconds > 0
+def of_last_step(facts: Facts) -> bool:
+    """Return whether the page has been that of the last step for so long that there is none under way.
+
+    That it hangs instead would not be seen.
+    """
+    return facts.window.progress.last_step_seconds >= facts.thresholds.progress.stuck_min_seconds
 
 
 @fact()
@@ -66,12 +61,6 @@ def loops_longest(facts: Facts) -> bool:
     """Return whether nothing has come out for longer than everything has stood still."""
     window = facts.window
     return window.progress.looping_seconds > 0 and window.progress.looping_seconds >= window.progress.frozen_seconds
-
-
-@fact()
-def still_a_while(facts: Facts) -> bool:
-    """Return whether requests wait, and none runs."""
-    return facts.window.progress.still_seconds > 0
 
 
 @fact()
@@ -92,14 +81,3 @@ def still_long(facts: Facts) -> bool:
     return window.progress.still_seconds >= thresholds.progress.stuck_frozen_min_seconds and not must_be_deferred.state(
         facts
     )
-
-
-looks_stuck = Shared(frozen_long | looping_long | (still_long & ~cache_lacks_room.known_true()))
-"""The page of an engine that makes no progress, and not for lack of cache."""
-
-
-statistics_late = Shared(looks_stuck & ~symptom(CANARY_UNANSWERED, "canary"))
-"""The page stands still, and the engine answers a request of one token; not known where none is sent."""
-
-unanswered = symptom(CANARY_UNANSWERED).known_true()
-"""A request of one token got no answer; where none is sent, no page is a reason to begin."""

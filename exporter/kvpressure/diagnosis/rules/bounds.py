@@ -157,13 +157,6 @@ RULES: Final = (
         Cause.HOST_BOUND,
         "host",
         {**_NO_CACHE, "gpu_compute_low": True, "frontend_slow": True, "cpu_pressed": True},
-        (
-            "front_end_late",
-            "front_end",
-            progress.statistics_late & symptoms.frontend_slow,
-            of_symptom("frontend_slow"),
-        ),
-        ("cpu_late", "cpu", progress.statistics_late & symptoms.cpu_pressed, of_symptom("cpu_pressed")),
         ("front_end", "front_end", symptoms.frontend_slow, of_symptom("frontend_slow")),
         ("cpu", "cpu", symptoms.cpu_pressed & batch.slowed_by_cpu, of_symptom("cpu_pressed")),
     ),

@@ -11,6 +11,11 @@ from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
 
+def _last_step(facts: Facts) -> str:
+    seconds = number(round(facts.window.progress.last_step_seconds))
+    return f"The page has not changed for {seconds} s, as while there is nothing to do; a hang would look the same."
+
+
 def _streams(facts: Facts) -> str:
     return f"{capital(waiting(facts))}, all deferred; nothing runs or changes."
 
@@ -53,6 +58,7 @@ RULES: Final = (
         Cause.IDLE,
         "idle",
         {"admission_blocked": False, "preempting": False, "gpu_compute_low": False},
+        ("last_step", "", progress.of_last_step, _last_step),
         ("no_demand", "", ~queue.busy & ~symptoms.is_shedding_load, nothing_to_say),
         (
             "streams",

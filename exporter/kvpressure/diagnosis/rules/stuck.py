@@ -7,9 +7,8 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import progress, room
-from kvpressure.diagnosis.rules import clock, of_symptom, rules_of, running_and_waiting
+from kvpressure.diagnosis.rules import clock, rules_of, running_and_waiting
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.canary import CANARY_UNANSWERED
 
 _STANDING: Final[Mapping[str, str]] = {
     "steps": "steps",
@@ -27,28 +26,20 @@ _STANDING: Final[Mapping[str, str]] = {
 
 
 def _standing(facts: Facts) -> str:
-    """Return what stands still, since when, and whether it answers."""
+    """Return what stands still, and since when."""
     found = facts.window.progress
     seconds, since = found.standing_seconds, facts.standing_since
     at = "" if since is None else f", since {clock(since)}"
     longest = seconds if since is None else max(seconds, facts.t - since)
     stands = ", ".join(_STANDING.get(name, name) for name in found.standing)
-    text = f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
-    return f"{text} {facts.text(CANARY_UNANSWERED)}" if facts.symptom(CANARY_UNANSWERED) else text
+    return f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
 
 
 RULES: Final = rules_of(
     Cause.STUCK,
     "stuck",
-    {"throughput_plateau": True, "gpu_compute_low": True, "preempting": False, CANARY_UNANSWERED: True},
-    # An answer that does not come says so sooner than the clock does.
-    ("looping", "looping", progress.loops_longest & (progress.looping_long | progress.unanswered), _standing),
-    ("frozen", "frozen", progress.frozen_a_while & (progress.frozen_long | progress.unanswered), _standing),
-    (
-        "nothing_runs",
-        "nothing_runs",
-        progress.still_a_while & ((progress.still_long & ~room.cache_lacks_room.known_true()) | progress.unanswered),
-        _standing,
-    ),
-    ("unanswered", "unanswered", progress.unanswered, of_symptom(CANARY_UNANSWERED)),
+    {"throughput_plateau": True, "gpu_compute_low": True, "preempting": False},
+    ("looping", "looping", progress.loops_longest & progress.looping_long, _standing),
+    ("frozen", "frozen", progress.frozen_long, _standing),
+    ("nothing_runs", "nothing_runs", progress.still_long & ~room.cache_lacks_room.known_true(), _standing),
 )

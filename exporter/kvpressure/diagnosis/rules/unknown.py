@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
-from kvpressure.diagnosis.predicates import batch, progress, queue, room
-from kvpressure.diagnosis.rules import nothing_to_say, of_symptom, rules_of, same, waiting
-from kvpressure.model.values import number
+from kvpressure.diagnosis.predicates import batch, queue, room
+from kvpressure.diagnosis.rules import nothing_to_say, rules_of, same, waiting
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.canary import CANARY_UNANSWERED
 
 
 def _polls(facts: Facts) -> str:
@@ -23,13 +21,6 @@ _reservations = same(
 )
 _no_usage = same("Requests wait, and the page does not say how much of the KV cache is in use.")
 _cold_start = same("Requests wait, and none has finished yet: how long prompts are is not known.")
-
-
-def _last_step(facts: Facts) -> str:
-    seconds = number(round(facts.window.progress.last_step_seconds))
-    return (
-        f"The page has not changed for {seconds} s, and would not while there is nothing to do: it is idle, or hangs."
-    )
 
 
 def _no_capacity(facts: Facts) -> str:
@@ -51,8 +42,6 @@ RULES: Final = rules_of(
     ("too_few_polls", "too_few_polls", queue.too_few_polls, _polls),
     ("no_activity", "no_gauges", queue.activity_unknown, _no_gauges),
     ("no_queue", "no_gauges", queue.demand_unknown, _no_gauges),
-    ("statistics_late", "statistics_late", progress.statistics_late, of_symptom(CANARY_UNANSWERED)),
-    ("last_step", "last_step", progress.of_last_step & ~progress.unanswered, _last_step),
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("reservations", "reservations", _unseen, _reservations),
     ("no_usage", "no_gauges", _no_lengths & ~room.usage_known, _no_usage),

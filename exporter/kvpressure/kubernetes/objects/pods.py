@@ -11,7 +11,7 @@ from typing import Final
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 from kvpressure.config.settings.polling import kv_events_at
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects, text, uid
+from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, moment, objects, text, uid
 from kvpressure.kubernetes.objects.annotations import (
     PREFIX,
     AddressError,
@@ -165,6 +165,7 @@ class PodReader:
                 problems.append(f"annotation {PREFIX}kv-events-port must name a port for each of {len(pairs)} engines")
             published = ()
         ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
+        created = moment(pod, "metadata", "creationTimestamp")
         targets = (
             self._target(bare, container, base_url(requested.scheme or "http", ip, port), requested, annotations)
             for container, port in pairs
@@ -176,7 +177,9 @@ class PodReader:
             finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
             targets=tuple(
-                replace(target, kv_events=kv_events_at(port, self._settings.kv_events), role=role_of(pod))
+                replace(
+                    target, kv_events=kv_events_at(port, self._settings.kv_events), role=role_of(pod), created=created
+                )
                 for target, port in zip(targets, published or (None,) * len(pairs), strict=True)
             )[:MAX_TARGETS],
             problems=_about(bare.namespace, bare.name, problems),

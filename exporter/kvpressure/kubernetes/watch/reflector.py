@@ -19,7 +19,6 @@ import structlog
 
 from kvpressure.kubernetes import GoneError, KubeError
 from kvpressure.kubernetes.objects import mapping, text
-from kvpressure.kubernetes.objects.wire import read_event
 from kvpressure.kubernetes.watch.resource import REFUSED, Resource, Sink, Tuning, refused_user
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
@@ -205,6 +204,9 @@ class Reflector(Generic[R]):
 
     def _understood(self, line: bytes) -> tuple[str, str, R | None]:
         """Return kind, resource version and record of an event. Raises GoneError, KubeError."""
+        # Imported here: a process without Kubernetes need not load msgspec.
+        from kvpressure.kubernetes.objects.wire import read_event  # noqa: PLC0415
+
         try:
             kind, found = read_event(line)
         except ValueError as error:

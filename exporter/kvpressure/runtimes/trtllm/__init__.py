@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.commandline.options import Dialect, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.words import Words
-from kvpressure.runtimes.runtime import Advice, Asking, Audit, Planning, Runtime, without_dashes
+from kvpressure.runtimes.runtime import Advice, Audit, Planning, Runtime, without_dashes
 from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, start_script
 from kvpressure.runtimes.trtllm.metrics import EVIDENCE, LOGS, TRTLLM
 
@@ -150,6 +150,5 @@ RUNTIME: Final = Runtime(
     advice=ADVICE,
     audit=AUDIT,
     planning=PLANNING,
-    asking=Asking(page="/prometheus/metrics"),
     evidence=EVIDENCE,
 )

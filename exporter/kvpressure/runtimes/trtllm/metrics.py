@@ -94,6 +94,8 @@ TRTLLM: Final = Table(
         Row("finished_prompts", ("trtllm_request_success_total",)),
         Row("finished_prompt_tokens", ("trtllm_prompt_tokens_total",)),
         Row("finished_output_tokens", ("trtllm_generation_tokens_total",)),
+        Row("started", ("trtllm_time_to_first_token_seconds_count",)),
+        Row("token_gaps", ("trtllm_inter_token_latency_seconds_count", "trtllm_time_per_output_token_seconds_count")),
         Row("ended", ("trtllm_e2e_request_latency_seconds_count",), slow=True),
         Row("e2e_seconds", ("trtllm_e2e_request_latency_seconds_sum",), slow=True),
         Row("queue_seconds", ("trtllm_request_queue_time_seconds_sum",), slow=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.runtimes.runtime import Advice, Asking, Audit, Change, Planning, Remedy, Runtime, without_dashes
+from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Remedy, Runtime, without_dashes
 from kvpressure.runtimes.vllm.deployed import KSERVE, PRODUCTION_STACK
 from kvpressure.runtimes.vllm.launch import STARTING, pooling
 from kvpressure.runtimes.vllm.logs import LOGS
@@ -203,15 +203,6 @@ RUNTIME: Final = Runtime(
     advice=ADVICE,
     audit=AUDIT,
     planning=PLANNING,
-    asking=Asking(
-        # `_get_data_parallel_rank` of its serving classes: 0.12 to 0.33 alike.
-        rank_header="X-data-parallel-rank",
-        dead=(
-            "EngineDeadError",
-            "EngineCore encountered an issue",
-            "The server had an error while processing your request.",  # EngineDeadError.CLIENT_MESSAGE of 0.33
-        ),
-    ),
     kserve=KSERVE,
     evidence=EVIDENCE,
     charts=(PRODUCTION_STACK,),

@@ -49,6 +49,7 @@ COUNTERS: Final = (
     Row("ended", ("vllm:e2e_request_latency_seconds_count",), slow=True),
     Row("e2e_seconds", ("vllm:e2e_request_latency_seconds_sum",), slow=True),
     Row("queue_seconds", ("vllm:request_queue_time_seconds_sum",), slow=True),
+    Row("queued", ("vllm:request_queue_time_seconds_count",), slow=True),
     Row("inference_seconds", ("vllm:request_inference_time_seconds_sum",), slow=True),
     Row("started", ("vllm:time_to_first_token_seconds_count",)),
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),

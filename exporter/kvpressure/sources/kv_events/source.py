@@ -29,8 +29,6 @@ GREETED_WITHIN_SECONDS: Final = 0.3
 """Before the first look: most have greeted by then."""
 MAX_FEEDS: Final = 64
 """Ranks that are followed at most: a thread and up to 32 MiB each."""
-NOT_INSTALLED: Final = "msgspec is not installed: pip install 'kvpressure[kv-events]'"
-
 AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events come from there is not known"
 
 
@@ -149,11 +147,8 @@ def _keys(targets: Sequence[Target]) -> Iterator[_Key]:
 
 
 def _feed(key: _Key) -> Feed:
-    """Return the feed of a rank. Raises SourceError where the library is missing."""
-    try:
-        feed = importlib.import_module("kvpressure.sources.kv_events.feed")  # only here, for it loads msgspec
-    except ImportError:
-        raise SourceError("not_installed", NOT_INSTALLED) from None
+    """Return the feed of a rank."""
+    feed = importlib.import_module("kvpressure.sources.kv_events.feed")  # only here, for it loads msgspec
     settings, rank = key.settings, key.rank
     replay = None if settings.replay_port is None else settings.replay_port + rank
     made: Feed = feed.Feed(feed.Address(key.host, key.port, replay, settings.topic, rank))

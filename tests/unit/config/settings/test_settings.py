@@ -5,6 +5,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from kvpressure.config.gone import GONE
 from kvpressure.config.settings import (
     FLAGS,
     ConfigError,
@@ -13,7 +14,6 @@ from kvpressure.config.settings import (
     load_settings,
     parse_listen_address,
 )
-from kvpressure.config.settings.gone import GONE
 from kvpressure.config.settings.keys import keys
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.node_sources import settings_model

@@ -54,9 +54,9 @@ def scrapes() -> Iterator[Scrape]:
     yield from simulated(episode("healthy", 1), 1, engine("idle"), STEP, START)
     yield from told("kv", "kv_cache_pressure", "admission", START + 160, START + 440)
     yield from told("kv", "healthy", "", START, START + 150)
-    yield from told("idle", "stuck", "unanswered", START + 100, START + 340)
-    yield from told("idle", "stuck", "unanswered", START + 900, START + 930)
-    yield from told("elsewhere", "stuck", "unanswered", START + 100, START + 340)
+    yield from told("idle", "stuck", "frozen", START + 100, START + 340)
+    yield from told("idle", "stuck", "frozen", START + 900, START + 930)
+    yield from told("elsewhere", "stuck", "frozen", START + 100, START + 340)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_what_it_told_of_an_incident_and_what_it_alone_told(url: str) -> None:
     assert one["exporter"]["began"] == pytest.approx(START + 160, abs=30)
     assert one["exporter"]["seconds"] == pytest.approx(280, abs=45)
     (alone,) = document["exporter_alone"]
-    assert (alone["target"], alone["cause"], alone["detail"]) == ("prod/idle", "stuck", "unanswered")
+    assert (alone["target"], alone["cause"], alone["detail"]) == ("prod/idle", "stuck", "frozen")
     assert alone["seconds"] == pytest.approx(240, abs=45)
 
 
@@ -91,7 +91,7 @@ def test_it_is_said_in_words_everywhere(url: str, tmp_path: Path) -> None:
     page, report = tmp_path / "x.html", tmp_path / "x.md"
     found = answer(url, "--html", str(page), "--markdown", str(report))
     assert "  exporter    reported KV cache pressure/admission from 22:1" in found.output
-    assert "only the exporter reported: stuck/unanswered, prod/idle (llama-3.1-8b, engine 0)" in found.output
+    assert "only the exporter reported: stuck/frozen, prod/idle (llama-3.1-8b, engine 0)" in found.output
     assert "The exporter reported KV cache pressure/admission from 22:1" in page.read_text()
     assert "- The exporter reported KV cache pressure/admission from 22:1" in report.read_text()
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from kvpressure.cli.triage_pod import pod_json
-from kvpressure.kubernetes import Action, KubeError
-from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.forwarded_pod import ForwardedPod
+from kvpressure.kubernetes import KubeError
+from kvpressure.kubernetes.kubectl.named_pod import NamedPod
+from kvpressure.kubernetes.kubectl.program import Kubectl
 from kvpressure.kubernetes.objects.engine_pod import engine_pod
 from kvpressure.kubernetes.objects.references import Found
 
@@ -44,29 +44,27 @@ PODS = {
 
 
 class Api:
-    """Answers for one pod, and for its ConfigMap (that `changed` last then) unless that is forbidden."""
+    """In place of kubectl, for one pod, and for its ConfigMap (that `changed` last then) unless that is forbidden."""
 
     def __init__(self, pod: dict[str, Any], *, forbidden: bool = False, changed: str = "1970-01-01T00:00:00Z") -> None:
         self.pod, self.forbidden, self.changed, self.asked = pod, forbidden, changed, list[str]()
 
-    async def json(self, path: str, action: Action) -> dict[str, Any]:
+    async def raw(self, path: str) -> dict[str, Any]:
         self.asked.append(path)
-        if "configmaps" not in path:
-            return self.pod
         if self.forbidden:
-            raise KubeError(f"you may not {action}; ask the administrator of the cluster for a Role that allows it")
+            raise KubeError(f"you may not get --raw={path}: no; ask the cluster's administrator for a Role")
         written = [{"time": self.changed, "fieldsV1": {"f:data": {}}}]
         meta = {"creationTimestamp": "1970-01-01T00:00:00Z", "managedFields": written}
         return {"metadata": meta, "data": {"config.yaml": FILE, "other": "x"}}
 
-    async def text(self, *_: object, **__: object) -> bytes:
+    async def logs(self, *_: object, **__: object) -> bytes:
         return b""
 
 
-async def looked(api: Api) -> ForwardedPod:
-    found = ForwardedPod(Found(api.pod), engine_pod(Found(api.pod), 1.0))
+async def looked(api: Api) -> NamedPod:
+    found = NamedPod(Found(api.pod), engine_pod(Found(api.pod), 1.0))
     for now in (2.0, 3.0):
-        await found.refresh(cast("KubeClient", api), now)
+        await found.refresh(cast("Kubectl", api), api.pod, now)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.kubernetes.forwarded_pod import report_of
+from kvpressure.kubernetes.kubectl.pod_logs import report_of
 from kvpressure.model.environment import ContainerId
 
 POD = ContainerId("ns", "vllm-0", "vllm")
