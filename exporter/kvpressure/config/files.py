@@ -71,6 +71,17 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
     return descriptor
 
 
+def open_foreign(path: Path) -> int:
+    """Return a descriptor for reading a file of a tree that anybody may have made: no link, FIFO or device in it.
+
+    Raises OSError, whose strerror says what else is there.
+    """
+    mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+        require_regular(path)
+    return open_own(path, os.O_RDONLY)
+
+
 def write_own(path: Path, content: bytes) -> None:
     """Replace a file's content, wholly or not at all: an older one survives a full disk. Raises OSError."""
     mode = None
