@@ -27,9 +27,10 @@ from kvpressure.cli.model_file import known_gpu, known_model, read_config
 from kvpressure.cli.options import thresholds_of
 from kvpressure.cli.progress import Bar
 from kvpressure.cli.say import CliError, fail, say, say_json
-from kvpressure.config.files import open_foreign, read_text
+from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.record import SourceError
+from kvpressure.net.open_files import open_regular
 from kvpressure.printable import clean
 from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read
 from kvpressure.tools.audit.checks import CHECKS
@@ -156,7 +157,7 @@ def _from_path(path: str, bar: Bar, variables: Mapping[str, str]) -> Manifests:
         bar.show("reading", done, len(files))
         try:
             # A tree may come from anybody: no link in it is followed, and nothing is read that is no file.
-            with os.fdopen(open_foreign(file), "rb") as opened:
+            with open_regular(file, follow=False) as opened:
                 given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file), variables)
         except OSError as error:
             given += _problem(f"cannot be read: {error.strerror or error}", str(file))
