@@ -291,6 +291,7 @@ class Alert:
     unserved_page_min_seconds: float
     unserved_ticket_min_seconds: float
     silent_page_min_seconds: float
+    unreadable_min_seconds: float
     queue_wait_min_seconds: float
     crash_loop_min_count: float
 

@@ -17,6 +17,7 @@ import aiohttp
 from yarl import URL
 
 from kvpressure.model.record import SourceError, record
+from kvpressure.model.target_status import http_reason
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
@@ -39,7 +40,7 @@ class HttpStatusError(SourceError):
     """The server answered with a status other than 200."""
 
     def __init__(self, status: int, sentence: str) -> None:
-        super().__init__("redirect" if 300 <= status < 400 else "http_status", sentence)
+        super().__init__("redirect" if 300 <= status < 400 else http_reason(status), sentence)
         self.status = status
 
 

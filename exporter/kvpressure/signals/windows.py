@@ -10,8 +10,8 @@ import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.signals.histograms import SpacedHistograms
@@ -57,8 +57,11 @@ class EngineWindow:
         self._older: deque[Point] = deque(maxlen=LONG_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
+        self._per_event: dict[_PerEvent, float | None] = {}
+        self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
-        self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
+        self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
+        self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
 
     def add(
         self,
@@ -91,6 +94,7 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
+        self._per_event, self._once = {}, {}
         self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
@@ -140,6 +144,13 @@ class EngineWindow:
         value: T = self._once_of_histograms[key]
         return value
 
+    def once(self, compute: Callable[[EngineWindow], T]) -> T:
+        """Return `compute(self)`, computed once a poll: what several signals start from."""
+        if compute not in self._once:
+            self._once[compute] = compute(self)
+        value: T = self._once[compute]
+        return value
+
     def signals(self) -> frozenset[str]:
         """Return names of the gauges and counters that some poll of the window had."""
         if not self.points:
@@ -148,8 +159,8 @@ class EngineWindow:
         return frozenset([name for name, t in self._last_read.items() if t >= oldest])
 
     def histograms(self) -> frozenset[str]:
-        """Return names of the histograms that the page has, with or without an observation."""
-        return frozenset(self._recent.newest)
+        """Return names of the histograms that the page has, as signals: `ttft_histogram` of `ttft`."""
+        return frozenset(f"{name}_histogram" for name in self._recent.newest)
 
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
@@ -204,62 +215,112 @@ class EngineWindow:
         It is at least `seconds`, and until `events` grew by `least`, beyond the window if need be; with fewer than
         `least` in all, everything known. None when there was none.
         """
-        newest, found = None, None
-        for point in itertools.chain(reversed(self.points), reversed(self._older)):
-            if total not in point.counters or events not in point.counters:
-                continue
-            newest = newest or point
-            count = newest.counters[events] - point.counters[events]
-            if count > 0:
-                found = (newest.counters[total] - point.counters[total]) / count
-            if count >= least and newest.t - point.t >= seconds:
-                break
+        question = total, events, least, seconds
+        if question in self._per_event:
+            return self._per_event[question]
+        points = self.points
+        counts, totals = points.counts(events), points.counts(total)
+        if not points or None in counts or None in totals:
+            found = _per_event(itertools.chain(reversed(points), reversed(self._older)), question)
+        else:
+            # Neither time nor a counter goes back: once a poll is far enough away, all before it are.
+            newest, newest_t = points[-1].counters[events], self.t
+            low, high = 0, len(points)
+            while low < high:
+                middle = (low + high) // 2
+                point = points[middle]
+                if newest - point.counters[events] >= least and newest_t - point.t >= seconds:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low:
+                oldest = points[low - 1].counters
+                found = (points[-1].counters[total] - oldest[total]) / (newest - oldest[events])
+            else:
+                found = _per_event(itertools.chain((points[-1], points[0]), reversed(self._older)), question)
+        self._per_event[question] = found
         return found
 
     def seconds_since(
-        self, count: Callable[[Point], float | None], room: Callable[[Point], float | None], least: float
+        self,
+        counts: Sequence[float | None],
+        count: Callable[[Point], float | None],
+        room: Callable[[Point], float | None],
+        least: float,
     ) -> float | None:
         """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        No poll of the window has a `room` below `least`. Beyond the oldest poll that is known it is by the rate since
-        then. None where it does not grow.
+        `counts` is `count` of every poll of the window, none of which has a `room` below `least`. Beyond the oldest
+        poll that is known it is by the rate since then. None where it does not grow.
         """
-        newest = self.points[-1] if self.points else None
-        now = None if newest is None else count(newest)
-        if newest is None or now is None:
+        now, newest_t = counts[-1] if counts else None, self.t
+        if now is None:
             return None
-        points = list(self.points)
+        known = [-math.inf if counted is None else counted for counted in counts]
         # Polls that have certainly counted too much are left out: all after the first that has.
-        after = bisect_right(points, now - least, key=lambda p: -math.inf if (done := count(p)) is None else done)
-        later: tuple[float, float, float] | None = None
-        for point in itertools.chain(reversed(points[: after + 1]), reversed(self._older)):
-            if (counted := count(point)) is None or (left := room(point)) is None:
+        after = bisect_right(known, now - least)
+        points, later_t = self.points, newest_t
+        later: tuple[float, float] | None = None
+        place = min(after, len(points) - 1)
+        older = reversed(self._older)
+        while True:
+            if place >= 0:
+                point, counted = points[place], counts[place]
+                place -= 1
+            elif (before := next(older, None)) is not None:
+                point, counted = before, count(before)
+            else:
+                break
+            if counted is None or (left := room(point)) is None:
                 continue
             over = now - counted - left
             if over >= 0:
-                share = over / (over - later[1]) if later is not None else 1.0
-                return newest.t - (point.t + share * ((newest.t if later is None else later[0]) - point.t))
-            later = point.t, over, left
-        if later is None or later[1] + later[2] <= 0:
+                share = over / (over - later[0]) if later is not None else 1.0
+                return newest_t - (point.t + share * (later_t - point.t))
+            later, later_t = (over, left), point.t
+        if later is None or later[0] + later[1] <= 0:
             return None
-        return (newest.t - later[0]) * later[2] / (later[1] + later[2])
+        return (newest_t - later_t) * later[1] / (later[0] + later[1])
 
-    def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
+    def each_interval(self, compute: Callable[[Point, Point], T]) -> Sequence[T]:
         """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.
 
         `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
         window.
         """
-        kept = self._intervals.setdefault(compute, deque())
-        since, fresh = kept[-1][0] if kept else -math.inf, []
-        for later, earlier in itertools.pairwise(reversed(self.points)):
-            if later.t <= since:
-                break
-            fresh.append((later.t, compute(earlier, later)))
-        kept.extend(reversed(fresh))
-        while kept and kept[0][0] <= self.points[0].t:
-            kept.popleft()
-        return [value for _, value in kept]
+        kept = self._intervals.get(compute)
+        if kept is None:
+            kept = self._intervals[compute] = [], []
+        ends, results = kept
+        points, since = self.points, ends[-1] if ends else -math.inf
+        later = len(points) - 1
+        while later > 0 and points[later].t > since:
+            later -= 1
+        for earlier, point in itertools.pairwise(points[later:]):
+            ends.append(point.t)
+            results.append(compute(earlier, point))
+        gone = bisect_right(ends, points[0].t) if points else 0
+        if gone:
+            del ends[:gone], results[:gone]
+        return results
+
+    def each_poll(self, compute: Callable[..., T], *arguments: object) -> Sequence[T]:
+        """Return what `compute(poll, *arguments)` gives for each poll, oldest first.
+
+        Its results are kept while their polls are in the window and the arguments are what they were.
+        """
+        kept = self._polls.get(compute)
+        if kept is None or kept[0] != arguments:
+            kept = self._polls[compute] = arguments, [], []
+        _, times, results = kept
+        points = self.points
+        gone = bisect_left(times, points[0].t) if points else 0
+        if gone:
+            del times[:gone], results[:gone]
+        for point in points[len(times) :]:
+            times.append(point.t)
+            results.append(compute(point, *arguments))
+        return results
 
     def latest(self, seconds: float, least: int) -> Polls:
         """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
@@ -288,3 +349,23 @@ class EngineWindow:
     def total(self, name: str) -> HistogramSample | None:
         """Return the histogram since this engine was first polled or its server started, monotonic over restarts."""
         return self._recent.newest.get(name)
+
+
+_PerEvent: TypeAlias = tuple[str, str, float, float]
+"""What `EngineWindow.per_event` is asked for: total, events, least, seconds."""
+
+
+def _per_event(points: Iterable[Point], question: _PerEvent) -> float | None:
+    """Return that of polls, the newest first, by a walk over them."""
+    total, events, least, seconds = question
+    newest, found = None, None
+    for point in points:
+        if total not in point.counters or events not in point.counters:
+            continue
+        newest = newest or point
+        count = newest.counters[events] - point.counters[events]
+        if count > 0:
+            found = (newest.counters[total] - point.counters[total]) / count
+        if count >= least and newest.t - point.t >= seconds:
+            break
+    return found

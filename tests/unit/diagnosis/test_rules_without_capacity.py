@@ -30,7 +30,7 @@ def cause(**recent: float | bool | None) -> Cause:
         "a queue that comes and goes",
         "full",
         "at a cap",
-        "steady, but room is not seen",
+        "steady, room unseen",
         "learned",
         "put off",
     ],

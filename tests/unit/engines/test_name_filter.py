@@ -198,7 +198,7 @@ async def test_when_both_addresses_fail_the_plain_ones_error_is_told_and_nothing
         await poll(source, server)
         server.behaviour = split(NOT_FOUND, servers.error())
         assert await source.poll() is None
-        assert source.health().reason == "http_status"
+        assert source.health().reason == "http_500"
         assert "/metrics answered 500" in source.health().error
         assert source.stats().filter_mode is Mode.UNKNOWN
         await source.aclose()

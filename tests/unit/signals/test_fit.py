@@ -144,9 +144,9 @@ def test_a_place_shows_as_free_while_the_prompt_that_takes_it_is_computed(second
 
 def test_where_layers_differ_a_request_may_take_more_than_its_tokens():
     polls = window(60, lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, steps(1.0))
-    assert not fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
+    assert not fit_of(polls.latest(19.0, 20), polls, Context(THRESHOLDS)).fit_unknown
     polls.cache = replace(polls.cache, layers_differ=True, max_model_len=8000)
-    assert fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
+    assert fit_of(polls.latest(19.0, 20), polls, Context(THRESHOLDS)).fit_unknown
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, ru
 
 def test_free_tokens_are_reported_as_they_are_judged():
     made, _, _ = with_watermark(0.35)
-    derived, _ = compute(made, CONTEXT)
+    derived = compute(made, CONTEXT).derived
     # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
     assert derived["kv_free_tokens"] == 4000 - 16 * int(0.35 * 626)
-    assert compute(with_watermark(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0
+    assert compute(with_watermark(0.5)[0], CONTEXT).derived["kv_free_tokens"] == 0.0
 
 
 def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:

@@ -50,6 +50,7 @@ _LABELS: Final[dict[str, dict[str, str]]] = {
     "gpu": _ENGINE,
     "limits": _ENGINE,
     "node": _ENGINE,
+    "target": {name: label for name, label in _ENGINE.items() if name not in {"model", "engine"}},
     "container": {"namespace": "namespace", "pod": "pod", "instance": "instance"},
     "exporter": {"target": "target", "instance": "instance"},
     "vllm": {name: label for name, label in _ENGINE.items() if name != "target"},

@@ -47,7 +47,7 @@ _WORST: Final = (
     "{{ else }}{{ if $labels.namespace }}kubectl -n {{ $labels.namespace }} get pods"
     "{{ else }}systemctl status 'vllm*' 'kvpressure*'{{ end }}{{ end }}"
 )
-_GONE: Final = "{{ with query (%s) }}No answer for {{ . | first | value | humanizeDuration }}. {{ end }}"
+_STATUS: Final = "{{ with query (%s) }}: {{ . | first | label `text` }}{{ end }}"
 _COUNT: Final = "namespace_model:kvpressure_replicas:count{cluster=%q,namespace=%q,model_name=%q}"
 _MODEL_VALUES: Final = "$labels.cluster $labels.namespace $labels.model_name"
 _REPLICAS: Final = (
@@ -57,8 +57,8 @@ _REPLICAS: Final = (
 )
 """How many of a model's replicas the alert's value, a ratio, stands for."""
 
-_CAUSE_BEFORE: Final = "{{ with query (%s) }}, cause: {{ . | first | label `cause` }}{{ end }}"
 _SAME_ENGINE: Final = ("cluster", "instance", "target", "model_name", "engine")
+_SAME_TARGET: Final = ("cluster", "instance", "target")
 _SAME_MODEL: Final = ("cluster", "namespace", "model_name")
 _VLLM_ENGINE: Final = (
     "{{ $labels.model_name }} on {{ if $labels.pod }}{{ with $labels.namespace }}{{ . }}/{{ end }}{{ $labels.pod }}"
@@ -107,8 +107,8 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "details": {cause.value: dict(meanings) for cause, meanings in DETAILS.items()},
         "remedies": {detail: remedy.title for detail, remedy in ASSUMED.advice.remedies.items()},
         "plain": plain,
-        "cause_before": _CAUSE_BEFORE % now.query('kvpressure_engine_last_bottleneck{cause!="unknown"}'),
-        "gone": _GONE % now.query("kvpressure_engine_silent_seconds"),
+        "target": "{{ or $labels.pod $labels.target }}",
+        "status": _STATUS % Now(options.selector, labels=_SAME_TARGET).query("kvpressure_target_status"),
         **(more or {}),
     }
     try:
