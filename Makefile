@@ -123,10 +123,6 @@ e2e-vllm: $(VENV)/.dev tools ## exporter, rules and advice against a real vLLM o
 e2e-dynamo: $(VENV)/.dev tools ## NVIDIA Dynamo's worker and frontend, without a GPU, read by the exporter (Python 3.12, 600 MB, 4 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_dynamo
 
-.PHONY: e2e-llamacpp
-e2e-llamacpp: $(VENV)/.dev ## llama.cpp's own server on the CPU, read by the exporter (70 MB, 6 minutes)
-	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_llamacpp
-
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
 	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl kubernetes-client:kubectl util-linux:unshare"
 	$(BIN)/python -m tests.e2e_kubernetes

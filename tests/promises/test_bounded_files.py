@@ -127,10 +127,10 @@ def test_the_longest_page_that_is_polled_fits_a_line() -> None:
     ("command", "said"),
     [
         (["audit", "/dev/zero"], "it is a device, not a regular file"),
-        (["audit", "--thresholds", "/dev/zero", "README.md"], "is larger than"),
+        (["audit", "--thresholds", "/dev/zero", "README.md"], "it is a device, not a regular file"),
         (
             ["plan", "--model-config", "/dev/zero", "--gpu-memory", "80GiB", "--prompt-p95", "1", "--output-p95", "1"],
-            "MiB",
+            "it is a device, not a regular file",
         ),
     ],
 )

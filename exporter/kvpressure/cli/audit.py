@@ -26,9 +26,10 @@ from kvpressure.cli.model_file import known_gpu, known_model, read_config
 from kvpressure.cli.options import thresholds_of
 from kvpressure.cli.progress import Bar
 from kvpressure.cli.say import CliError, fail, say, say_json
-from kvpressure.config.files import NotAFileError, read_text, require_regular
+from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.record import SourceError
+from kvpressure.net.open_files import NotAFileError, open_regular, require_regular
 from kvpressure.printable import clean
 from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read, read_script
 from kvpressure.tools.audit.checks import CHECKS
@@ -147,8 +148,7 @@ def _from_path(path: str, bar: Bar) -> Manifests:
     for done, file in enumerate(files):
         bar.show("reading", done, len(files))
         try:
-            require_regular(file)
-            with file.open("rb") as opened:
+            with open_regular(file) as opened:
                 given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file), _environment(file))
         except NotAFileError as error:
             given += _problem(f"cannot be read: {error.strerror}; standard input is given as -", str(file))

@@ -97,6 +97,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or
 @click.option("--kv-cache-memory-bytes", type=plain_bytes, metavar="SIZE", help=_KV_MEMORY)
 @click.option("--block-size", default=BLOCK_TOKENS, show_default=True, type=click.IntRange(1, 4096), help="In tokens.")
 @click.option("--max-model-len", type=_COUNT, help="Instead of the model's own.")
+@click.option("--max-num-seqs", type=_COUNT, help="As the server is started; its sampler makes room for so many.")
 @click.option("--max-num-batched-tokens", type=_COUNT, help="Keep this value instead of a computed one.")
 @click.option("--prompt-p95", type=_TOKENS, help="Prompt length in tokens.")
 @click.option("--prompt-p50", type=_TOKENS)
@@ -244,10 +245,10 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
     if gpu is not None and options["gpu_memory"]:
         raise click.UsageError("give --gpu or --gpu-memory, not both")
     ranks = parallel.gpus
-    if not given:
+    if not given and options["kv_cache_memory_bytes"] is None:
         named = "--model-config" if options["model_config"] else "--model"
         raise click.UsageError(f"{named} needs --gpu, such as H100, or --gpu-memory, such as 80GiB")
-    if len(given) not in {1, ranks}:
+    if given and len(given) not in {1, ranks}:
         raise click.UsageError(f"--gpu-memory is given {len(given)} times for {ranks} GPUs: give it once, or once each")
     weights, reserve = options["weights_gib"], options["reserve_gib"]
     return Memory(
@@ -263,6 +264,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
         reserve_bytes=None if reserve is None else reserve * GIB,
         kv_cache_bytes=options["kv_cache_memory_bytes"],
         runtime=runtime,
+        max_num_seqs=options["max_num_seqs"],
     )
 
 

@@ -33,7 +33,8 @@ def flags(
         "max_num_batched_tokens": str(plan.max_num_batched_tokens),
     }
     if estimated:
-        given["gpu_memory_utilization"] = f"{plan.gpu_memory_utilization:g}"
+        if plan.gpu_memory_utilization is not None:
+            given["gpu_memory_utilization"] = f"{plan.gpu_memory_utilization:g}"
         ranks = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "data": parallel.data}
         given |= {f"{kind}_parallel": str(count) for kind, count in ranks.items() if count > 1}
         given |= {"expert_parallel": ""} if parallel.expert else {}
@@ -160,8 +161,9 @@ def planned(sessions: SessionLoad, plan: Plan | None) -> SessionPlan:
     """Return the plan for the sessions on the pool of a plan, or on none."""
     if plan is None:
         return plan_sessions(sessions, None, None)
-    each = plan.pool_bytes / plan.pool_tokens if plan.pool_bytes is not None and plan.pool_tokens else None
-    return plan_sessions(sessions, plan.pool_tokens, each)
+    pool = round(plan.running_tokens)
+    each = plan.pool_bytes / pool if plan.pool_bytes is not None and pool else None
+    return plan_sessions(sessions, pool, each)
 
 
 def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None = None) -> Iterator[str]:

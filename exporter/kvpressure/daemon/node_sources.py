@@ -38,6 +38,9 @@ SOURCES: Final[tuple[Registration[Any], ...]] = (
 )
 """All sources: each gets the facts of those before it, and health is shown in this order."""
 
+NAMED_ENGINES: Final = 3
+"""Engines that are named where several lack their GPUs for one reason."""
+
 
 class NodeSources:
     """Runs one task per source; a source that is disabled, or has nothing to read here, ends or sleeps."""
@@ -153,10 +156,16 @@ def _section(registered: Registration[Any], settings: Settings) -> object:
 
 
 def _unresolved(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:
-    """Yield why devices are unknown, except of the targets in `but`, whose GPUs are configured."""
+    """Yield why devices are unknown, a line for each reason; not of the targets in `but`, whose GPUs are configured."""
+    by_reason: dict[str, list[str]] = {}
     for key, assignment in devices.items():
         if assignment.why and key.container not in but:
-            yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {assignment.why}"
+            by_reason.setdefault(assignment.why, []).append(
+                "/".join(filter(None, (key.namespace, key.pod, key.container)))
+            )
+    for why, names in by_reason.items():
+        more = f" and {len(names) - NAMED_ENGINES} more" if len(names) > NAMED_ENGINES else ""
+        yield f"GPUs of {', '.join(names[:NAMED_ENGINES])}{more}: {why}"
 
 
 def _resolved(devices: Mapping[ContainerId, Assignment], gpus: Sequence[GpuSample]) -> dict[ContainerId, Assignment]:

@@ -80,7 +80,12 @@ TARGETS: Final = (
 )
 
 SOURCES: Final = (
-    Family("source_up", "gauge", Scope.SOURCE, "1 when the source's last read succeeded."),
+    Family(
+        "source_up",
+        "gauge",
+        Scope.SOURCE,
+        "1 when the source's last read succeeded; absent of a server that is recognised and not read.",
+    ),
     Family("source_duration_seconds", "gauge", Scope.SOURCE, "Duration of the source's last read."),
     Family(
         "source_last_success_timestamp_seconds",
@@ -263,7 +268,7 @@ def source_values(health: SourceHealth) -> Mapping[str, object]:
     """Return the values of the source families, None where they are not known."""
     usual, longest = health.usual_seconds, health.longest_seconds
     return {
-        "source_up": float(health.up),
+        "source_up": None if health.not_read else float(health.up),
         "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
         "source_last_success_timestamp_seconds": health.last_success,
         "source_errors_total": health.errors,

@@ -198,7 +198,7 @@ def _runbook(name: str, view: EngineView) -> str:
 
 
 def _down(sources: Sequence[SourceHealth]) -> str:
-    down = sum(not health.up and not health.absent for health in sources)
+    down = sum(not (health.up or health.absent or health.not_read) for health in sources)
     return f"{down} of {len(sources)} sources down" if down else ""
 
 

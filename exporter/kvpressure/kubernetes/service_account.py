@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 from kvpressure.kubernetes import KubeError
 from kvpressure.net.credentials import TOKEN_FILE, client_context
+from kvpressure.net.open_files import open_regular
 from kvpressure.printable import brief
 
 FOLDER: Final = TOKEN_FILE.parent
@@ -57,9 +57,7 @@ def service_account(env: Mapping[str, str] | None = None) -> ServiceAccount | No
 def _read(path: Path) -> bytes:
     """Return the content of a file. Raises KubeError, also for endless and large ones."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
-            raise OSError(0, "it is not a regular file")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise KubeError(f"cannot read {path}: {error.strerror}") from error

@@ -120,22 +120,6 @@ def port_or(default: int) -> Callable[[str, Options], int | None]:
     return port
 
 
-def with_variables(
-    option: Callable[[str], str],
-) -> Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words]:
-    """Return a function that puts the options of variables before the words; those of the words win.
-
-    `option` is the option of a variable, without dashes, "" for none.
-    """
-
-    def completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:  # noqa: ARG001
-        budget.take(sum(map(len, env.values())))
-        given = [(option(name), value) for name, value in env.items()]
-        return (*(word for name, value in given if name for word in (f"--{name}", value)), *words)
-
-    return completed
-
-
 @dataclass(frozen=True, slots=True)
 class Chart:
     """What the values of a Helm chart call a runtime's options.

@@ -158,7 +158,6 @@ OWN_GAUGES: Final = {
     "waiting_room": "waiting requests that wait for room in the cache, where the runtime itself reports them",
     "seats": "requests that may run at once, where the page says so",
     "keeps_last_step": "1 where gauges stay what they were in the last step while there is nothing to do",
-    "kv_tokens": "tokens that requests have or have reserved, where the page has no share of the cache",
 }
 """Gauges that some runtimes have and the assumed one has not."""
 

@@ -21,10 +21,9 @@ from kvpressure.signals.lengths import (
     long_prompt_tokens,
     longest_of_histogram,
     placed_share,
-    reserved_tokens,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import Point, batch_of, growth, mean, rate, values
+from kvpressure.signals.points import BATCH, Point, batch_of, grown, growth, mean, rate, values
 from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
     at_peak,
@@ -95,16 +94,12 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
     long = long_prompt_tokens(window, typical, thresholds.room.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
-    if window.cache.admission == "reserved":
-        typical, long = (
-            None if own is None else own + window.of_histograms(reserved_tokens) for own in (typical, long)
-        )
     steadiness = _steadiness(points, window.highest_running())
     capped = _at_cap(points, window, steadiness, thresholds)
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=estimated_capacity_tokens(points, window))
-    polls = [poll(point, cache, streams=streams) for point in points]
+    polls = window.each_poll(poll, cache, streams)[-len(points) :]
     unreserved = less(polls, in_next_step(points, window, context, typical))
     polls = long_polls = as_answered = unreserved
     if "reserve_ratio" in points[-1].gauges:
@@ -115,10 +110,11 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = (
-        bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.room.starved_min_waiting_ratio
+        bool(waiting)
+        and len([True for value in waiting if value >= 1]) / len(waiting) >= thresholds.room.starved_min_waiting_ratio
     )
     starved, by_longest = False, by_long
-    if any(value >= 1 for value in waiting):
+    if max(waiting, default=0.0) >= 1:
         longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
         by_longest = blocked_ratio(long_polls, longest)
     if not capped and ratio is not None and by_long is not None:
@@ -151,7 +147,7 @@ def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float
     if not kept_tokens(cache):
         return None
     whole = replace(cache, watermark_ratio=None)
-    polls, without = ([poll(point, one, streams=False) for point in points] for one in (cache, whole))
+    polls, without = ([poll(point, one, False) for point in points] for one in (cache, whole))
     return share_that_fits(polls, without, long)
 
 
@@ -177,7 +173,7 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
     highest, queued = window.highest_running(), _queued(points)
     if seats := values(queued, "seats"):
         full = mean(values(queued, "running")) >= thresholds.batch.at_cap_min_ratio * mean(seats)
-        return full and any(waiting >= 1 for waiting in values(queued, "waiting"))
+        return full and max(values(queued, "waiting"), default=0.0) >= 1
     if room_is_unseen(points, window.cache):
         return False  # a batch of requests that reserve alike is as steady as one at a cap
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.batch.at_cap_min_ratio:
@@ -222,7 +218,7 @@ def _longest_prompt_tokens(
 
 def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
     """Return prompt tokens computed between two polls, and requests started."""
-    return growth((before, after), "prompt_tokens"), growth((before, after), "started")
+    return grown(before, after, "prompt_tokens"), grown(before, after, "started")
 
 
 def _most_of_one_request(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> float:
@@ -241,11 +237,14 @@ def _most_of_one_request(points: Sequence[Point], window: EngineWindow, threshol
 
 def _queued(points: Sequence[Point]) -> Sequence[Point]:
     """Return the polls with a queue, else all: others do not show what limits the batch, which may run empty."""
-    return [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
+    queued = [point for point in points if point.gauges.get("waiting", 0.0) >= 1]
+    return queued if queued and len(queued) < len(points) else points
 
 
 def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
-    running = [batch_of(point) for point in _queued(points) if "running" in point.gauges]
+    running = [
+        point.gauges.get(BATCH, point.gauges["running"]) for point in _queued(points) if "running" in point.gauges
+    ]
     return median(running) / highest if running and highest else None
 
 

@@ -37,12 +37,6 @@ def _share(window: EngineWindow, counter: str, *more: str) -> float | None:
     return min(1.0, (some + sum(window.delta(name) or 0.0 for name in more)) / prompts)
 
 
-def reserved_tokens(window: EngineWindow) -> float:
-    """Return what a request reserves for its answer on average: its `max_tokens`, else the length of answers."""
-    requested = _finished(window, "request_max_tokens")
-    return answer_mean_tokens(window) if requested is None else requested.sum / requested.count
-
-
 def typical_prompt_tokens(window: EngineWindow) -> float | None:
     """Return the mean prompt length of the requests that wait for admission, in tokens.
 

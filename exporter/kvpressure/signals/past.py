@@ -114,7 +114,6 @@ class EngineHistory:
         """
         window, page_cache = self._window, sample.cache or self._page_cache
         cache = replace(_with_learned(page_cache, log), watermark_ratio=watermark_ratio)
-        sample = _with_share(sample, cache)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._events.take(events, self.newest)
@@ -217,14 +216,6 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
         return cache
     capacity = cache.capacity_tokens or int(log.kv_capacity_tokens or 0) or None
     return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
-
-
-def _with_share(sample: EngineSample, cache: CacheConfig) -> EngineSample:
-    """Return the sample with the share of the cache that is taken, where the page has tokens and no share."""
-    tokens = sample.gauges.get("kv_tokens")
-    if tokens is None or cache.capacity_tokens is None or "kv_usage" in sample.gauges:
-        return sample
-    return replace(sample, gauges={**sample.gauges, "kv_usage": min(1.0, tokens / cache.capacity_tokens)})
 
 
 _CACHE = tuple(field.name for field in fields(CacheConfig))

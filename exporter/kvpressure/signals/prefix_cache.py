@@ -85,9 +85,11 @@ def computed_prompt_tokens_per_second(points: Sequence[Point], cache: CacheConfi
 
 def written_tokens(counters: Mapping[str, float]) -> float | None:
     """Return the tokens written into the cache so far, by the counters; None where they do not have it."""
-    generated, prompts, hits = (counters.get(name) for name in ("generation_tokens", "prompt_tokens", "prefix_hits"))
-    found = None if prompts is None or hits is None else prompts - hits
-    computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens", found))
+    generated = counters.get("generation_tokens")
+    computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens"))
+    if computed is None:
+        prompts, hits = counters.get("prompt_tokens"), counters.get("prefix_hits")
+        computed = None if prompts is None or hits is None else prompts - hits
     return None if generated is None or computed is None else computed + generated
 
 
@@ -133,20 +135,38 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
 
     def free_at(point: Point, more: float) -> float | None:
         usage = point.gauges.get("kv_usage")
-        return None if usage is None else max(0.0, max(0.0, (1.0 - usage) * capacity - kept) + more)
+        if usage is None:
+            return None
+        free = (1.0 - usage) * capacity - kept
+        free = (max(0.0, free)) + more
+        return max(0.0, free)
 
     touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.rate("prompt_tokens")
     factor = touched / prompts if touched is not None and prompts else None
 
-    def touched_tokens(point: Point) -> float | None:
-        prompt, generated = (point.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
-        return None if prompt is None or generated is None or factor is None else prompt * factor + generated
+    def touched_tokens(counted: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
+        return [
+            None if prompt is None or generated is None or factor is None else prompt * factor + generated
+            for prompt, generated in counted
+        ]
 
     return {
         "cache_eviction_age_min_seconds": window.seconds_since(
-            touched_tokens, lambda point: free_at(point, -prompt), max(0.0, least - prompt)
+            touched_tokens(window.each_poll(_prompts_and_answers)),
+            lambda point: touched_tokens([_prompts_and_answers(point)])[0],
+            lambda point: free_at(point, -prompt),
+            max(0.0, least - prompt),
         ),
         "cache_eviction_age_max_seconds": window.seconds_since(
-            lambda point: written_tokens(point.counters), lambda point: free_at(point, prompt), least + prompt
+            window.each_poll(_written), _written, lambda point: free_at(point, prompt), least + prompt
         ),
     }
+
+
+def _prompts_and_answers(point: Point) -> tuple[float | None, float | None]:
+    """Return the prompt tokens and generated tokens counted so far."""
+    return point.counters.get("prompt_tokens"), point.counters.get("generation_tokens")
+
+
+def _written(point: Point) -> float | None:
+    return written_tokens(point.counters)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from kvpressure.model.family import engine_family
@@ -80,9 +81,15 @@ def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
     last = histogram.bounds[-2] if len(histogram.bounds) > 1 else math.inf
     if not math.isfinite(last) or last <= 0:
         return histogram
-    step = 2.5 if math.isclose(last / 10.0 ** math.floor(math.log10(last)), 2.0) else 2.0
+    step = _step_after(last)
     end = float(longest) if longest is not None and last < longest < last * step else last * step
     return HistogramSample((*histogram.bounds[:-1], end, math.inf), (*histogram.counts, histogram.count), histogram.sum)
+
+
+@lru_cache(maxsize=256)
+def _step_after(bound: float) -> float:
+    """Return the factor to the next value of the series 1-2-5."""
+    return 2.5 if math.isclose(bound / 10.0 ** math.floor(math.log10(bound)), 2.0) else 2.0
 
 
 def token_quantile(histogram: HistogramSample, q: float, longest: int | None = None) -> float | None:
@@ -93,7 +100,8 @@ def token_quantile(histogram: HistogramSample, q: float, longest: int | None = N
 def powers_of_two(histogram: HistogramSample, bounds: tuple[float, ...], longest: int | None = None) -> HistogramSample:
     """Return the histogram over the `bounds`, by interpolation in its buckets; monotone in time and bound."""
     ended = closed(histogram, longest)
-    counts = tuple(float(math.floor(count)) for count in (*(_count_up_to(ended, to) for to in bounds), histogram.count))
+    counts = (*[_count_up_to(ended, to) for to in bounds], histogram.counts[-1])
+    counts = tuple([count // 1.0 for count in counts])
     return HistogramSample((*bounds, math.inf), counts, histogram.sum)
 
 
@@ -112,10 +120,11 @@ def burstiness(window: EngineWindow) -> float | None:
     Arrivals between two polls are what finished plus what the engine holds more than before.
     """
     bins: dict[float, float] = {}
+    newest = window.t
     for t, arrived in window.each_interval(_arrivals):
         if arrived is not None:
-            index = (window.t - t) // BURST_BIN_SECONDS
-            bins[index] = bins.get(index, 0.0) + arrived
+            index = (newest - t) // BURST_BIN_SECONDS
+            bins[index] = bins[index] + arrived if index in bins else arrived
     counts = [max(0.0, count) for count in bins.values()]
     return max(counts) * len(counts) / sum(counts) if len(counts) >= 4 and sum(counts) > 0 else None
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
-from kvpressure.signals.points import Point, growth, mean, values
+from kvpressure.signals.points import Point, Polls, growth, mean, values
 from kvpressure.signals.windows import EngineWindow
 
 
@@ -39,11 +39,13 @@ class Queue:
 def queue_of(points: Sequence[Point], *, streams: bool) -> Queue:
     """Return what at least one poll shows of running and waiting requests; idle `streams` do not count as waiting."""
     running, queue, deferred = (values(points, name) for name in ("running", "waiting", "waiting_deferred"))
-    waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
+    waiting = queue
+    if streams:
+        waiting = [value for point in points if (value := waiting_of(point, streams=True)) is not None]
     return Queue(
         demand=mean(running) + mean(waiting) if running and waiting else None,
         waiting=mean(waiting) if waiting else None,
-        waiting_ratio=mean([float(value >= 1) for value in waiting]) if waiting else None,
+        waiting_ratio=len([True for value in waiting if value >= 1]) / len(waiting) if waiting else None,
         waited_steps=_waited_steps(points, waiting),
         reasons_known=bool(deferred),
         deferred_ratio=0.0 if streams else _share(deferred, queue),
@@ -67,8 +69,13 @@ def _share(some: Sequence[float], waiting: Sequence[float]) -> float | None:
 def _all_deferred(points: Sequence[Point]) -> list[float]:
     """Return for each poll that shows it whether nothing ran and all that waited were deferred."""
     names = ("running", "waiting", "waiting_deferred")
-    shown = ([point.gauges[name] for name in names] for point in points if all(name in point.gauges for name in names))
-    return [float(running == 0 and deferred >= waiting >= 1) for running, waiting, deferred in shown]
+    if not isinstance(points, Polls):
+        points = Polls(points)
+    return [
+        1.0 if running == 0 and deferred >= waiting >= 1 else 0.0
+        for running, waiting, deferred in zip(*map(points.readings, names), strict=True)
+        if running is not None and waiting is not None and deferred is not None
+    ]
 
 
 def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:

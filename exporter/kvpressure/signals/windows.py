@@ -58,7 +58,8 @@ class EngineWindow:
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
-        self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
+        self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
+        self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
 
     def add(
         self,
@@ -213,49 +214,85 @@ class EngineWindow:
         return found
 
     def seconds_since(
-        self, count: Callable[[Point], float | None], room: Callable[[Point], float | None], least: float
+        self,
+        counts: Sequence[float | None],
+        count: Callable[[Point], float | None],
+        room: Callable[[Point], float | None],
+        least: float,
     ) -> float | None:
         """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        No poll of the window has a `room` below `least`. Beyond the oldest poll that is known it is by the rate since
-        then. None where it does not grow.
+        `counts` is `count` of every poll of the window, none of which has a `room` below `least`. Beyond the oldest
+        poll that is known it is by the rate since then. None where it does not grow.
         """
-        newest = self.points[-1] if self.points else None
-        now = None if newest is None else count(newest)
-        if newest is None or now is None:
+        now, newest_t = counts[-1] if counts else None, self.t
+        if now is None:
             return None
-        points = list(self.points)
+        known = [-math.inf if counted is None else counted for counted in counts]
         # Polls that have certainly counted too much are left out: all after the first that has.
-        after = bisect_right(points, now - least, key=lambda p: -math.inf if (done := count(p)) is None else done)
-        later: tuple[float, float, float] | None = None
-        for point in itertools.chain(reversed(points[: after + 1]), reversed(self._older)):
-            if (counted := count(point)) is None or (left := room(point)) is None:
+        after = bisect_right(known, now - least)
+        points, later_t = self.points, newest_t
+        later: tuple[float, float] | None = None
+        place = min(after, len(points) - 1)
+        older = reversed(self._older)
+        while True:
+            if place >= 0:
+                point, counted = points[place], counts[place]
+                place -= 1
+            elif (before := next(older, None)) is not None:
+                point, counted = before, count(before)
+            else:
+                break
+            if counted is None or (left := room(point)) is None:
                 continue
             over = now - counted - left
             if over >= 0:
-                share = over / (over - later[1]) if later is not None else 1.0
-                return newest.t - (point.t + share * ((newest.t if later is None else later[0]) - point.t))
-            later = point.t, over, left
-        if later is None or later[1] + later[2] <= 0:
+                share = over / (over - later[0]) if later is not None else 1.0
+                return newest_t - (point.t + share * (later_t - point.t))
+            later, later_t = (over, left), point.t
+        if later is None or later[0] + later[1] <= 0:
             return None
-        return (newest.t - later[0]) * later[2] / (later[1] + later[2])
+        return (newest_t - later_t) * later[1] / (later[0] + later[1])
 
-    def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
+    def each_interval(self, compute: Callable[[Point, Point], T]) -> Sequence[T]:
         """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.
 
         `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
         window.
         """
-        kept = self._intervals.setdefault(compute, deque())
-        since, fresh = kept[-1][0] if kept else -math.inf, []
-        for later, earlier in itertools.pairwise(reversed(self.points)):
-            if later.t <= since:
-                break
-            fresh.append((later.t, compute(earlier, later)))
-        kept.extend(reversed(fresh))
-        while kept and kept[0][0] <= self.points[0].t:
-            kept.popleft()
-        return [value for _, value in kept]
+        kept = self._intervals.get(compute)
+        if kept is None:
+            kept = self._intervals[compute] = [], []
+        ends, results = kept
+        points, since = self.points, ends[-1] if ends else -math.inf
+        later = len(points) - 1
+        while later > 0 and points[later].t > since:
+            later -= 1
+        for earlier, point in itertools.pairwise(points[later:]):
+            ends.append(point.t)
+            results.append(compute(earlier, point))
+        gone = bisect_right(ends, points[0].t) if points else 0
+        if gone:
+            del ends[:gone], results[:gone]
+        return results
+
+    def each_poll(self, compute: Callable[..., T], *arguments: object) -> Sequence[T]:
+        """Return what `compute(poll, *arguments)` gives for each poll, oldest first.
+
+        Its results are kept while their polls are in the window and the arguments are what they were.
+        """
+        kept = self._polls.get(compute)
+        if kept is None or kept[0] != arguments:
+            kept = self._polls[compute] = arguments, [], []
+        _, times, results = kept
+        points = self.points
+        gone = bisect_left(times, points[0].t) if points else 0
+        if gone:
+            del times[:gone], results[:gone]
+        for point in points[len(times) :]:
+            times.append(point.t)
+            results.append(compute(point, *arguments))
+        return results
 
     def latest(self, seconds: float, least: int) -> Polls:
         """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""

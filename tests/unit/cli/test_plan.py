@@ -91,7 +91,7 @@ def test_every_line_fits_a_terminal() -> None:
 def test_json_carries_flags_limits_and_every_step() -> None:
     answer = planned(*LLAMA, *LENGTHS)
     assert answer["flags"] == {
-        "--max-num-seqs": "85",
+        "--max-num-seqs": "79",
         "--max-model-len": "8192",
         "--max-num-batched-tokens": "4096",
         "--gpu-memory-utilization": "0.9",

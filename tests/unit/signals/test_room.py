@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.points import Point
-from kvpressure.signals.room import MIN_PEAK_POLLS, Poll, at_peak, blocked_ratio, does_not_fit, poll, room_is_unseen
+from kvpressure.signals.room import MIN_PEAK_POLLS, Poll, at_peak, blocked_ratio, do_not_fit, poll, room_is_unseen
 
 ROOM, FULL = 500.0, 50.0
 
@@ -29,7 +29,7 @@ def waits(free: float | None = None, room: float | None = None, *, fits: bool = 
     ],
 )
 def test_what_the_runtime_tells_goes_before_free_tokens_and_a_fit_may_say_nothing(one: Poll, blocked: bool | None):
-    assert does_not_fit(one, 100.0) is blocked
+    assert do_not_fit([one], 100.0) == [blocked]
 
 
 def test_where_a_runtime_tells_at_some_polls_these_are_judged():

@@ -116,8 +116,7 @@ class KubernetesSettings(ClientSettings):
     path: HttpPath = "/metrics"
     """Path of the metrics, if no annotation sets it."""
     kv_events: KvEventsSettings | None = None
-    """Read the KV events of every engine that is found, at its pod's own IP; the annotation
-    `kvpressure.io/kv-events-port` names other ports. Unset: of pods with that annotation."""
+    """Read the KV events of every engine that is found, at its pod's own IP. Unset: of none."""
     config_maps: Boolean = False
     """Read limits from the file of `--config` if it is mounted from a ConfigMap; requires get on configmaps."""
     config_map_namespaces: _Namespaces = ()

@@ -129,11 +129,6 @@ class KvEventsSettings(Section):
     """Data-parallel ranks that publish there."""
 
 
-def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEventsSettings | None:
-    """Return how to read the events of a discovered engine, which says `port` or, with None, nothing of them."""
-    return settings if port is None else (settings or KvEventsSettings()).model_copy(update={"port": port})
-
-
 class TargetLabels(Section):
     """Labels for where an engine runs."""
 
@@ -189,7 +184,7 @@ class FileSdSettings(ClientSettings):
     """Time between two checks of the files."""
     kv_events: KvEventsSettings | None = None
     """Read the KV events of every engine in these files, at the engine's own host; the label
-    `kvpressure_kv_events_port` names another port. Unset: of those with that label."""
+    `kvpressure_kv_events_port` names another port. Unset: of none."""
 
 
 class EngineSettings(Section):

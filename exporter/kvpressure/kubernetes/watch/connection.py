@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Final, NoReturn
@@ -14,8 +13,9 @@ from kvpressure.kubernetes.client import KubeClient, capped
 from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page
 from kvpressure.kubernetes.service_account import ServiceAccount, service_account
-from kvpressure.kubernetes.watch.resource import Resource
+from kvpressure.kubernetes.watch.resource import SHARE, Resource
 from kvpressure.net.outgoing import FAILURES
+from kvpressure.net.threads import on_share
 from kvpressure.printable import brief
 
 MAX_PAGE_BYTES: Final = 32 << 20
@@ -47,7 +47,7 @@ class Connection:
         too_large = f"the API server {client.where} answered with more than {MAX_PAGE_BYTES >> 20} MiB"
         body = await self._body(client, f"/{resource.path}", resource.action("list"), query, MAX_PAGE_BYTES, too_large)
         try:
-            return await asyncio.to_thread(read_page, body)
+            return await on_share(SHARE, read_page, body)
         except ValueError as error:
             sentence = f"the API server {client.where} answered /{resource.path} with something that is not a list"
             raise KubeError(f"{sentence}: {brief(error)}", reason="garbage") from error
@@ -58,7 +58,7 @@ class Connection:
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
         too_large = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
         body = await self._body(client, path, action, {}, MAX_MAP_BYTES, too_large)
-        if (found := await asyncio.to_thread(read_object, body)) is None:
+        if (found := await on_share(SHARE, read_object, body)) is None:
             sentence = f"the API server {client.where} answered to {action} with something that is no object"
             raise KubeError(sentence, reason="garbage")
         return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from typing import Final, Protocol
 
 from kvpressure.model.environment import ContainerId, LogReport
 from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import OverBudgetError, Share
 from kvpressure.net.guard import Health
 from kvpressure.net.threads import bug
 from kvpressure.sources.logs.classify import is_telling, telling_lines
@@ -14,6 +16,7 @@ from kvpressure.sources.logs.lines import Assembler, Line
 from kvpressure.sources.logs.tally import Allowance, Tally
 
 NAME = "logs"
+_KEPT_OF_COST: Final = 0.9
 
 
 class Reader(Protocol):
@@ -38,23 +41,38 @@ class Follower:
         self._health = Health(NAME, target, since)
         self._now = since
         self._allowance = Allowance()
+        self.cost = 0.0
+        """Seconds of CPU that it took lately."""
 
     @property
     def health(self) -> SourceHealth:
         """How reading it goes."""
         return self._health.latest
 
-    def read(self, budget: int, now: float) -> None:
-        """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure."""
-        self._now, self._allowance = now, Allowance()
+    def read(self, budget: int, now: float, share: Share | None = None) -> None:
+        """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure.
+
+        Nothing is read while the `share` of all logs is used up; what was written meanwhile is read later.
+        """
+        self._now, self._allowance, began = now, Allowance(), time.thread_time()
+        self.cost *= _KEPT_OF_COST
         try:
+            if share is not None:
+                share.require()
             self._reader.read(budget, self)
+        except OverBudgetError as error:
+            self._health.count(error.reason)
+            return
         except SourceError as error:
             self._health.down(now, error)
         except Exception as error:  # noqa: BLE001 the other logs must go on
             self._health.down(now, bug(error))
         else:
             self._health.up(now)
+        seconds = time.thread_time() - began
+        self.cost += seconds
+        if share is not None:
+            share.charge(seconds)
 
     def report(self) -> LogReport | None:
         """Return what the log said, None while it cannot be read: silence is only known of a log that is read."""

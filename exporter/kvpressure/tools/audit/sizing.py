@@ -135,6 +135,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     ranks = [_rank(engine, option) for option in engine.runtime.starting.flags.divides(engine.reading.options)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
+    sequences = limits.get("max_num_seqs")
     sizing = (getattr(flags, field.name) for field in fields(flags) if field.name != "stretches")
     options = (*sizing, *flags.stretches, engine.runtime.starting.flags.sizes_pool)
     for name in ("gpu_memory_utilization", "max_model_len", *options):
@@ -150,6 +151,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         expert_parallel=expert,
         gpu_memory_utilization=engine.runtime.planning.memory_share if utilization is None else utilization.value,
         max_num_batched_tokens=None if step is None else int(step.value),
+        max_num_seqs=None if sequences is None else int(sequences.value),
         runtime=engine.runtime,
         gpu=gpu.name,
     )
@@ -199,7 +201,7 @@ def _rank(engine: Engine, option: str) -> int:
     return int(count)
 
 
-def _choice(engine: Engine, option: str, known: Mapping[str, int]) -> str | None:
+def _choice(engine: Engine, option: str, known: Mapping[str, float]) -> str | None:
     given = engine.reading.options.get(option)
     if given is None or given.text == "auto":
         return None

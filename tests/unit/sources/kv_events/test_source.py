@@ -20,7 +20,7 @@ class FakeFeed:
 
     made: list[FakeFeed]
 
-    def __init__(self, address) -> None:
+    def __init__(self, address, _share, _memory) -> None:
         self.address, self.started, self.stopped = address, False, False
         self.report: object = f"report of {address.port}"
         self.error: SourceError | None = None

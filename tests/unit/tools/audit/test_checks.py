@@ -380,7 +380,7 @@ QWEN_SMALL = "--model=Qwen/Qwen3-8B"
 
 def test_a_request_that_takes_little_passes_whatever_a_plan_would_set() -> None:
     of = sized("input-tokens", QWEN_SMALL, annotations=LENGTHS)
-    assert (of.status, of.reason) == ("pass", "40,960 tokens, the model's own length: at most 10% of the KV cache each")
+    assert (of.status, of.reason) == ("pass", "40,960 tokens, the model's own length: at most 11% of the KV cache each")
 
 
 def test_long_requests_pass_where_all_that_may_run_fit_together() -> None:
@@ -396,7 +396,7 @@ def test_a_cap_far_above_what_fits_fails_without_annotated_lengths_too() -> None
     model, share = "--model=Qwen/Qwen3-30B-A3B", "--gpu-memory-utilization=0.9"
     fails = sized("max-num-seqs", model, share, "--max-num-seqs=512")
     assert fails.status == "fail"
-    assert "only 3 fit the KV cache at their longest" in fails.reason
+    assert "only 2 fit the KV cache at their longest" in fails.reason
     assert sized("max-num-seqs", model, share, "--max-num-seqs=8").status == "pass"
     assert sized("max-num-seqs", model, share, "--max-num-seqs=256").status == "unknown", "vLLM's own default"
 

@@ -72,7 +72,6 @@ def test_the_shared_memory_of_a_container_is_its_own(more: str, status: str) -> 
         ("docker run vllm/vllm-openai --model x", ("--model", "x")),
         ("sudo podman run -it --rm -e A=B -v/a:/b vllm/vllm-openai --model x", ("--model", "x")),
         ("docker run --name vllm --network=host --init vllm/vllm-openai:v1 -tp 2", ("-tp", "2")),
-        ("docker run --gpus all ghcr.io/huggingface/text-generation-inference:3 --model-id x", ("--model-id", "x")),
         ("docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server --model x", ("--model", "x")),
         ("docker run --name vllm ubuntu", None),
         ("docker run vllm/vllm-openai bash", None),
