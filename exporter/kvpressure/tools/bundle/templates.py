@@ -60,7 +60,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "waiting": partial(_with_value, _SAME_ENGINE, "kvpressure_requests_waiting"),
         "step": partial(_with_label, _SAME_ENGINE, "engine:kvpressure_step:info", "text", "{}"),
         "cause_text": _cause_text,
-        "status": _with_label(_SAME_TARGET, "kvpressure_target_status", "text", ": {}", ""),
+        "status": _with_label(_SAME_TARGET, 'kvpressure_target_status{status!="read"}', "text", ": {}"),
         "worst": _of_model("namespace_model:kvpressure_worst:info"),
         "failing": _of_model("namespace_model:kvpressure_failing:info"),
         "model_label": _model_label,
