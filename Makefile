@@ -132,6 +132,10 @@ e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by builda
 	@$(MAKE) --no-print-directory tools DEBIAN="binutils:strip buildah:buildah debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg debootstrap:/usr/sbin/debootstrap iproute2:ip util-linux:unshare"
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_image
 
+.PHONY: size
+size: $(VENV)/.dev ## the measures of the project's size, each with its bar
+	PYTHONPATH=exporter $(BIN)/python -m tests.support.size
+
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.metrics_reference > docs/metrics.md
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.settings_reference > docs/configuration.md

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.cli.triage_pod import PodTriage
+from kvpressure.cli.triage.pod import PodTriage
 from kvpressure.kubernetes.kubectl.forward import PortForward
 from kvpressure.model.samples import GpuReport
 from kvpressure.net import waiting

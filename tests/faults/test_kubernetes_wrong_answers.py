@@ -18,7 +18,7 @@ from rich.console import Console
 
 from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.pods import engines_in, environment_of, facts_of
-from kvpressure.cli.triage_pod import pod_json, pods_report
+from kvpressure.cli.triage.pod import pod_json, pods_report
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubectl.find_pods import find_pods, get_pods
 from kvpressure.kubernetes.kubectl.named_pod import NamedPod

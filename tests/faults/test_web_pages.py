@@ -162,7 +162,9 @@ async def test_all_addresses_of_ipv6_are_those_of_ipv4_too() -> None:
     [url] = await listener.start()
     try:
         for host in ("127.0.0.1", "::1"):
-            _, writer = await asyncio.open_connection(host, int(url.rpartition(":")[2]))
+            reader, writer = await asyncio.open_connection(host, int(url.rpartition(":")[2]))
+            writer.write(METRICS)
+            assert (await reader.readline()).split()[1] == b"200"
             writer.close()
     finally:
         await listener.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvpressure.model.samples import HistogramSample
 
@@ -25,10 +25,15 @@ _TREE: Final = (dict, Mapping)
 def known(values: Mapping[str, Value | None]) -> Derived:
     """Return `values` without the unknown ones, among which are numbers that are not finite."""
     found: Derived = {}
+    value: Any
     for name, value in values.items():
         if value is None:
             continue
-        if isinstance(value, _NUMBERS):  # first: most are, and asking for an abstract class is dear
+        # First what most are: asking for an abstract class is dear.
+        if value.__class__ is dict:
+            if inner := known(value):
+                found[name] = inner
+        elif value.__class__ is float or isinstance(value, _NUMBERS):
             if -math.inf < value < math.inf:
                 found[name] = value
         elif not isinstance(value, _TREE):
@@ -45,12 +50,12 @@ def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUA
 
 def at(derived: Mapping[str, Value], *path: str) -> float | None:
     """Return the number at `path` (family, then its label values); None where it is not known."""
-    value: object = derived
+    value: Any = derived
     for key in path:
-        if not isinstance(value, _TREE):
+        if value.__class__ is not dict and not isinstance(value, _TREE):
             return None
         value = value.get(key)
-    return value if isinstance(value, _NUMBERS) else None
+    return value if value.__class__ is float or isinstance(value, _NUMBERS) else None
 
 
 def quantile(histogram: HistogramSample, q: float) -> float | None:
@@ -87,20 +92,3 @@ def number(value: float) -> str:
     ('8,160', '0.7', '2.25')
     """
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
-
-
-def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Return the solution of a small, positive definite system."""
-    size = len(right)
-    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
-    for place in range(size):
-        pivot = max(range(place, size), key=lambda line: abs(rows[line][place]))
-        rows[place], rows[pivot] = rows[pivot], rows[place]
-        for line in range(place + 1, size):
-            factor = rows[line][place] / rows[place][place]
-            rows[line] = [a - factor * b for a, b in zip(rows[line], rows[place], strict=True)]
-    found = [0.0] * size
-    for place in reversed(range(size)):
-        rest = sum(rows[place][other] * found[other] for other in range(place + 1, size))
-        found[place] = (rows[place][size] - rest) / rows[place][place]
-    return found

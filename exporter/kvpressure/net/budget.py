@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, TypeVar
 
 from kvpressure.model.allowance import Allowance
@@ -88,6 +88,20 @@ class Share:
         finally:
             self.charge(time.thread_time() - began)
 
+    @property
+    def alone(self) -> AbstractContextManager[object]:
+        """A block that no other source's work runs beside; what in it waits is `waiting`."""
+        return self._budget.at_work
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let others work while this block, within `alone`, waits."""
+        self._budget.at_work.release()
+        try:
+            yield
+        finally:
+            self._budget.at_work.acquire()
+
     def work(self, steps: Steps[T]) -> T:
         """Return the result of the steps, taken in slices, one source at a time; not for the event loop's thread.
 
@@ -115,7 +129,7 @@ class Budget:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.at_work = threading.Lock()
+        self.at_work = threading.RLock()
         """Held by whoever takes steps: several threads at once would keep the interpreter from the event loop."""
         self._all = _seconds(ALL_RATIO, BURST_SECONDS)
         self._shares: dict[str, Share] = {}

@@ -23,7 +23,7 @@ from kvpressure.signals.lengths import (
     placed_share,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import BATCH, Point, batch_of, grown, growth, mean, rate, values
+from kvpressure.signals.points import BATCH, Point, Polls, batch_of, grown, mean, values
 from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
     at_peak,
@@ -79,7 +79,7 @@ class Fit:
     room_is_unseen: bool = False
 
 
-def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
+def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
     """Test the polls `points`, the newest of `window`.
 
     Where no fixed cap limits the batch, a long prompt at the head of the queue counts as the one that waits; and
@@ -138,12 +138,12 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
         by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.requested_tokens else None,
-        seats=max(values(points, "seats"), default=None),
+        seats=max(points.values("seats"), default=None),
         room_is_unseen=room_is_unseen(points, window.cache),
     )
 
 
-def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float | None) -> float | None:
+def _by_watermark_ratio(points: Polls, cache: CacheConfig, long: float | None) -> float | None:
     if not kept_tokens(cache):
         return None
     whole = replace(cache, watermark_ratio=None)
@@ -151,10 +151,10 @@ def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float
     return share_that_fits(polls, without, long)
 
 
-def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
+def _starved(points: Polls, window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
     """Whether nothing starts for lack of room for a long request and its answer; without tokens the engine hangs."""
-    started, usage = growth(points, "started"), values(points, "kv_usage")
-    if started is None or started > 0 or not usage or not growth(points, "generation_tokens"):
+    started, usage = points.growth("started"), points.values("kv_usage")
+    if started is None or started > 0 or not usage or not points.growth("generation_tokens"):
         return False
     capacity, answer = window.cache.capacity_tokens, p95(window.long_histogram("request_output_tokens"))
     if capacity is None or long is None or answer is None:
@@ -162,7 +162,7 @@ def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, 
     return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
 
 
-def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | None, thresholds: Thresholds) -> bool:
+def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thresholds: Thresholds) -> bool:
     """Whether a fixed cap limits the batch while requests wait: it is as large as ever, and free places do not last.
 
     At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
@@ -178,12 +178,12 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
         return False  # a batch of requests that reserve alike is as steady as one at a cap
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.batch.at_cap_min_ratio:
         return False
-    started, steps = growth(points, "started"), growth(points, "steps")
+    started, steps = points.growth("started"), points.growth("steps")
     if started is None or not steps:
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     in_steps = thresholds.batch.refill_max_step_count * started / steps
-    in_prefill = min(1.0, (rate(points, "started") or 0.0) * _prefill_seconds(window))
+    in_prefill = min(1.0, (points.rate("started") or 0.0) * _prefill_seconds(window))
     expected = max(in_steps, in_prefill) * len(queued)
     # Deferred requests may be what keeps places free: then chance gets no benefit of the doubt.
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
@@ -198,7 +198,7 @@ def _prefill_seconds(window: EngineWindow) -> float:
 
 
 def _longest_prompt_tokens(
-    points: Sequence[Point], window: EngineWindow, typical: float | None, long: float | None, thresholds: Thresholds
+    points: Polls, window: EngineWindow, typical: float | None, long: float | None, thresholds: Thresholds
 ) -> float | None:
     """Return the longest recent prompt, or what a request may take where layers differ; at least `long`.
 
@@ -210,9 +210,11 @@ def _longest_prompt_tokens(
     found = [long, _most_of_one_request(points, window, thresholds)]
     if (finished := window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)) is not None:
         found.append(finished)
-    for tokens, started in window.each_interval(_starts):
-        if tokens and started is not None and started <= MAX_STARTS:
-            found.append(tokens - max(0.0, started - 1) * typical)
+    found += [
+        tokens - (started - 1) * typical if started > 1 else tokens
+        for tokens, started in window.each_interval(_starts)
+        if tokens and started is not None and started <= MAX_STARTS
+    ]
     return max(found)
 
 
@@ -221,12 +223,12 @@ def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
     return grown(before, after, "prompt_tokens"), grown(before, after, "started")
 
 
-def _most_of_one_request(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> float:
+def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresholds) -> float:
     """Return the most tokens of the pool that one request may take where layers differ; 0 where they do not.
 
     No more than one of full length, nor much more than those that run take on average.
     """
-    cache, usage, running = window.cache, values(points, "kv_usage"), values(points, "running")
+    cache, usage, running = window.cache, points.values("kv_usage"), points.values("running")
     if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
         return 0.0
     each = mean(usage) * cache.capacity_tokens / mean(running)
@@ -235,13 +237,14 @@ def _most_of_one_request(points: Sequence[Point], window: EngineWindow, threshol
     )
 
 
-def _queued(points: Sequence[Point]) -> Sequence[Point]:
+def _queued(points: Polls) -> Sequence[Point]:
     """Return the polls with a queue, else all: others do not show what limits the batch, which may run empty."""
-    queued = [point for point in points if point.gauges.get("waiting", 0.0) >= 1]
+    waiting = points.readings("waiting")
+    queued = [point for point, many in zip(points, waiting, strict=True) if many is not None and many >= 1]
     return queued if queued and len(queued) < len(points) else points
 
 
-def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
+def _steadiness(points: Polls, highest: float | None) -> float | None:
     running = [
         point.gauges.get(BATCH, point.gauges["running"]) for point in _queued(points) if "running" in point.gauges
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections import deque
 from collections.abc import Mapping
@@ -43,14 +42,14 @@ class SpacedHistograms:
 
     def growth(self, name: str, first: int = 0) -> HistogramSample | None:
         """Return what a histogram observed since the reading at the place `first`; None when nothing, or not known."""
-        last = self.newest.get(name)
-        if last is None:
+        readings = self._readings
+        if not readings or name not in readings[-1][1]:
             return None
-        before = last
-        for _, values in itertools.islice(self._readings, first, None):
-            reading = values.get(name)
-            if reading is not None and reading.bounds == last.bounds:
-                before = reading
+        last = before = readings[-1][1][name]
+        for place in range(first, len(readings)):
+            values = readings[place][1]
+            if name in values and values[name].bounds == last.bounds:
+                before = values[name]
                 break
         if last.counts[-1] <= before.counts[-1]:
             return None

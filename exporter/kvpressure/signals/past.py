@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
@@ -113,7 +114,9 @@ class EngineHistory:
         another process answers than before.
         """
         window, page_cache = self._window, sample.cache or self._page_cache
-        cache = replace(_with_learned(page_cache, log), watermark_ratio=watermark_ratio)
+        cache = _with_learned(page_cache, log)
+        if cache.watermark_ratio != watermark_ratio:
+            cache = replace(cache, watermark_ratio=watermark_ratio)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._events.take(events, self.newest)
@@ -157,9 +160,7 @@ class EngineHistory:
             verdict_window=replace(verdict_window, eviction=eviction),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=self._window.signals().union(
-                name for name in _CACHE if getattr(self._window.cache, name) is not None
-            ),
+            signals=self._window.signals() | _known_of(self._window.cache),
         )
 
     def observed(self, thresholds: Thresholds) -> Observed:
@@ -218,4 +219,7 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
     return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
 
 
-_CACHE = tuple(field.name for field in fields(CacheConfig))
+@lru_cache(maxsize=256)
+def _known_of(cache: CacheConfig) -> frozenset[str]:
+    """Return the names of what is known of a cache."""
+    return frozenset(field.name for field in fields(cache) if getattr(cache, field.name) is not None)

@@ -110,17 +110,19 @@ def _ends(points: Sequence[Point], counter: str) -> _Ends | None:
 class Polls(list[Point]):
     """Consecutive polls, oldest first, that answer by the name of a signal without a walk over them.
 
-    Gauges are kept in columns from the first time that they are asked for; sums and ends are computed once between two
+    Readings are kept in columns from the time they are first asked for; sums and ends are computed once between two
     polls. `enter` and `leave` alone may change it. What it returns holds until then.
     """
 
-    __slots__ = ("_columns", "_ends", "_first", "_means", "_values", "_whole", "times")
+    __slots__ = ("_columns", "_counted", "_ends", "_first", "_means", "_values", "_whole", "times")
 
-    def __init__(self, points: Iterable[Point] = (), *, whole: Polls | None = None, first: int = 0) -> None:
+    def __init__(self, points: Sequence[Point] = (), *, whole: Polls | None = None, first: int = 0) -> None:
         super().__init__(points)
-        self.times = [point.t for point in self]
+        last = first + len(points)
+        self.times: list[float] = [point.t for point in points] if whole is None else whole.times[first:last]
         self._whole, self._first = whole, first
         self._columns: dict[str, list[float | None]] = {}
+        self._counted: dict[str, list[float | None]] = {}
         self._values: dict[str, Sequence[float]] = {}
         self._means: dict[str, float | None] = {}
         self._ends: dict[str, _Ends | None] = {}
@@ -132,6 +134,9 @@ class Polls(list[Point]):
         gauges = point.gauges
         for gauge, column in self._columns.items():
             column.append(gauges.get(gauge))
+        counters = point.counters
+        for counter, column in self._counted.items():
+            column.append(counters.get(counter))
         self._values, self._means, self._ends = {}, {}, {}
 
     def leave(self) -> Point:
@@ -139,12 +144,14 @@ class Polls(list[Point]):
         del self.times[0]
         for column in self._columns.values():
             del column[0]
+        for column in self._counted.values():
+            del column[0]
         self._values, self._means, self._ends = {}, {}, {}
         return self.pop(0)
 
-    def newest(self, first: int) -> Polls:
-        """Return the polls from the place `first` on."""
-        return Polls(self[first:], whole=self, first=first)
+    def newest(self, first: int, last: int | None = None) -> Polls:
+        """Return the polls from the place `first` on, to the one before `last` if that is given."""
+        return Polls(self[first:last], whole=self, first=first)
 
     def since(self, t: float) -> Polls:
         """Return the polls from `t` (unix seconds) on."""
@@ -152,21 +159,26 @@ class Polls(list[Point]):
 
     def readings(self, gauge: str) -> Sequence[float | None]:
         """Return the reading of a gauge at each poll, None where it lacks it."""
-        column = self._columns.get(gauge)
-        if column is None:
-            if self._whole is None:
-                column = [point.gauges.get(gauge) for point in self]
-            else:
-                column = list(self._whole.readings(gauge)[self._first :])
-            self._columns[gauge] = column
+        if gauge in self._columns:
+            return self._columns[gauge]
+        if self._whole is None:
+            column = [point.gauges.get(gauge) for point in self]
+        else:
+            column = list(self._whole.readings(gauge)[self._first : self._first + len(self)])
+        self._columns[gauge] = column
         return column
+
+    def counts(self, counter: str) -> Sequence[float | None]:
+        """Return the reading of a counter at each poll, None where it lacks it."""
+        if counter not in self._counted:
+            self._counted[counter] = [point.counters.get(counter) for point in self]
+        return self._counted[counter]
 
     def values(self, gauge: str) -> Sequence[float]:
         """Return the readings of a gauge, polls without it left out."""
-        known = self._values.get(gauge)
-        if known is None:
-            known = self._values[gauge] = [value for value in self.readings(gauge) if value is not None]
-        return known
+        if gauge not in self._values:
+            self._values[gauge] = [value for value in self.readings(gauge) if value is not None]
+        return self._values[gauge]
 
     def mean(self, gauge: str) -> float | None:
         """Return the mean of a gauge; None where no poll has it."""

@@ -11,7 +11,7 @@ from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
 from kvpressure.signals.lengths import ratio, typical_prompt_tokens
-from kvpressure.signals.points import Point, growth, mean, rate, values
+from kvpressure.signals.points import Point, Polls, mean
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -66,18 +66,18 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     )
 
 
-def hit_ratio(points: Sequence[Point]) -> float | None:
+def hit_ratio(points: Polls) -> float | None:
     """Return prefix hits over lookups in the polls, 0..1; None without a lookup."""
-    queries, hits = growth(points, "prefix_queries"), growth(points, "prefix_hits")
+    queries, hits = points.growth("prefix_queries"), points.growth("prefix_hits")
     return None if not queries or hits is None else min(1.0, hits / queries)
 
 
-def computed_prompt_tokens_per_second(points: Sequence[Point], cache: CacheConfig) -> float | None:
+def computed_prompt_tokens_per_second(points: Polls, cache: CacheConfig) -> float | None:
     """Return prompt tokens per second that had to be computed; from the hits where the page does not count them."""
     for counter in ("computed_prompt_tokens", "prefill_tokens"):
-        if (counted := rate(points, counter)) is not None:
+        if (counted := points.rate(counter)) is not None:
             return counted
-    prompts, hits = rate(points, "prompt_tokens"), hit_ratio(points)
+    prompts, hits = points.rate("prompt_tokens"), hit_ratio(points)
     if cache.prefix_caching is False:
         return prompts
     return None if prompts is None or hits is None else prompts * (1.0 - hits)
@@ -99,9 +99,9 @@ def missed_tokens(counters: Mapping[str, float]) -> float | None:
     return None if looked_up is None or found is None else looked_up - found
 
 
-def computed_rate(points: Sequence[Point]) -> float | None:
+def computed_rate(points: Polls) -> float | None:
     """Return the prompt tokens computed a second, by what was looked up and not found; None where it is not counted."""
-    queries, hits = rate(points, "prefix_queries"), rate(points, "prefix_hits")
+    queries, hits = points.rate("prefix_queries"), points.rate("prefix_hits")
     return None if queries is None or hits is None else max(0.0, queries - hits)
 
 
@@ -113,9 +113,9 @@ def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hit
     return max(prompts, computed / (1.0 - hits)) if hits < 1.0 else prompts
 
 
-def free_tokens(points: Sequence[Point], cache: CacheConfig) -> float | None:
+def free_tokens(points: Polls, cache: CacheConfig) -> float | None:
     """Return the tokens in no request's use, mean over the polls, less those that are kept free."""
-    usage, capacity = values(points, "kv_usage"), cache.capacity_tokens
+    usage, capacity = points.values("kv_usage"), cache.capacity_tokens
     if not usage or capacity is None:
         return None
     return max(0.0, (1.0 - mean(usage)) * capacity - kept_tokens(cache))

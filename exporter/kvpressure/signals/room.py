@@ -12,7 +12,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import free_tokens
 from kvpressure.signals.lengths import answer_mean_tokens, placed_share, typical_prompt_tokens
-from kvpressure.signals.points import Point, growth, mean, values
+from kvpressure.signals.points import Point, Polls, growth, mean
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow
 
@@ -102,12 +102,12 @@ def at_peak(polls: Sequence[Poll]) -> list[Poll]:
     return found if len(found) >= MIN_PEAK_POLLS else []
 
 
-def room_is_unseen(points: Sequence[Point], cache: CacheConfig) -> bool:
+def room_is_unseen(points: Polls, cache: CacheConfig) -> bool:
     """Return whether requests take room that the page does not count, or room in a cache of unknown size."""
-    return cache.admission == "unseen" and not values(points, "waiting_room")
+    return cache.admission == "unseen" and not points.values("waiting_room")
 
 
-def estimated_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
+def estimated_capacity_tokens(points: Polls, window: EngineWindow) -> int | None:
     """Return the size of a pool of unknown size by what running requests have in it: prompts, half of their answers.
 
     What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the estimate is too
@@ -133,7 +133,7 @@ def answers_are_one_token(window: EngineWindow, thresholds: Thresholds) -> bool:
     return output / ended <= thresholds.role.prefill_max_output_tokens
 
 
-def in_next_step(points: Sequence[Point], window: EngineWindow, context: Context, typical: float | None) -> list[float]:
+def in_next_step(points: Polls, window: EngineWindow, context: Context, typical: float | None) -> list[float]:
     """Return, of each poll, the tokens that the step after it takes for requests that do not run at the poll.
 
     Requests that end with their prompt come and go within a step: no poll shows them, but the next one would have had

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -15,7 +14,7 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import Point, growth
+from kvpressure.signals.points import Point, Polls
 from kvpressure.signals.windows import EngineWindow
 
 SHAPE_QUANTILES = (0.5, 0.95)
@@ -65,7 +64,8 @@ def _shapes(window: EngineWindow) -> Derived:
     for family, (signal, bounds) in _SHAPES.items():
         recent, total = window.long_histogram(signal), window.total(signal)
         if recent is not None:
-            values = [value for q in SHAPE_QUANTILES if (value := token_quantile(recent, q, longest)) is not None]
+            ended = closed(recent, longest)
+            values = [value for q in SHAPE_QUANTILES if (value := quantile(ended, q)) is not None]
             derived |= known({family: by_quantile(values, SHAPE_QUANTILES)})
         if total is not None:
             derived[signal] = powers_of_two(total, bounds, longest)
@@ -83,7 +83,9 @@ def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
         return histogram
     step = _step_after(last)
     end = float(longest) if longest is not None and last < longest < last * step else last * step
-    return HistogramSample((*histogram.bounds[:-1], end, math.inf), (*histogram.counts, histogram.count), histogram.sum)
+    return HistogramSample(
+        (*histogram.bounds[:-1], end, math.inf), (*histogram.counts, histogram.counts[-1]), histogram.sum
+    )
 
 
 @lru_cache(maxsize=256)
@@ -100,18 +102,16 @@ def token_quantile(histogram: HistogramSample, q: float, longest: int | None = N
 def powers_of_two(histogram: HistogramSample, bounds: tuple[float, ...], longest: int | None = None) -> HistogramSample:
     """Return the histogram over the `bounds`, by interpolation in its buckets; monotone in time and bound."""
     ended = closed(histogram, longest)
-    counts = (*[_count_up_to(ended, to) for to in bounds], histogram.counts[-1])
-    counts = tuple([count // 1.0 for count in counts])
-    return HistogramSample((*bounds, math.inf), counts, histogram.sum)
-
-
-def _count_up_to(histogram: HistogramSample, value: float) -> float:
-    bounds, counts = histogram.bounds, histogram.counts
-    index = bisect_left(bounds, value)
-    if not math.isfinite(bounds[index]):
-        return counts[index - 1] if index else 0.0
-    low, below = (bounds[index - 1], counts[index - 1]) if index else (0.0, 0.0)
-    return below + (counts[index] - below) * (value - low) / (bounds[index] - low)
+    edges, below = (0.0, *ended.bounds), (0.0, *ended.counts)
+    counts, index = [], 0
+    for bound in bounds:
+        index = bisect_left(ended.bounds, bound, index)
+        low, high, count = edges[index], edges[index + 1], below[index]
+        if high < math.inf:
+            count += (below[index + 1] - count) * (bound - low) / (high - low)
+        counts.append(count // 1.0)
+    counts.append(histogram.counts[-1] // 1.0)
+    return HistogramSample((*bounds, math.inf), tuple(counts), histogram.sum)
 
 
 def burstiness(window: EngineWindow) -> float | None:
@@ -165,9 +165,9 @@ def _is_shedding_load(window: EngineWindow) -> bool:
     return bool(window.newest("rejected"))
 
 
-def refused_ratio(points: Sequence[Point], window: EngineWindow) -> float | None:
+def refused_ratio(points: Polls, window: EngineWindow) -> float | None:
     """Return the share of requests sent during `points` that it refused, each attempt counted; None where none came."""
-    refused, (_, arrived) = growth(points, "rejected"), _arrivals(points[0], points[-1])
+    refused, (_, arrived) = points.growth("rejected"), _arrivals(points[0], points[-1])
     if refused is None or arrived is None or not _is_shedding_load(window):
         return None
     sent = refused + max(0.0, arrived)

@@ -10,8 +10,8 @@ import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.signals.histograms import SpacedHistograms
@@ -57,6 +57,8 @@ class EngineWindow:
         self._older: deque[Point] = deque(maxlen=LONG_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
+        self._per_event: dict[_PerEvent, float | None] = {}
+        self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
         self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
@@ -92,6 +94,7 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
+        self._per_event, self._once = {}, {}
         self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
@@ -139,6 +142,13 @@ class EngineWindow:
         if key not in self._once_of_histograms:
             self._once_of_histograms[key] = compute(self, *arguments)
         value: T = self._once_of_histograms[key]
+        return value
+
+    def once(self, compute: Callable[[EngineWindow], T]) -> T:
+        """Return `compute(self)`, computed once a poll: what several signals start from."""
+        if compute not in self._once:
+            self._once[compute] = compute(self)
+        value: T = self._once[compute]
         return value
 
     def signals(self) -> frozenset[str]:
@@ -201,16 +211,30 @@ class EngineWindow:
         It is at least `seconds`, and until `events` grew by `least`, beyond the window if need be; with fewer than
         `least` in all, everything known. None when there was none.
         """
-        newest, found = None, None
-        for point in itertools.chain(reversed(self.points), reversed(self._older)):
-            if total not in point.counters or events not in point.counters:
-                continue
-            newest = newest or point
-            count = newest.counters[events] - point.counters[events]
-            if count > 0:
-                found = (newest.counters[total] - point.counters[total]) / count
-            if count >= least and newest.t - point.t >= seconds:
-                break
+        question = total, events, least, seconds
+        if question in self._per_event:
+            return self._per_event[question]
+        points = self.points
+        counts, totals = points.counts(events), points.counts(total)
+        if not points or None in counts or None in totals:
+            found = _per_event(itertools.chain(reversed(points), reversed(self._older)), question)
+        else:
+            # Neither time nor a counter goes back: once a poll is far enough away, all before it are.
+            newest, newest_t = points[-1].counters[events], self.t
+            low, high = 0, len(points)
+            while low < high:
+                middle = (low + high) // 2
+                point = points[middle]
+                if newest - point.counters[events] >= least and newest_t - point.t >= seconds:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low:
+                oldest = points[low - 1].counters
+                found = (points[-1].counters[total] - oldest[total]) / (newest - oldest[events])
+            else:
+                found = _per_event(itertools.chain((points[-1], points[0]), reversed(self._older)), question)
+        self._per_event[question] = found
         return found
 
     def seconds_since(
@@ -321,3 +345,23 @@ class EngineWindow:
     def total(self, name: str) -> HistogramSample | None:
         """Return the histogram since this engine was first polled or its server started, monotonic over restarts."""
         return self._recent.newest.get(name)
+
+
+_PerEvent: TypeAlias = tuple[str, str, float, float]
+"""What `EngineWindow.per_event` is asked for: total, events, least, seconds."""
+
+
+def _per_event(points: Iterable[Point], question: _PerEvent) -> float | None:
+    """Return that of polls, the newest first, by a walk over them."""
+    total, events, least, seconds = question
+    newest, found = None, None
+    for point in points:
+        if total not in point.counters or events not in point.counters:
+            continue
+        newest = newest or point
+        count = newest.counters[events] - point.counters[events]
+        if count > 0:
+            found = (newest.counters[total] - point.counters[total]) / count
+        if count >= least and newest.t - point.t >= seconds:
+            break
+    return found

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from kvpressure.cli import main
 from kvpressure.cli.access import page_url, refusals
 from kvpressure.cli.page_at import page_at
-from kvpressure.cli.plan_engine import read_engine
+from kvpressure.cli.plan.engine import read_engine
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.model.record import SourceError
@@ -134,7 +134,7 @@ def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pyt
         said = f"connection refused by http://{closed}/metrics; is the server running and the port right?"
         assert refusals([closed, f"http://{closed}/metrics"]) == {closed: said}
         assert refusals([closed, opened]) == refusals([]) == refusals(["no port at all:x"]) == {}
-        monkeypatch.setitem(sys.modules, "kvpressure.cli.triage_run", None)  # which takes a second of CPU to load
+        monkeypatch.setitem(sys.modules, "kvpressure.cli.triage.run", None)  # which takes a second of CPU to load
         for more in ([], ["--gpus"], ["--gateway", closed]):
             answer = CliRunner().invoke(main, ["triage", closed, *more])
             assert (answer.exit_code, answer.output) == (2, f"{closed}\nno verdict: {said}\n\n")

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.plan_engine import engine_on
+from kvpressure.cli.plan.engine import engine_on
 from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from kvpressure.cli.pods import views_of_pods
 from kvpressure.cli.whatif import command
-from kvpressure.cli.whatif_source import OBSERVED, busiest_pod
+from kvpressure.cli.whatif.source import OBSERVED, busiest_pod
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes import KubeError
 from kvpressure.model.view import EngineView

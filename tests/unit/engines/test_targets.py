@@ -281,3 +281,23 @@ def test_files_that_appear_and_go_away_are_changes_told_once() -> None:
     assert [watch.look() for _ in range(3)] == [frozenset(), {path}, frozenset()]
     path.unlink()
     assert [watch.look() for _ in range(3)] == [frozenset(), {path}, frozenset()]
+
+
+@pytest.mark.fault(
+    "a pod's annotation names another port all the time, and so another target, each with series of its own",
+    "256 new targets an hour are polled of it; more are held back and said on /targets, and other pods lose nothing",
+)
+def test_a_pod_whose_port_changes_all_the_time_is_held_back() -> None:
+    targets, polled = TargetSet(load_settings({}, {}), discovers=True), set()
+    good = Target("ns/good:1", "http://10.0.0.2:1", namespace="ns", pod="good")
+    for t in range(400):
+        hostile = Target(f"ns/hostile:{t}", f"http://10.0.0.1:{t + 1}", namespace="ns", pod="hostile")
+        targets.discovered((hostile, good))
+        targets.refresh(t / 100)
+        polled |= {target.name for target in targets.targets}
+    assert 250 <= len(polled) <= 260
+    assert "ns/good:1" in {target.name for target in targets.targets}
+    assert [problem.split(":")[0] for problem in targets.problems] == ["pod ns/hostile"]
+    assert targets.is_due(5.0)
+    targets.refresh(3600.0)
+    assert "ns/hostile:399" in {target.name for target in targets.targets}

@@ -143,9 +143,9 @@ def test_a_place_shows_as_free_while_the_prompt_that_takes_it_is_computed(second
 
 def test_where_layers_differ_a_request_may_take_more_than_its_tokens():
     polls = window(60, lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, steps(1.0))
-    assert not fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
+    assert not fit_of(polls.latest(19.0, 20), polls, Context(THRESHOLDS)).fit_unknown
     polls.cache = replace(polls.cache, layers_differ=True, max_model_len=8000)
-    assert fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
+    assert fit_of(polls.latest(19.0, 20), polls, Context(THRESHOLDS)).fit_unknown
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -62,6 +63,15 @@ class Connection:
         """Send what is short enough not to wait for the other side. Raises OSError."""
         self._socket.settimeout(HANDSHAKE_SECONDS)
         self._socket.sendall(data)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for bytes to receive; False where none come for `seconds`. Raises OSError."""
+        if self._unread:
+            return True
+        self._inbox.space()  # what was read is overwritten before, not after
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
 
     def receive(self, seconds: float) -> bool:
         """Receive some bytes; False where none have come for `seconds`. Raises SourceError, OSError."""

@@ -31,6 +31,8 @@ MAX_REPLAYED: Final = 10_000
 REPORT_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.05
 """Pause between two readings: events gather meanwhile, and one waking serves many."""
+OVER_BUDGET_SECONDS: Final = 0.25
+"""Pause while nothing may be read: 64 threads that look each 50 ms take a part of the budget themselves."""
 FIRST_WAIT_SECONDS: Final = 2.0
 LONGEST_WAIT_SECONDS: Final = 30.0
 """Before another try to connect: twice as long each time."""
@@ -109,7 +111,7 @@ class Feed:
                     self._count_oversized()
                     self._ghosts.limit(self._memory.blocks)
                     self.report = self._ghosts.report(self._wall(), self._rank, self._counts)
-                self._ended.wait(GATHER_SECONDS)
+                self._ended.wait(GATHER_SECONDS if self._share.allows() else OVER_BUDGET_SECONDS)
 
     def _connect(self, port: int, kind: str) -> Connection:
         with self._share.measured():
@@ -119,12 +121,14 @@ class Feed:
         """Read what has come, after waiting for some; while nothing may be read, the publisher waits."""
         seconds, due = REPORT_SECONDS, time.thread_time() + SLICE_SECONDS
         while not self._ended.is_set() and self._share.allows():
+            if not connection.wait(seconds):
+                break
             began, worked = time.thread_time(), self._worked
-            came = connection.receive(seconds)
-            for frames in connection.messages() if came else ():
-                self._message(frames)
+            with self._share.alone:
+                for frames in connection.messages() if connection.receive(0.0) else ():
+                    self._message(frames)
             self._share.charge(time.thread_time() - began - (self._worked - worked))
-            if not came or time.thread_time() > due:
+            if time.thread_time() > due:
                 break
             seconds = 0.0
 
@@ -159,7 +163,7 @@ class Feed:
         allowed = now - self._replayed_at >= REPLAY_AGAIN_SECONDS and end - begin <= MAX_REPLAYED
         if self._address.replay_port is not None and allowed:
             self._replayed_at = now
-            with suppress(SourceError, OSError):
+            with suppress(SourceError, OSError), self._share.waiting():
                 found = self._replay(self._address.replay_port, begin, end)
         self._counts["replayed"] += found
         if found < end - begin:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kvpressure.cli.triage_pod import pod_json
+from kvpressure.cli.triage.pod import pod_json
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubectl.named_pod import NamedPod
 from kvpressure.kubernetes.kubectl.program import Kubectl

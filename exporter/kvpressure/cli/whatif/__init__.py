@@ -13,9 +13,9 @@ from kvpressure.cli.access import KV_EVENTS_OF_PODS, access_options, kv_events_o
 from kvpressure.cli.console import console, progress, show
 from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
 from kvpressure.cli.say import CANNOT_TELL, CliError, fail, say_json
-from kvpressure.cli.whatif_changes import changes, names
-from kvpressure.cli.whatif_report import draw, json_of, table_report
-from kvpressure.cli.whatif_source import Source, onto_of, source_of
+from kvpressure.cli.whatif.changes import changes, names
+from kvpressure.cli.whatif.report import draw, json_of, table_report
+from kvpressure.cli.whatif.source import Source, onto_of, source_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.record import SourceError

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure.cli.say import CliError
-from kvpressure.cli.whatif_changes import written
-from kvpressure.cli.whatif_source import Source
+from kvpressure.cli.whatif.changes import written
+from kvpressure.cli.whatif.source import Source
 from kvpressure.config.files import write_own
 from kvpressure.model.action import UNPREDICTABLE
 from kvpressure.model.catalogue import CATALOGUE

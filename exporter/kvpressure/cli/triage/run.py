@@ -28,7 +28,7 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
     if options["selector"] or any(map(is_reference, engines)):
         if options["kv_events_port"] is not None:
             raise click.UsageError(KV_EVENTS_OF_PODS)
-        from kvpressure.cli import triage_pod  # noqa: PLC0415 - what addresses do without
+        from kvpressure.cli.triage import pod as triage_pod  # noqa: PLC0415 - what addresses do without
 
         return triage_pod.run(engines, options, shows)
     given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]

@@ -32,7 +32,7 @@ from kvpressure.cli.access import access_options, kube_context_options, namespac
 from kvpressure.cli.cards import predicted, prediction_report
 from kvpressure.cli.model_file import known_gpu, known_model, plain_bytes, read_config, size_bytes
 from kvpressure.cli.options import UsualFirst
-from kvpressure.cli.plan_report import (
+from kvpressure.cli.plan.report import (
     flags,
     planned,
     report,
@@ -49,7 +49,7 @@ from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
-    from kvpressure.cli.plan_engine import LiveLengths
+    from kvpressure.cli.plan.engine import LiveLengths
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _TOKENS = click.FloatRange(1, 10_000_000)
@@ -194,7 +194,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
         # Imports the HTTP client, which only this needs.
-        from kvpressure.cli.plan_engine import read_engine  # noqa: PLC0415
+        from kvpressure.cli.plan.engine import read_engine  # noqa: PLC0415
 
         engine = read_engine(options["url"], {**options, "context": options["kube_context"]}, options["duration"])
         title, shape, running = engine.title, engine.shape, engine.running

@@ -198,7 +198,7 @@ def _problem(message: str, name: str, line: int | None = None) -> Manifests:
 
 
 def _from_cluster(options: dict[str, Any]) -> Manifests:
-    from kvpressure.cli.audit_cluster import read_cluster  # noqa: PLC0415 - slow to import, only needed here
+    from kvpressure.cli.audit.cluster import read_cluster  # noqa: PLC0415 - slow to import, only needed here
 
     namespaces = ("*",) if options["all_namespaces"] else options["namespace"]
     try:
