@@ -12,8 +12,11 @@ export PYTHONDONTWRITEBYTECODE := 1
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint fmt bench bench-detection bench-rules e2e e2e-vllm docs rules golden lock tools tools-go python clean
 
-help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+FIRST := demo quick lint fmt test docs
+help: ## this list, the targets that a contributor needs first
+	@list() { grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'; }; \
+	for name in $(FIRST); do list | grep -P "^$$name\t"; done | expand -t 10; echo; \
+	list | grep -vP "^($$(echo $(FIRST) | tr ' ' '|'))\t" | expand -t 10
 
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
