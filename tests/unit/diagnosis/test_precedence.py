@@ -42,6 +42,7 @@ WINS_NOWHERE = {
     "gateway.own_limit": _GATEWAY,
     "gateway.unexplained": _GATEWAY,
     "kv.watermark": _FLAGS,
+    "concurrency.max_num_seqs": _FLAGS,
     "concurrency.another_cap": _FLAGS,
     "concurrency.small_steps": _LAB.format("cap-budget (SGLang)"),
     "concurrency.prefill_budget": _FLAGS,
