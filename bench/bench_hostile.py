@@ -14,11 +14,9 @@ import contextlib
 import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -46,9 +44,18 @@ connection.service_account = lambda: service_account.ServiceAccount({server!r}, 
 
 
 @contextlib.contextmanager
-def peers(folder: Path) -> Iterator[dict[str, Any]]:
+def peers(folder: Path, port: int) -> Iterator[dict[str, Any]]:
     """The hostile peers, as a process of little priority; where they are."""
-    command = ["nice", sys.executable, "-m", "tests.support.hostile_peers", str(folder), str(ENGINES), str(RANKS)]
+    command = [
+        "nice",
+        sys.executable,
+        "-m",
+        "tests.support.hostile_peers",
+        str(folder),
+        str(ENGINES),
+        str(RANKS),
+        str(port),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -82,26 +89,6 @@ def settings_with(hostile: dict[str, Any] | None, engine: str, port: int) -> dic
     return settings | {"engines": {"targets": targets}}
 
 
-class Clients:
-    """Threads that ask for pages without a pause, and read them slowly or not at all."""
-
-    def __init__(self, port: int, count: int) -> None:
-        self._port, self._ended = port, threading.Event()
-        for number in range(count):
-            threading.Thread(target=self._run, args=(("/", "/targets", "/metrics")[number % 3],), daemon=True).start()
-
-    def end(self) -> None:
-        """End them."""
-        self._ended.set()
-
-    def _run(self, path: str) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 5) as client:
-                client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-                client.recv(1024)
-                time.sleep(0.2)
-
-
 def p99(values: Sequence[float]) -> float:
     """The 99th percentile."""
     return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
@@ -117,7 +104,7 @@ async def measured(folder: Path, seconds: float, *, attacked: bool) -> dict[str,
         writer.write(answer(GOOD_PAGE))
 
     with contextlib.ExitStack() as stack:
-        hostile = stack.enter_context(peers(folder)) if attacked else None
+        hostile = stack.enter_context(peers(folder, port)) if attacked else None
         async with FaultServer(serve) as engine:
             (folder / "kvpressure.yaml").write_text(json.dumps(settings_with(hostile, engine.url, port)))
             command = ["run", "--config.file", str(folder / "kvpressure.yaml")]
@@ -125,7 +112,6 @@ async def measured(folder: Path, seconds: float, *, attacked: bool) -> dict[str,
             with exporter(folder, command, {}, in_pod) as run:
                 await run.until(lambda: listens(run))
                 await asyncio.sleep(WARM_UP_SECONDS)
-                clients = Clients(port, 12 if attacked else 0)
                 times.clear()
                 cpu, scrapes, peak = run.cpu_seconds(), [], 0.0
                 end = time.monotonic() + seconds
@@ -137,7 +123,6 @@ async def measured(folder: Path, seconds: float, *, attacked: bool) -> dict[str,
                     await asyncio.sleep(0.25)
                 cpu, polls = run.cpu_seconds() - cpu, list(times)
                 skipped = _counted(fetched(f"http://127.0.0.1:{port}/metrics"))
-                clients.end()
                 began = time.monotonic()
                 await run.end()
                 ended = time.monotonic() - began

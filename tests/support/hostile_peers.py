@@ -1,4 +1,6 @@
-"""Peers of an exporter that all mean harm at once: `python -m tests.support.hostile_peers FOLDER ENGINES RANKS`.
+"""Peers of an exporter that all mean harm at once: `tests.support.hostile_peers FOLDER ENGINES RANKS PORT`.
+
+PORT is the exporter's, whose pages are asked for.
 
 It prints one line of JSON with where each peer is, and goes on until its standard input ends. What it sends is made
 once and sent again, so that the process takes little CPU itself.
@@ -155,6 +157,15 @@ def write_log(path: Path) -> None:
         time.sleep(len(lines[:MIB]) / MIB)
 
 
+def ask(port: int, path: str) -> None:
+    """Ask the exporter at this port for a page, a few times a second, and take only its beginning."""
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            client.recv(1024)
+        time.sleep(0.2)
+
+
 async def annotate(api: KubeApi) -> None:
     """Change a pod's annotations, two hundred times a second."""
     for turn in itertools.count():
@@ -164,12 +175,14 @@ async def annotate(api: KubeApi) -> None:
         await asyncio.sleep(0.005)
 
 
-async def main(folder: Path, engines: int, ranks: int) -> None:
+async def main(folder: Path, engines: int, ranks: int, port: int) -> None:
     """Be harmful until standard input ends."""
     logs = [folder / f"hostile-{number}.log" for number in range(4)]
     for path in logs:
         path.touch()
         threading.Thread(target=write_log, args=(path,), daemon=True).start()
+    for path in ("/", "/targets", "/metrics") * 4:
+        threading.Thread(target=ask, args=(port, path), daemon=True).start()
     ports = publishers(engines, ranks)
     gateway, gpu = FaultServer(pages(gateway_pages(), 3)), FaultServer(pages(gpu_pages(), 200))
     async with gateway, gpu, KubeApi() as api:
@@ -190,4 +203,4 @@ async def main(folder: Path, engines: int, ranks: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
