@@ -12,8 +12,11 @@ export PYTHONDONTWRITEBYTECODE := 1
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint fmt bench bench-detection bench-rules e2e e2e-vllm docs rules golden lock tools tools-go python clean
 
-help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+FIRST := demo quick lint fmt test docs
+help: ## this list, the targets that a contributor needs first
+	@list() { grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'; }; \
+	for name in $(FIRST); do list | grep -P "^$$name\t"; done | expand -t 10; echo; \
+	list | grep -vP "^($$(echo $(FIRST) | tr ' ' '|'))\t" | expand -t 10
 
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
@@ -131,6 +134,10 @@ e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the ex
 e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by buildah on two bases and run as the chart runs it (root, internet, minutes)
 	@$(MAKE) --no-print-directory tools DEBIAN="binutils:strip buildah:buildah debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg debootstrap:/usr/sbin/debootstrap iproute2:ip util-linux:unshare"
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_image
+
+.PHONY: size
+size: $(VENV)/.dev ## the measures of the project's size, each with its bar
+	PYTHONPATH=exporter $(BIN)/python -m tests.support.size
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.metrics_reference > docs/metrics.md

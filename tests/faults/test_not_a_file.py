@@ -58,8 +58,10 @@ def test_audit_says_what_is_no_file_and_does_not_wait(kind: str, tmp_path: Path)
     one = ended("audit", str(path), str(FIXTURES / "manifests" / "deployment-good.yaml"))
     assert one.returncode == 0
     assert one.stdout.endswith("1 engine: 16 pass, 0 fail, 0 unknown\n")
-    said = f"{path}: cannot be read: it is {KINDS[kind]}, not a regular file; standard input is given as -\n"
-    assert one.stderr == said
+    what = f"it is {KINDS[kind]}, not a regular file"
+    if path.is_symlink():  # a tree may come from anybody
+        what = "it is a symbolic link, which is not followed here, not a regular file"
+    assert one.stderr == f"{path}: cannot be read: {what}\n"
 
 
 def test_an_env_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:

@@ -266,16 +266,16 @@ def polled(asked: Mapping[str, Any], derived: Derived) -> tuple[Derived, Verdict
     window = polls.window(cache)
     gpus = () if asked.get("gpu_utilization_ratio") is None else (_gpu(asked["gpu_utilization_ratio"]),)
     window.cache = cache
-    found, newest = compute(
+    reading = compute(
         window,
         Context(THRESHOLDS, gpus, baseline=dict.fromkeys(("inter_token", "inter_token_mean"), HEALTHY_STEP_SECONDS)),
     )
     for name, value in asked.items():
         if asked.get("still_seconds") and name in ("demand", "generated_tokens"):
             continue  # of a moment before it stood still
-        shown = fact(newest, name)
+        shown = fact(reading.newest, name)
         assert alike(shown, value), f"no page gives {name}={value} together with the others: {shown}"
-    return found, newest, window.signals()
+    return reading.derived, reading.newest, window.signals()
 
 
 def fact(window: VerdictWindow, name: str) -> Any:

@@ -44,7 +44,7 @@ SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
 COLLAPSED = "collapsed"
 """Prefix of the note of the phase in which a triage shows most."""
 _OFF = ("KUBERNETES", "POD_RESOURCES", "LOGS", "HOST")
-HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
+HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU use"
 _COLUMNS: tuple[Column, ...] = (
     (7, ".0f", "requests_running"),
     (7, ".0f", "requests_waiting"),
@@ -53,7 +53,7 @@ _COLUMNS: tuple[Column, ...] = (
     (7, ".0%", "admission_blocked_ratio"),
     (8, ".0f", "tokens_per_second", "generation"),
     (7, ".0%", "engine_gpu_memory_used_ratio"),
-    (8, ".0%", "engine_gpu_utilization_ratio"),
+    (7, ".0%", "engine_gpu_utilization_ratio"),
 )
 
 

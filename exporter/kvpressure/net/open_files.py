@@ -25,9 +25,21 @@ class NotAFileError(OSError):
     """A path that names something else than a regular file; `strerror` says what."""
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Return a file opened for reading. Raises OSError, of which NotAFileError for anything but a regular file."""
-    return os.fdopen(descriptor_of(path), "rb")
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Return a file opened for reading. Raises OSError, of which NotAFileError for anything but a regular file.
+
+    Without `follow` a link is none either: in a tree that came from elsewhere it may name any file of this machine.
+    """
+    if follow:
+        return os.fdopen(descriptor_of(path), "rb")
+    _require(path.lstat().st_mode)
+    descriptor = os.open(path, _FLAGS | os.O_NOFOLLOW)
+    try:
+        _require(os.fstat(descriptor).st_mode)  # it may be another by now
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
 
 
 def descriptor_of(path: Path, *, foreign: bool = False) -> int:

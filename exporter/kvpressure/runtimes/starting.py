@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Budget, Words
 
 DYNAMO: Final = "dynamo."
 """How the modules of Dynamo's workers begin: they take the options of their engine."""
@@ -94,6 +93,8 @@ class Starting:
     runtime's with an API. `image_serves` says whether an image's own entrypoint, or a start script in it, is the
     server, from the image, the command, the arguments and the options among them. `port` is the port of the API, None
     where not known. `completed` are the words of an entrypoint with the options that it takes from the environment.
+    `variables` are the options that an image's own entrypoint makes of its variables, as words, by the image and its
+    variables; None for an image that is not known to do that.
     """
 
     flags: Flags
@@ -106,6 +107,9 @@ class Starting:
     )
     completed: Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words] = field(
         default=lambda words, args, env, budget: words  # noqa: ARG005 - one of several
+    )
+    variables: Callable[[str, Mapping[str, str | None]], Words | None] = field(
+        default=lambda image, env: None  # noqa: ARG005 - one of several
     )
 
 

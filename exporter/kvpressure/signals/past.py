@@ -16,7 +16,7 @@ from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import Observed
-from kvpressure.signals import compute
+from kvpressure.signals import Reading, compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
@@ -78,6 +78,8 @@ class EngineHistory:
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
+        self._remembered = self._batch_sizes, self._queue, self._evictions
+        """The signals that are kept from poll to poll, in their order."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -143,25 +145,35 @@ class EngineHistory:
         requested = self._requested_tokens.take(self._window, thresholds)
         baseline = self.baseline.values(thresholds)
         context = replace(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
-        derived, verdict_window = compute(self._window, context)
-        derived["effective_batch_size"] = self._batches.histogram()
-        waiting = verdict_window.queue.waiting
-        derived |= self._queue_wait.families(self._window, waiting, derived, baseline, thresholds)
-        eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
-        misses = self._events.misses(self._window, derived)
-        eviction = with_events(eviction, misses, self._window, derived, thresholds)
-        eviction = self._harm.take(self._window.t, eviction, thresholds)
-        derived |= self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
-        self._pool_means.take(self._window.t, eviction.hit_ratio_by_pool)
+        reading = compute(self._window, context, self._remembered)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
-            derived=derived,
-            verdict_window=replace(verdict_window, eviction=eviction),
+            derived=reading.derived,
+            verdict_window=replace(reading.newest, eviction=reading.eviction),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
             signals=self._window.signals() | _known_of(self._window.cache),
         )
+
+    def _batch_sizes(self, _: Reading) -> Derived:
+        """Return the batches of all steps since it is watched."""
+        return {"effective_batch_size": self._batches.histogram()}
+
+    def _queue(self, reading: Reading) -> Derived:
+        """Return how long those who wait now will wait."""
+        waiting, context = reading.newest.queue.waiting, reading.context
+        return self._queue_wait.families(reading.window, waiting, reading.derived, context.baseline, context.thresholds)
+
+    def _evictions(self, reading: Reading) -> Derived:
+        """Find what is computed again, by what hits were before and by KV events; return the series of it."""
+        window, derived, thresholds = reading.window, reading.derived, reading.context.thresholds
+        eviction = self._hit_curve.take(window.t, window, derived, thresholds)
+        misses = self._events.misses(window, derived)
+        eviction = with_events(eviction, misses, window, derived, thresholds)
+        reading.eviction = eviction = self._harm.take(window.t, eviction, thresholds)
+        self._pool_means.take(window.t, eviction.hit_ratio_by_pool)
+        return self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
 
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""

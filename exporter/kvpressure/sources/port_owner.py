@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import whole
+from kvpressure.commandline.words import Budget
 from kvpressure.launch import Start, declared, read_limits, read_start, runtime_of
 from kvpressure.model.environment import Assignment, ContainerId, DeclaredLimit, Environment
 from kvpressure.model.samples import SourceHealth

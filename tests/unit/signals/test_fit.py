@@ -193,10 +193,10 @@ def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, ru
 
 def test_free_tokens_are_reported_as_they_are_judged():
     made, _, _ = with_watermark(0.35)
-    derived, _ = compute(made, CONTEXT)
+    derived = compute(made, CONTEXT).derived
     # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
     assert derived["kv_free_tokens"] == 4000 - 16 * int(0.35 * 626)
-    assert compute(with_watermark(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0
+    assert compute(with_watermark(0.5)[0], CONTEXT).derived["kv_free_tokens"] == 0.0
 
 
 def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:

@@ -7,6 +7,7 @@ thousands of rows, and only their last column needs wrapping.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -29,21 +30,26 @@ from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.record import SourceError
-from kvpressure.net.open_files import NotAFileError, open_regular, require_regular
+from kvpressure.net.open_files import open_regular
 from kvpressure.printable import clean
-from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read, read_script
+from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import MAX_CHARS
 from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Place
 
-_SCRIPT: Final = ".sh"
-_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", _SCRIPT))
+_SUFFIXES: Final = frozenset(
+    (
+        *(".yaml", ".yml", ".json", ".service", ".container"),
+        *(".hcl", ".nomad", ".tf", ".sh", ".bash", ".slurm", ".sbatch"),
+    )
+)
 _MAX_FILES: Final = 10_000
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _CHECK: Final = click.Choice([check.name for check in CHECKS])
 _SKIP: Final = f"Leave a check out; may be repeated. Checks: {', '.join(_CHECK.choices)}."
 _CONFIGS: Final = "A model's config.json, by the name it is served as."
+_ENV_FILE: Final = "The variables of compose files, as docker compose takes it. No .env is read by itself."
 _FAIL_ON: Final = "The lowest level of a failed check that ends with exit code 1."
 
 Line = tuple[tuple[str, str], ...]
@@ -66,6 +72,7 @@ _MIN_REASON: Final = 20
 @click.option("--skip", multiple=True, type=_CHECK, metavar="CHECK", help=_SKIP)
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="The GPU of engines whose manifests name none, as in plan.")
 @click.option("--model-config", "configs", multiple=True, metavar="NAME=FILE", help=_CONFIGS)
+@click.option("--env-file", type=_FILE, help=_ENV_FILE)
 @click.option("--fail-on", type=click.Choice(LEVELS), default="warning", show_default=True, help=_FAIL_ON)
 @click.option("--json", "as_json_object", is_flag=True, help="One JSON object.")
 @click.option("--sarif", is_flag=True, help="SARIF 2.1.0, for code review.")
@@ -88,11 +95,12 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         thresholds = thresholds_of(options["thresholds"])
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--thresholds") from error
+    variables = _environment(options["env_file"]) if options["env_file"] else {}
     gc.disable()  # manifests are never garbage, and a collection would walk them all
     try:
         with Bar() as bar:
             for path in paths:
-                given += _from_path(path, bar)
+                given += _from_path(path, bar, variables)
             result = audit(given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"))
     finally:
         gc.enable()
@@ -140,55 +148,51 @@ def _print(result: Report, options: dict[str, Any]) -> None:
         )
 
 
-def _from_path(path: str, bar: Bar) -> Manifests:
+def _from_path(path: str, bar: Bar, variables: Mapping[str, str]) -> Manifests:
     if path == "-":
-        return _parsed(sys.stdin.buffer.read(MAX_CHARS * 4 + 1), "stdin")
+        return _parsed(sys.stdin.buffer.read(MAX_CHARS * 4 + 1), "stdin", variables)
     given = Manifests(())
     files = list(_files(Path(path)))
     for done, file in enumerate(files):
         bar.show("reading", done, len(files))
         try:
-            with open_regular(file) as opened:
-                given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file), _environment(file))
-        except NotAFileError as error:
-            given += _problem(f"cannot be read: {error.strerror}; standard input is given as -", str(file))
+            # A tree may come from anybody: no link in it is followed, and nothing is read that is no file.
+            with open_regular(file, follow=False) as opened:
+                given += _parsed(opened.read(MAX_CHARS * 4 + 1), str(file), variables)
         except OSError as error:
             given += _problem(f"cannot be read: {error.strerror or error}", str(file))
     return given
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield the file itself, or all manifests below a directory but hidden ones."""
+    """Yield the file itself, or all files below a directory that may start something, without hidden ones."""
     if not path.is_dir():
         yield path
         return
-    found = (file for file in sorted(path.rglob("*")) if file.suffix.lower() in _SUFFIXES and file.is_file())
-    visible = (file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
-    for count, file in enumerate(visible):
-        if count >= _MAX_FILES:
-            return
-        yield file
+    count = 0
+    for folder, inner, files in os.walk(path):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith(".") and Path(name).suffix.lower() in _SUFFIXES and count < _MAX_FILES:
+                count += 1
+                yield Path(folder, name)
 
 
-def _environment(file: Path) -> dict[str, str]:
-    """Return the variables in the .env beside a compose file, {} where it cannot be read."""
-    path = file.parent / ".env"
+def _environment(path: Path) -> dict[str, str]:
+    """Return the variables of an environment file."""
     try:
-        require_regular(path)
         text = read_text(path)
-    except (OSError, ConfigError):
-        return {}
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--env-file") from error
     pairs = (line.strip().removeprefix("export ").partition("=") for line in text.splitlines())
     return {
         name.strip(): value.strip().strip("'\"") for name, equals, value in pairs if equals and not name.startswith("#")
     }
 
 
-def _parsed(data: bytes, name: str, environment: Mapping[str, str] | None = None) -> Manifests:
+def _parsed(data: bytes, name: str, variables: Mapping[str, str]) -> Manifests:
     try:
-        text = data.decode("utf-8-sig")
-        is_script = name.endswith(_SCRIPT) or (text.startswith("#!") and "sh" in text.partition("\n")[0])
-        return read_script(text, name) if is_script else read(text, name, environment)
+        return read(data.decode("utf-8-sig"), name, variables)
     except UnicodeDecodeError as error:
         return _problem("is not UTF-8", name, data.count(b"\n", 0, error.start) + 1)
 
@@ -222,6 +226,8 @@ def lines(result: Report, width: int) -> Iterator[Line]:
         namespace = f" in namespace {engine.namespace}" if engine.namespace else ""
         title = f"{engine.title}{namespace}, container {engine.container} ({engine.place})"
         yield from _wrapped(clean(title), width, "bold")
+        for note in engine.reading.notes:
+            yield from _wrapped(clean(f"  {note}"), width, "yellow")
         yield from _table(engine, width)
         for finding in engine.findings:
             if finding.place.line is not None and finding.place.file != engine.place.file:

@@ -21,7 +21,7 @@ from kvpressure.commandline.options import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.pods import GPU_ANNOTATION, requested_slice
+from kvpressure.tools.audit.places import GPU_ANNOTATION, requested_slice
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
@@ -97,11 +97,11 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     if config is None:
         which = engine.model or "the model"
         return f"the configuration of {which} is not known (--model-config NAME=FILE)"
-    if part := requested_slice(engine.resources):
+    if part := requested_slice(engine.resources.requested):
         return f"a part of a GPU is requested ({part}), whose memory is not known here"
-    gpu = gpu_named(engine.gpu) if engine.gpu else knowledge.gpu
+    gpu = gpu_named(engine.resources.gpu) if engine.resources.gpu else knowledge.gpu
     if gpu is None:
-        which = f"the GPU {engine.gpu!r} is not known" if engine.gpu else "no GPU is named"
+        which = f"the GPU {engine.resources.gpu!r} is not known" if engine.resources.gpu else "no GPU is named"
         return f"{which} (node selector, annotation {GPU_ANNOTATION}, or --gpu)"
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)

@@ -90,7 +90,7 @@ def test_the_lines_of_kubectls_own_log_are_left_out() -> None:
 
 
 @pytest.mark.fault(
-    "Ctrl-C, SIGTERM or a lost terminal while a command reads pods through kubectl", "no kubectl is left running"
+    "a Ctrl-C, SIGTERM or lost terminal while a command reads pods through kubectl", "no kubectl is left running"
 )
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(

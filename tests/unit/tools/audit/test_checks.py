@@ -370,9 +370,14 @@ def test_gpus_that_depend_on_a_condition_are_not_counted() -> None:
     script = "TP=1\n[ $BIG ] && TP=4\nvllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size $TP --max-model-len 8192"
     more = {"container": {"command": ["sh", "-c", script], "resources": {"limits": {"nvidia.com/gpu": 4}}}}
     assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
-    branches = "[ $BIG ] && exec vllm serve m -tp 4; vllm serve m"
-    more["container"]["command"] = ["sh", "-c", branches]
-    assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
+
+
+def test_engines_of_two_branches_are_two_with_their_condition() -> None:
+    script = "if [ $BIG = hunter2 ]; then exec vllm serve m -tp 4; fi; vllm serve m"
+    given = from_objects([kind("Pod", {"containers": [{"command": ["sh", "-c", script]}]})], "cluster")
+    big, small = audit(given, load_thresholds()).engines
+    assert big.reading.notes == ("only if the condition in line 1 of its script ($BIG) says so",)
+    assert ("tensor-parallel-size" in big.reading.options, small.reading.notes) == (True, ())
 
 
 QWEN_SMALL = "--model=Qwen/Qwen3-8B"

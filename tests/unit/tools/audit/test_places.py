@@ -4,13 +4,20 @@ from typing import Any
 
 import pytest
 
-from kvpressure.tools.audit.pods import gpu_text, requested_gpus, shared_memory
+from kvpressure.tools.audit.engine import Resources
+from kvpressure.tools.audit.manifests import Item, Source
+from kvpressure.tools.audit.places import resources
 
 
 def affinity(*values: str, operator: str = "In") -> dict[str, Any]:
     terms = [{"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": operator, "values": list(values)}]}]
     required = {"nodeSelectorTerms": terms}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def of(container: dict[str, Any], annotations: dict[str, str] | None = None, **pod: Any) -> Resources:
+    item = Item("Pod", "", "p", {"spec": {**pod, "containers": [container]}}, Source("f"))
+    return resources(item, ("spec", "containers", 0), annotations or {})
 
 
 @pytest.mark.parametrize(
@@ -27,18 +34,25 @@ def affinity(*values: str, operator: str = "In") -> dict[str, Any]:
     ],
 )
 def test_a_gpu_is_named_by_the_nodes_that_a_pod_selects(pod: dict[str, Any], text: str) -> None:
-    assert gpu_text(pod, {}) == text
-    assert gpu_text(pod, {"kvpressure.io/gpu": "L4"}) == "L4"
+    assert of({}, **pod).gpu == text
+    assert of({}, {"kvpressure.io/gpu": "L4"}, **pod).gpu == "L4"
 
 
-def test_gpus_are_counted_whoever_makes_them() -> None:
-    assert requested_gpus({"limits": {"amd.com/gpu": "8", "memory": "1Gi"}}) == (8, "amd.com/gpu")
-    assert requested_gpus({"limits": {"nvidia.com/gpu": "{{ n }}"}}) == ("{{ n }}", "nvidia.com/gpu")
-    assert requested_gpus({}) == (None, "nvidia.com/gpu")
+@pytest.mark.parametrize(
+    ("limits", "number", "key"),
+    [
+        ({"amd.com/gpu": "8", "memory": "1Gi"}, 8, "amd.com/gpu"),
+        ({"nvidia.com/gpu": "{{ n }}"}, "{{ n }}", "nvidia.com/gpu"),
+        ({}, None, "nvidia.com/gpu"),
+    ],
+)
+def test_gpus_are_counted_whoever_makes_them(limits: dict[str, str], number: object, key: str) -> None:
+    found = of({"resources": {"limits": limits}})
+    assert (found.gpus, found.gpu_key) == (number, key)
 
 
 def test_shared_memory_is_a_volume_or_the_hosts() -> None:
     mounted = {"volumeMounts": [{"name": "shm", "mountPath": "/dev/shm/"}]}
-    assert shared_memory(mounted, {"volumes": [{"name": "shm", "emptyDir": {}}]}) == "volume shm at /dev/shm"
-    assert shared_memory(mounted, {}) == ""
-    assert shared_memory({}, {"hostIPC": True}) == "hostIPC: true"
+    assert of(mounted).shared_memory == "volume shm at /dev/shm"
+    assert of({}).shared_memory == ""
+    assert of({}, hostIPC=True).shared_memory == "hostIPC: true"

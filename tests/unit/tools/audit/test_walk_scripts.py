@@ -4,7 +4,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.launch import launch
-from kvpressure.tools.audit import audit, read, read_script
+from kvpressure.tools.audit import audit, read
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import Manifests
 
@@ -35,8 +35,8 @@ def judged(given: Manifests) -> tuple[Engine, dict[str, tuple[str, str, int | No
 
 
 def test_a_script_is_an_engine_of_its_machine_with_annotations_in_comments() -> None:
-    engine, found = judged(read_script(SERVE, "deploy/serve.sh"))
-    assert (engine.title, engine.model, engine.gpu) == ("script/serve.sh", "Qwen/Qwen3-8B", "H100")
+    engine, found = judged(read(SERVE, "deploy/serve.sh"))
+    assert (engine.title, engine.model, engine.resources.gpu) == ("script/serve.sh", "Qwen/Qwen3-8B", "H100")
     assert found["input-tokens"][2] == 7
     assert found["gpus"] == ("pass", "the command needs 2, and gets all of the machine", 1)
     assert found["shared-memory"][:2] == ("pass", "the machine's own /dev/shm")
@@ -55,7 +55,7 @@ def test_a_script_is_an_engine_of_its_machine_with_annotations_in_comments() -> 
 )
 def test_the_gpus_of_a_container_are_those_passed_to_it(gpus: str, expected: tuple[str, str]) -> None:
     script = RUN.format(gpus=gpus, more="", args="--model x --tensor-parallel-size=2")
-    assert judged(read_script(script, "run.sh"))[1]["gpus"][:2] == expected
+    assert judged(read(script, "run.sh"))[1]["gpus"][:2] == expected
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_gpus_of_a_container_are_those_passed_to_it(gpus: str, expected: tup
 )
 def test_the_shared_memory_of_a_container_is_its_own(more: str, status: str) -> None:
     script = RUN.format(gpus="all", more=more, args="--model x --tensor-parallel-size=2")
-    assert judged(read_script(script, "run.sh"))[1]["shared-memory"][0] == status
+    assert judged(read(script, "run.sh"))[1]["shared-memory"][0] == status
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,11 @@ def test_the_server_of_a_container_is_that_of_its_image(command: str, arguments:
 
 def test_a_task_of_skypilot_has_its_variables_and_gpus() -> None:
     engine, found = judged(read(TASK, "task.yaml"))
-    assert (engine.title, engine.model, engine.gpu) == ("task/llama", "meta-llama/Llama-3.1-8B-Instruct", "A100-80GB")
+    assert (engine.title, engine.model, engine.resources.gpu) == (
+        "task/llama",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "A100-80GB",
+    )
     assert found["gpus"] == ("pass", "4, as the command needs", 7)
     assert found["replicas"] == ("pass", "replicas: 3", 4)
     assert found["max-num-seqs"][2] == 8
@@ -96,9 +100,9 @@ def test_a_task_of_skypilot_has_its_variables_and_gpus() -> None:
 @pytest.mark.parametrize("accelerators", ["{'L4:8': , 'A100:4': }", "[A100, H100]", "3", ""])
 def test_gpus_that_skypilot_may_choose_are_not_known(accelerators: str) -> None:
     engine, found = judged(read(TASK.replace('"A100-80GB:4"', accelerators), "task.yaml"))
-    assert (engine.gpu, engine.gpus, found["gpus"][0]) == ("", None, "unknown")
+    assert (engine.resources.gpu, engine.resources.gpus, found["gpus"][0]) == ("", None, "unknown")
 
 
 @pytest.mark.parametrize("script", ["echo vllm serve x", "run: 3", "pip install vllm\n"])
 def test_a_script_that_starts_nothing_is_no_engine(script: str) -> None:
-    assert not audit(read_script(script, "x.sh") + read(f"run: {script!r}", "t.yaml"), load_thresholds()).engines
+    assert not audit(read(script, "x.sh") + read(f"run: {script!r}", "t.yaml"), load_thresholds()).engines

@@ -20,15 +20,15 @@ def service(**spec: Any) -> list[Engine]:
 def test_services_with_a_server_are_engines_and_others_are_not() -> None:
     text = (FIXTURES / "manifests" / "compose.yaml").read_text()
     llama, qwen = find_engines(read(text, "compose.yaml"))[0]
-    assert (llama.title, llama.model, llama.gpu, llama.gpus) == (
+    assert (llama.title, llama.model, llama.resources.gpu, llama.resources.gpus) == (
         "compose/llama",
         "meta-llama/Llama-3.3-70B-Instruct",
         "H100",
         1,
     )
     assert (llama.reading.limits["max_num_seqs"].value, llama.limit_place("max_num_seqs").line) == (64, 7)
-    assert llama.resources == {"requests": {"memory": "32G"}}
-    assert (qwen.gpus, qwen.shared_memory, qwen.replicas.count) == (2, "shm_size: 16gb", 2)
+    assert llama.resources.memory == {"requests": "32G"}
+    assert (qwen.resources.gpus, qwen.resources.shared_memory, qwen.replicas.count) == (2, "shm_size: 16gb", 2)
     assert qwen.reading.limits["max_model_len"].value == 32_000
 
 
@@ -36,7 +36,7 @@ def test_what_services_share_by_a_merge_key_is_read() -> None:
     text = "x-vllm: &vllm {image: vllm/vllm-openai:v1, shm_size: 16gb}\n"
     text += "services:\n  chat:\n    <<: *vllm\n    command: [--model, m]\n"
     (engine,) = find_engines(read(text, "c.yaml"))[0]
-    assert (engine.model, engine.shared_memory) == ("m", "shm_size: 16gb")
+    assert (engine.model, engine.resources.shared_memory) == ("m", "shm_size: 16gb")
 
 
 @pytest.mark.parametrize("command", ["--model m --max-num-seqs 8", ["--model", "m", "--max-num-seqs", "8"]])
@@ -49,7 +49,7 @@ def test_an_entrypoint_and_variables_are_read_as_in_a_pod() -> None:
     (engine,) = service(
         image="mine", entrypoint="vllm serve m --max-num-seqs $N", environment=["N=9"], labels=["kvpressure.io/gpu=L4"]
     )
-    assert (engine.model, engine.gpu) == ("m", "L4")
+    assert (engine.model, engine.resources.gpu) == ("m", "L4")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_an_entrypoint_and_variables_are_read_as_in_a_pod() -> None:
     ],
 )
 def test_reserved_gpus_are_counted(spec: dict[str, Any], gpus: object) -> None:
-    assert service(**spec)[0].gpus == gpus
+    assert service(**spec)[0].resources.gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_reserved_gpus_are_counted(spec: dict[str, Any], gpus: object) -> None:
     [({"ipc": "host"}, "ipc: host"), ({"shm_size": "8gb"}, "shm_size: 8gb"), ({"ipc": "private"}, "")],
 )
 def test_what_makes_shared_memory_larger_is_found(spec: dict[str, Any], shared: str) -> None:
-    assert service(**spec)[0].shared_memory == shared
+    assert service(**spec)[0].resources.shared_memory == shared
 
 
 @pytest.mark.parametrize(

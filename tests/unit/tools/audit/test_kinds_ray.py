@@ -24,12 +24,16 @@ def test_the_configuration_in_a_ray_services_text_is_read_with_its_lines() -> No
         place = first.limit_place(name)
         assert place.line is not None
         assert name in lines[place.line - 1]
-    assert (first.gpu, second.gpu, second.annotations["kvpressure.io/prompt-p95"]) == ("H100", "L40S", "3000")
+    assert (first.resources.gpu, second.resources.gpu, second.annotations["kvpressure.io/prompt-p95"]) == (
+        "H100",
+        "L40S",
+        "3000",
+    )
     assert (first.replicas.count, first.replicas.ceiling, second.replicas.count) == (1, 4, 2)
 
 
 def test_a_serve_config_and_an_llm_config_by_itself_are_read() -> None:
-    assert [(one.title, one.model, one.gpu) for one in engines("ray-serve.yaml")] == [
+    assert [(one.title, one.model, one.resources.gpu) for one in engines("ray-serve.yaml")] == [
         ("ray/Qwen/Qwen3-8B", "Qwen/Qwen3-8B", "A100-40G"),
         ("ray/gpt-oss", "openai/gpt-oss-120b", "H100"),
     ]

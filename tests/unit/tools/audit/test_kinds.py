@@ -61,7 +61,7 @@ def judged(manifest: str) -> tuple[Engine, dict[str, tuple[str, str]]]:
 
 def test_kubeai_names_gpu_and_number_in_its_profile() -> None:
     engine, found = judged(KUBEAI)
-    assert (engine.title, engine.model, engine.gpu) == (
+    assert (engine.title, engine.model, engine.resources.gpu) == (
         "Model/llama",
         "meta-llama/Llama-3.1-8B-Instruct",
         "nvidia-gpu-l4",
