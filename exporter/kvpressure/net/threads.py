@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.budget import Share
 from kvpressure.printable import brief
 

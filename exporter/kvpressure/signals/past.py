@@ -30,6 +30,7 @@ from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import RequestedTokens
+from kvpressure.signals.stall import ServiceWatch, Stall
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -75,6 +76,8 @@ class EngineHistory:
         self._events = EventWindow(seconds)
         self._pool_means = PoolMeans()
         self._means = LongMeans()
+        self._service = ServiceWatch()
+        self._stall = Stall()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -89,6 +92,7 @@ class EngineHistory:
         self._queue_wait = QueueWait()
         self._requested_tokens = RequestedTokens()
         self._harm.restarted()
+        self._service.begin_anew()
 
     @property
     def t(self) -> float:
@@ -130,8 +134,10 @@ class EngineHistory:
             self._hit_curve.restarted()
             self._harm.restarted()
             self._means.forget()
+            self._service = ServiceWatch()
         self._page_cache, window.cache = page_cache, cache
         self._means.take(window)
+        self._stall = self._service.take(self.newest, window)
         if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
         return True
@@ -150,10 +156,10 @@ class EngineHistory:
             t=self._window.t,
             cache=self._window.cache,
             derived=reading.derived,
-            verdict_window=replace(reading.newest, eviction=reading.eviction),
+            verdict_window=replace(reading.newest, eviction=reading.eviction, stall=self._stall),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=self._window.signals() | _known_of(self._window.cache),
+            signals=self._window.signals() | _known_of(self._window.cache) | self._window.histograms(),
         )
 
     def _batch_sizes(self, _: Reading) -> Derived:

@@ -32,7 +32,8 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
     More tokens of a step than there are requests are drafts that were accepted.
     """
-    if before is None:
+    # Where prompts are counted when requests end, so are answers: their growth is not that of the steps.
+    if before is None or "prefill_tokens" not in point.counters:
         return point
     steps, tokens = grown(before, point, "decode_steps"), grown(before, point, "generation_tokens")
     if not steps or tokens is None or steps < _LEAST_STEPS:
