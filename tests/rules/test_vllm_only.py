@@ -31,7 +31,7 @@ from tests.support.tools import need
 
 TEMPLATES = ROOT / "rules" / "vllm-only"
 CASES = sorted(path.stem for path in (TEMPLATES / "tests").glob("*.yaml"))
-OF_A_SERIES_OWN = {"pid", "reason", "finished_reason", "engine"}
+OF_A_SERIES_OWN = {"pid", "reason", "finished_reason", "engine", "le"}
 """What may be taken from a series' labels; `engine` only where vLLM counts by server."""
 
 
