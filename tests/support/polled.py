@@ -178,6 +178,8 @@ class Polls:
             found |= {"finished_prompts": at, "finished_prompt_tokens": prompt * at, "prompt_tokens": prompt * started}
         elif asked.get("request_ratio") is None:
             del found["started"]
+            if "request_ratio" in asked:
+                del found["finished"]
             found["prompt_tokens"] = 10.0 * at
         if "prefill_ratio" in asked and ratio is None:
             del found["prompt_tokens"]

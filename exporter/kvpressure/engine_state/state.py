@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from kvpressure.advice.limits import limits_in_force
 from kvpressure.config.target import Target, container_of
@@ -13,11 +13,12 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment, role_of_code
-from kvpressure.model.incident import Price
+from kvpressure.model.incident import Incident, Price
 from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.samples import EnginePage, EngineSample
+from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import LOSING, EngineKey, EngineView, Observed
 from kvpressure.printable import distinct
@@ -97,6 +98,14 @@ class _Poll:
         return len(self.page.engines) == 1
 
 
+class _More(NamedTuple):
+    """What a view has beyond the features: values of what was learned, the start of predictions, the incident."""
+
+    derived: Derived
+    observed: Observed | None
+    incident: Incident | None
+
+
 class EngineState:
     """One engine. `view` is its newest; `siblings` are the prefix hits of all replicas of its model."""
 
@@ -130,8 +139,9 @@ class EngineState:
         if features is None:
             return None
         diagnosis = self._diagnostician.diagnose(features.t, _inputs(poll, features))
-        observed = self._learn(poll, features, diagnosis)
-        self.view = self._view(poll, features, diagnosis, observed)
+        lost, incident = self._learn(poll, features, diagnosis)
+        observed = self._observe(poll, features.t, diagnosis)
+        self.view = self._view(poll, features, diagnosis, _More(lost | self._room.families(), observed, incident))
         return self.view
 
     def _gather(self, poll: _Poll) -> Features | None:
@@ -156,39 +166,46 @@ class EngineState:
         )
         return past.features(_context(environment, sample, poll.thresholds)) if is_newer else None
 
-    def _learn(self, poll: _Poll, features: Features, diagnosis: Diagnosis) -> Observed | None:
-        """Remember what was judged; return what a prediction starts from, None where there is nothing to change."""
-        limits, room = self.view.limits if self.view else Limits(), self._room
-        self.past.learn(features, diagnosis.cause, poll.thresholds, room.rate, limits.max_num_seqs)
-        losing = diagnosis.cause in LOSING
-        knee_is_due = abs(features.t - room.knee_t) >= KNEE_EVERY_SECONDS
+    def _learn(self, poll: _Poll, features: Features, diagnosis: Diagnosis) -> tuple[Derived, Incident | None]:
+        """Remember what was judged; return the values of what trouble cost so far, and the present or last incident."""
+        past, settings = self.past, poll.settings
+        past.learn(features, diagnosis.cause, poll.thresholds, self._room.rate, self._limits.max_num_seqs)
+        incident = past.cost.incident(poll.thresholds)
+        if incident is not None and settings.price is not None:
+            incident = changed(incident, price=settings.price, gpus=whole_gpus(poll.environment.gpus))
+        return past.cost.families(), incident
+
+    @property
+    def _limits(self) -> Limits:
+        """The limits as far as the verdict before knew them."""
+        return self.view.limits if self.view else Limits()
+
+    def _observe(self, poll: _Poll, t: float, diagnosis: Diagnosis) -> Observed | None:
+        """Return what a prediction starts from, None where there is nothing to change; learn what more room brings."""
+        losing, knee_is_due = diagnosis.cause in LOSING, abs(t - self._room.knee_t) >= KNEE_EVERY_SECONDS
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
         shown = poll.settings.always_observed or predictable
         observed = self._observed(poll) if shown or losing or knee_is_due else None
-        room.update(features.t, observed if losing else None, limits)
+        self._room.update(t, observed if losing else None, self._limits)
         if observed is not None and knee_is_due:
-            room.update_knee(features.t, observed, limits)
+            self._room.update_knee(t, observed, self._limits)
         return observed if shown else None
 
     def _observed(self, poll: _Poll) -> Observed:
         gpus = poll.environment.gpus
         names = tuple(gpu.last.name for gpu in gpus) if poll.is_alone and whole_gpus(gpus) else ()
-        return replace(self.past.observed(poll.thresholds), model_name=poll.sample.model_name, gpus=names)
+        return changed(self.past.observed(poll.thresholds), model_name=poll.sample.model_name, gpus=names)
 
-    def _view(self, poll: _Poll, features: Features, diagnosis: Diagnosis, observed: Observed | None) -> EngineView:
+    def _view(self, poll: _Poll, features: Features, diagnosis: Diagnosis, more: _More) -> EngineView:
         """Return everything known of the engine now."""
-        environment, settings, cost = poll.environment, poll.settings, self.past.cost
-        incident = cost.incident(poll.thresholds)
-        if incident is not None and settings.price is not None:
-            incident = replace(incident, price=settings.price, gpus=whole_gpus(environment.gpus))
-        derived = features.derived | cost.families() | self._room.families()
+        environment, target = poll.environment, poll.environment.target
+        derived = features.derived | more.derived
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, poll.thresholds)
-        target = environment.target
         whole = (target.name, poll.sample.model_name, poll.sample.engine)
         return EngineView(
             key=EngineKey(*whole),
-            shown=EngineKey(*(distinct(label, settings.max_label_length) for label in whole)),
+            shown=EngineKey(*(distinct(label, poll.settings.max_label_length) for label in whole)),
             t=features.t,
             derived=derived | families,
             diagnosis=diagnosis,
@@ -197,8 +214,8 @@ class EngineState:
             pod=target.pod,
             limits=limits,
             runtime=poll.page.runtime,
-            observed=observed,
-            incident=incident,
+            observed=more.observed,
+            incident=more.incident,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 
 from kvpressure.config.thresholds import Thresholds
@@ -11,7 +11,7 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
@@ -30,6 +30,7 @@ from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import RequestedTokens
+from kvpressure.signals.stall import ServiceWatch, Stall
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -75,6 +76,8 @@ class EngineHistory:
         self._events = EventWindow(seconds)
         self._pool_means = PoolMeans()
         self._means = LongMeans()
+        self._service = ServiceWatch()
+        self._stall = Stall()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -89,6 +92,7 @@ class EngineHistory:
         self._queue_wait = QueueWait()
         self._requested_tokens = RequestedTokens()
         self._harm.restarted()
+        self._service.begin_anew()
 
     @property
     def t(self) -> float:
@@ -118,7 +122,7 @@ class EngineHistory:
         window, page_cache = self._window, sample.cache or self._page_cache
         cache = _with_learned(page_cache, log)
         if cache.watermark_ratio != watermark_ratio:
-            cache = replace(cache, watermark_ratio=watermark_ratio)
+            cache = changed(cache, watermark_ratio=watermark_ratio)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._events.take(events, self.newest)
@@ -130,8 +134,10 @@ class EngineHistory:
             self._hit_curve.restarted()
             self._harm.restarted()
             self._means.forget()
+            self._service = ServiceWatch()
         self._page_cache, window.cache = page_cache, cache
         self._means.take(window)
+        self._stall = self._service.take(self.newest, window)
         if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
         return True
@@ -144,16 +150,16 @@ class EngineHistory:
         cap = context.max_num_seqs or self._learned_cap
         requested = self._requested_tokens.take(self._window, thresholds)
         baseline = self.baseline.values(thresholds)
-        context = replace(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
+        context = changed(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
         reading = compute(self._window, context, self._remembered)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
             derived=reading.derived,
-            verdict_window=replace(reading.newest, eviction=reading.eviction),
+            verdict_window=changed(reading.newest, eviction=reading.eviction, stall=self._stall),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=self._window.signals() | _known_of(self._window.cache),
+            signals=self._window.signals() | _known_of(self._window.cache) | self._window.histograms(),
         )
 
     def _batch_sizes(self, _: Reading) -> Derived:
@@ -178,7 +184,7 @@ class EngineHistory:
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
         curve = self._hit_curve
-        return replace(
+        return changed(
             observed(self._window, self.baseline.values(thresholds)),
             minutes=self._means.minutes(),
             hit_ratio_before=curve.before,
@@ -228,7 +234,7 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
     if log is None:
         return cache
     capacity = cache.capacity_tokens or int(log.kv_capacity_tokens or 0) or None
-    return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
+    return changed(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
 
 
 @lru_cache(maxsize=256)
