@@ -27,8 +27,8 @@ default.
 
 Each window covers four scrapes, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
 writes longer windows. The chart links to the runbooks at its Service; elsewhere `--runbook-url` and `--dashboard-url`
-set the links, and without them alerts name the runbook's file in the bundle. Receivers for Slack, Teams and PagerDuty are in
-`alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
+set the links, and without them alerts name the runbook's file in the bundle. Receivers for Slack, Teams and PagerDuty
+are in `alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
 
 The text after "First:" is the first step on the engine's page (`kvpressure_recommended_action`, label `text`), and the
 best one without a GPU; for a model, that of its worst engine. For the first ten seconds of a verdict it is a general
