@@ -73,6 +73,10 @@ bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same client
 bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own scheduler: bad minutes and replica-hours (15 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
 
+.PHONY: wild
+wild: $(VENV)/.dev ## reports of people who run inference servers: what is said of each, right or not
+	PYTHONPATH=exporter nice $(BIN)/python -m tests.wild
+
 .PHONY: lab lab-sglang
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 25 minutes)
 	$(BIN)/python -m tests.lab

@@ -2,7 +2,7 @@
 peace.
 
 64 publishers of KV events (messages of 4 MiB, of 195 kB, small ones, greetings without an end), a gateway's page of
-8 MiB and a GPU exporter's with other labels each time, four logs of a megabyte a second, a watch with two hundred
+4 MiB and a GPU exporter's with other labels each time, four logs of a megabyte a second, a watch with two hundred
 changes a second, and clients of the web server. Bars: polls of a good engine within 1.1 s at p99, 640 MiB, `/metrics`
 within 100 ms at p99, and 2 s from SIGTERM to the end. The attackers share the machine; the first row has none.
 """
@@ -14,11 +14,9 @@ import contextlib
 import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -31,7 +29,7 @@ from tests.support.exporter_settings import fetched, listens
 from tests.support.processes import free_port, resident_mib
 from tests.support.servers import FaultServer, Request, answer
 
-FEEDS: Final = 64
+ENGINES, RANKS = 4, 16
 BAR_POLL_SECONDS: Final = 1.1
 BAR_METRICS_SECONDS: Final = 0.1
 BAR_MIB: Final = 640
@@ -46,9 +44,18 @@ connection.service_account = lambda: service_account.ServiceAccount({server!r}, 
 
 
 @contextlib.contextmanager
-def peers(folder: Path, feeds: int = FEEDS) -> Iterator[dict[str, Any]]:
+def peers(folder: Path, port: int) -> Iterator[dict[str, Any]]:
     """The hostile peers, as a process of little priority; where they are."""
-    command = ["nice", sys.executable, "-m", "tests.support.hostile_peers", str(folder), str(feeds)]
+    command = [
+        "nice",
+        sys.executable,
+        "-m",
+        "tests.support.hostile_peers",
+        str(folder),
+        str(ENGINES),
+        str(RANKS),
+        str(port),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -58,13 +65,12 @@ def peers(folder: Path, feeds: int = FEEDS) -> Iterator[dict[str, Any]]:
 
 
 def settings_with(hostile: dict[str, Any] | None, engine: str, port: int) -> dict[str, Any]:
-    """Settings that read a good engine and 64 with the same page, and with `hostile` all of these too."""
-    feeds = [None] * FEEDS if hostile is None else hostile["feeds"]
+    """Settings that read a good engine and four with the same page, and with `hostile` all of these too."""
+    ports = [None] * ENGINES if hostile is None else hostile["feeds"]
     targets: list[dict[str, Any]] = [{"name": "good", "url": engine}]
-    targets += [
-        {"name": f"feed-{n}", "url": engine, "path": f"/{n}", **({} if feed is None else {"kv_events": {"port": feed}})}
-        for n, feed in enumerate(feeds)
-    ]
+    for number, port_of_events in enumerate(ports):
+        events = {} if port_of_events is None else {"kv_events": {"port": port_of_events, "ranks": RANKS}}
+        targets.append({"name": f"feed-{number}", "url": engine, "path": f"/{number}", **events})
     settings: dict[str, Any] = {
         "web": {"listen_address": f"127.0.0.1:{port}"},
         "gpu": {"vendors": []},
@@ -83,33 +89,13 @@ def settings_with(hostile: dict[str, Any] | None, engine: str, port: int) -> dic
     return settings | {"engines": {"targets": targets}}
 
 
-class Clients:
-    """Threads that ask for pages without a pause, and read them slowly or not at all."""
-
-    def __init__(self, port: int, count: int) -> None:
-        self._port, self._ended = port, threading.Event()
-        for number in range(count):
-            threading.Thread(target=self._run, args=(("/", "/targets", "/metrics")[number % 3],), daemon=True).start()
-
-    def end(self) -> None:
-        """End them."""
-        self._ended.set()
-
-    def _run(self, path: str) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 5) as client:
-                client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-                client.recv(1024)
-                time.sleep(0.2)
-
-
 def p99(values: Sequence[float]) -> float:
     """The 99th percentile."""
     return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
 
 
-async def measured(folder: Path, seconds: float, feeds: int) -> dict[str, float]:
-    """What a run of so many hostile feeds, and with any of everything else, shows; 0: a run without attackers."""
+async def measured(folder: Path, seconds: float, *, attacked: bool) -> dict[str, float]:
+    """What a run with all attackers shows, or one with none."""
     port, times = free_port(), []
 
     async def serve(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -118,7 +104,7 @@ async def measured(folder: Path, seconds: float, feeds: int) -> dict[str, float]
         writer.write(answer(GOOD_PAGE))
 
     with contextlib.ExitStack() as stack:
-        hostile = stack.enter_context(peers(folder, feeds)) if feeds else None
+        hostile = stack.enter_context(peers(folder, port)) if attacked else None
         async with FaultServer(serve) as engine:
             (folder / "kvpressure.yaml").write_text(json.dumps(settings_with(hostile, engine.url, port)))
             command = ["run", "--config.file", str(folder / "kvpressure.yaml")]
@@ -126,7 +112,6 @@ async def measured(folder: Path, seconds: float, feeds: int) -> dict[str, float]
             with exporter(folder, command, {}, in_pod) as run:
                 await run.until(lambda: listens(run))
                 await asyncio.sleep(WARM_UP_SECONDS)
-                clients = Clients(port, 12 if feeds else 0)
                 times.clear()
                 cpu, scrapes, peak = run.cpu_seconds(), [], 0.0
                 end = time.monotonic() + seconds
@@ -138,7 +123,6 @@ async def measured(folder: Path, seconds: float, feeds: int) -> dict[str, float]
                     await asyncio.sleep(0.25)
                 cpu, polls = run.cpu_seconds() - cpu, list(times)
                 skipped = _counted(fetched(f"http://127.0.0.1:{port}/metrics"))
-                clients.end()
                 began = time.monotonic()
                 await run.end()
                 ended = time.monotonic() - began
@@ -171,9 +155,9 @@ def main() -> int:
     """Print a row for each run; 1 when a bar is missed."""
     seconds, missed = float((*sys.argv[1:], "60")[0]), False
     sys.stdout.write(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {seconds:g} s each\n")
-    for feeds in (0, FEEDS):
+    for attacked in (False, True):
         with tempfile.TemporaryDirectory() as folder:
-            found = asyncio.run(measured(Path(folder), seconds, feeds))
+            found = asyncio.run(measured(Path(folder), seconds, attacked=attacked))
         bad = (
             found["gap"] > BAR_POLL_SECONDS
             or found["metrics"] > BAR_METRICS_SECONDS
@@ -182,7 +166,7 @@ def main() -> int:
         )
         missed |= bad
         sys.stdout.write(
-            f"{'all hostile' if feeds else 'in peace':<12} {found['polls']:.0f} polls, p99 {found['gap']:.2f} s,"
+            f"{'all hostile' if attacked else 'in peace':<12} {found['polls']:.0f} polls, p99 {found['gap']:.2f} s,"
             f" longest {found['longest']:.2f} s; /metrics p99 {1000 * found['metrics']:.0f} ms; {found['mib']:.0f} MiB;"
             f" {found['cpu']:.2f} cores; end {found['end']:.1f} s; {found['skipped']:.0f} dropped"
             f"{'  MISSED' if bad else ''}\n"

@@ -185,7 +185,7 @@ def test_numbers_that_mean_bad_come_from_the_thresholds(alert) -> None:
 def test_an_alert_says_what_it_must(alert) -> None:
     assert alert.severity in SEVERITIES
     annotations = alert.rule["annotations"]
-    assert set(annotations) == {"summary", "description"}
+    assert set(annotations) == {"summary", "description", "runbook"}
     assert alert.words.endswith(".")
     assert "\n" not in annotations["summary"]
     assert set(alert.rule["labels"]) == {"severity", "component"}

@@ -1,4 +1,6 @@
-"""Peers of an exporter that all mean harm at once, as a process: `python -m tests.support.hostile_peers FOLDER FEEDS`.
+"""Peers of an exporter that all mean harm at once: `tests.support.hostile_peers FOLDER ENGINES RANKS PORT`.
+
+PORT is the exporter's, whose pages are asked for.
 
 It prints one line of JSON with where each peer is, and goes on until its standard input ends. What it sends is made
 once and sent again, so that the process takes little CPU itself.
@@ -17,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -79,37 +82,50 @@ def ping(connection: socket.socket) -> None:
         connection.sendall(b"\x04\x07\x04PING\x00\x00" * 1000)
 
 
-def listening(serve: Callable[[socket.socket], None]) -> int:
-    """A port on which each connection is served in a thread."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def accept() -> None:
-        while True:
-            connection, _ = server.accept()
-            threading.Thread(target=quietly, args=(connection,), daemon=True).start()
+def accept(server: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    """Serve each connection in a thread, for ever."""
 
     def quietly(connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:
             serve(connection)
 
-    threading.Thread(target=accept, daemon=True).start()
-    return server.getsockname()[1]
+    while True:
+        connection, _ = server.accept()
+        threading.Thread(target=quietly, args=(connection,), daemon=True).start()
 
 
-def publishers(count: int) -> list[int]:
-    """The ports of so many publishers, a quarter of each kind."""
+def consecutive(count: int) -> list[socket.socket]:
+    """Listening sockets at so many ports that follow each other, as ranks have them."""
+    while True:
+        opened: list[socket.socket] = []
+        try:
+            first = random.randrange(20_000, 60_000)
+            opened.extend(socket.create_server(("127.0.0.1", first + rank)) for rank in range(count))
+        except OSError:
+            for one in opened:
+                one.close()
+        else:
+            return opened
+
+
+def publishers(engines: int, ranks: int) -> list[int]:
+    """The first port of each engine's publishers, a quarter of each kind."""
     kinds = [largest(), long(), small(), None]
-    return [
-        listening(ping if payloads is None else lambda connection, payloads=payloads: publish(payloads, connection))
-        for payloads in itertools.islice(itertools.cycle(kinds), count)
-    ]
+    ports = []
+    for _ in range(engines):
+        servers = consecutive(ranks)
+        ports.append(servers[0].getsockname()[1])
+        for server, payloads in zip(servers, itertools.cycle(kinds), strict=False):
+            serve = ping if payloads is None else partial(publish, payloads)
+            threading.Thread(target=accept, args=(server, serve), daemon=True).start()
+    return ports
 
 
 def gateway_pages() -> Iterator[bytes]:
-    """Metrics of a gateway whose labels are others in each page, of almost 8 MiB."""
+    """Metrics of a gateway whose labels are others in each page, of almost 4 MiB."""
     for turn in itertools.cycle(range(3)):
         name = "inference_extension_flow_control_queue_size"
-        lines = [f'{name}{{inference_pool="{turn}",x="{turn}-{n}{"y" * 90}"}} 1' for n in range(49_000)]
+        lines = [f'{name}{{inference_pool="{turn}",x="{turn}-{n}{"y" * 90}"}} 1' for n in range(24_000)]
         yield ("\n".join(lines) + "\n").encode()
 
 
@@ -141,6 +157,15 @@ def write_log(path: Path) -> None:
         time.sleep(len(lines[:MIB]) / MIB)
 
 
+def ask(port: int, path: str) -> None:
+    """Ask the exporter at this port for a page, a few times a second, and take only its beginning."""
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            client.recv(1024)
+        time.sleep(0.2)
+
+
 async def annotate(api: KubeApi) -> None:
     """Change a pod's annotations, two hundred times a second."""
     for turn in itertools.count():
@@ -150,13 +175,15 @@ async def annotate(api: KubeApi) -> None:
         await asyncio.sleep(0.005)
 
 
-async def main(folder: Path, feeds: int) -> None:
+async def main(folder: Path, engines: int, ranks: int, port: int) -> None:
     """Be harmful until standard input ends."""
     logs = [folder / f"hostile-{number}.log" for number in range(4)]
     for path in logs:
         path.touch()
         threading.Thread(target=write_log, args=(path,), daemon=True).start()
-    ports = publishers(feeds)
+    for path in ("/", "/targets", "/metrics") * 4:
+        threading.Thread(target=ask, args=(port, path), daemon=True).start()
+    ports = publishers(engines, ranks)
     gateway, gpu = FaultServer(pages(gateway_pages(), 3)), FaultServer(pages(gpu_pages(), 200))
     async with gateway, gpu, KubeApi() as api:
         api.put("pods", engine_pod("hostile"))
@@ -176,4 +203,4 @@ async def main(folder: Path, feeds: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))

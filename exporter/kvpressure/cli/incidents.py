@@ -19,8 +19,8 @@ from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.errors import SourceError
 from kvpressure.model.incident import Price
-from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.tools.incidents.collect import priced
 from kvpressure.tools.incidents.files import as_html, as_markdown

@@ -11,7 +11,7 @@ from kvpressure.config.settings import Settings, with_sections
 from kvpressure.config.target import Target
 from kvpressure.kubernetes import watch as kubernetes
 from kvpressure.model.environment import Assignment, ContainerId, Environment
-from kvpressure.model.record import exported
+from kvpressure.model.plugins import exported
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel

@@ -136,6 +136,7 @@ def _requests(value: float) -> str:
 NEED_GPUS: Final = frozenset({"add_replica", "decode_replica", "route_by_length"})
 """Keys of actions that take GPUs which the engine does not have."""
 FIRST_STEPS: Final[Mapping[str, str]] = {
+    "abort_request": "end the request that does not fit",
     "add_replica": "add replicas",
     "ask_less": "let clients ask for fewer tokens",
     "another_limit": "see which limit holds requests back",
@@ -159,6 +160,7 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "memory_headroom": "set --gpu-memory-utilization",
     "prefix_caching": "enable prefix caching",
     "queue_limit": "raise the limit of the queue",
+    "release_blocks": "end requests that hold the cache",
     "raise_max_num_batched_tokens": "raise --max-num-batched-tokens",
     "raise_max_num_seqs": "raise --max-num-seqs",
     "raise_memory_headroom": "raise --gpu-memory-utilization",

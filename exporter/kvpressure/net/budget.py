@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final, TypeVar
 
 from kvpressure.model.allowance import Allowance
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.promtext.lines import Steps
 
 T = TypeVar("T")

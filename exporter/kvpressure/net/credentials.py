@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.files import Stamp, stamp_of
 from kvpressure.net.open_files import open_regular
 from kvpressure.printable import brief

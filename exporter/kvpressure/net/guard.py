@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import Share
 from kvpressure.net.schedule import (

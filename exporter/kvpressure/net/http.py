@@ -16,7 +16,8 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from kvpressure.model.record import SourceError, record
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.model.target_status import http_reason
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files

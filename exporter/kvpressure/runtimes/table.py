@@ -169,6 +169,7 @@ COUNTERS: Final = {
     "steps": "engine steps that produced output",
     "decode_steps": "of these, the steps without prompts, where a step has either prompts or answers",
     "finished": "requests that ended, for any reason",
+    "aborted": "of these, requests that their clients gave up",
     "rejected": "requests refused before admission",
     "prefix_queries": "prefix cache lookups, in the runtime's own unit",
     "prefix_hits": "prefix cache hits, in the same unit",

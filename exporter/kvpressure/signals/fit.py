@@ -96,6 +96,7 @@ def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bo
         typical, long = typical and typical * share, long and long * share
     steadiness = _steadiness(points, window.highest_running())
     capped = _at_cap(points, window, steadiness, thresholds)
+    declared = _at_declared_cap(window, context)
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=estimated_capacity_tokens(points, window))
@@ -108,6 +109,7 @@ def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bo
         )
         *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
+    capped = capped and (declared or _room_is_seen(points, window, ratio, by_long, thresholds))
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = (
         bool(waiting)
@@ -179,6 +181,9 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.batch.at_cap_min_ratio:
         return False
     started, steps = points.growth("started"), points.growth("steps")
+    came = points.growth("finished") if started is None else started
+    if not came:
+        return False  # a batch that stands while nobody comes or goes shows no cap
     if started is None or not steps:
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
@@ -189,6 +194,34 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if mostly_deferred else thresholds.batch.refill_spare_count
     return free <= expected + thresholds.batch.refill_deviation_max_factor * math.sqrt(expected) + spare
+
+
+def _at_declared_cap(window: EngineWindow, context: Context) -> bool:
+    """Return whether the batch has been as large as a known cap lets it, by the page or by how it was started."""
+    highest, most = window.highest_running(), context.max_num_seqs
+    seats = window.max("seats")
+    return seats is not None or (
+        most is not None and highest is not None and highest >= context.thresholds.batch.at_cap_min_ratio * most
+    )
+
+
+def _room_is_seen(
+    points: Polls,
+    window: EngineWindow,
+    blocked: float | None,
+    blocked_by_long: float | None,
+    thresholds: Thresholds,
+) -> bool:
+    """Return whether a steady batch may be one at a cap that nobody has declared: the cache is seen to have room.
+
+    Where lengths or the size of the cache are not known, most of it has to be free; and a few requests of which the
+    next may not fit are as steady as a batch at a cap.
+    """
+    if blocked is None:
+        usage = points.values("kv_usage")
+        return not usage or mean(usage) <= thresholds.room.room_ample_max_usage_ratio
+    few = (window.highest_running() or 0.0) < thresholds.batch.cap_steady_min_sequences
+    return not (few and (blocked_by_long or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio)
 
 
 def _prefill_seconds(window: EngineWindow) -> float:

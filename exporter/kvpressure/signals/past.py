@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 
 from kvpressure.config.thresholds import Thresholds
@@ -11,12 +11,12 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import Observed
-from kvpressure.signals import compute
+from kvpressure.signals import Reading, compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
@@ -30,6 +30,7 @@ from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import RequestedTokens
+from kvpressure.signals.stall import ServiceWatch, Stall
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -75,9 +76,13 @@ class EngineHistory:
         self._events = EventWindow(seconds)
         self._pool_means = PoolMeans()
         self._means = LongMeans()
+        self._service = ServiceWatch()
+        self._stall = Stall()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
+        self._remembered = self._batch_sizes, self._queue, self._evictions
+        """The signals that are kept from poll to poll, in their order."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -87,6 +92,7 @@ class EngineHistory:
         self._queue_wait = QueueWait()
         self._requested_tokens = RequestedTokens()
         self._harm.restarted()
+        self._service.begin_anew()
 
     @property
     def t(self) -> float:
@@ -116,7 +122,7 @@ class EngineHistory:
         window, page_cache = self._window, sample.cache or self._page_cache
         cache = _with_learned(page_cache, log)
         if cache.watermark_ratio != watermark_ratio:
-            cache = replace(cache, watermark_ratio=watermark_ratio)
+            cache = changed(cache, watermark_ratio=watermark_ratio)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._events.take(events, self.newest)
@@ -128,8 +134,10 @@ class EngineHistory:
             self._hit_curve.restarted()
             self._harm.restarted()
             self._means.forget()
+            self._service = ServiceWatch()
         self._page_cache, window.cache = page_cache, cache
         self._means.take(window)
+        self._stall = self._service.take(self.newest, window)
         if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
         return True
@@ -142,31 +150,41 @@ class EngineHistory:
         cap = context.max_num_seqs or self._learned_cap
         requested = self._requested_tokens.take(self._window, thresholds)
         baseline = self.baseline.values(thresholds)
-        context = replace(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
-        derived, verdict_window = compute(self._window, context)
-        derived["effective_batch_size"] = self._batches.histogram()
-        waiting = verdict_window.queue.waiting
-        derived |= self._queue_wait.families(self._window, waiting, derived, baseline, thresholds)
-        eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
-        misses = self._events.misses(self._window, derived)
-        eviction = with_events(eviction, misses, self._window, derived, thresholds)
-        eviction = self._harm.take(self._window.t, eviction, thresholds)
-        derived |= self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
-        self._pool_means.take(self._window.t, eviction.hit_ratio_by_pool)
+        context = changed(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
+        reading = compute(self._window, context, self._remembered)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
-            derived=derived,
-            verdict_window=replace(verdict_window, eviction=eviction),
+            derived=reading.derived,
+            verdict_window=changed(reading.newest, eviction=reading.eviction, stall=self._stall),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=self._window.signals() | _known_of(self._window.cache),
+            signals=self._window.signals() | _known_of(self._window.cache) | self._window.histograms(),
         )
+
+    def _batch_sizes(self, _: Reading) -> Derived:
+        """Return the batches of all steps since it is watched."""
+        return {"effective_batch_size": self._batches.histogram()}
+
+    def _queue(self, reading: Reading) -> Derived:
+        """Return how long those who wait now will wait."""
+        waiting, context = reading.newest.queue.waiting, reading.context
+        return self._queue_wait.families(reading.window, waiting, reading.derived, context.baseline, context.thresholds)
+
+    def _evictions(self, reading: Reading) -> Derived:
+        """Find what is computed again, by what hits were before and by KV events; return the series of it."""
+        window, derived, thresholds = reading.window, reading.derived, reading.context.thresholds
+        eviction = self._hit_curve.take(window.t, window, derived, thresholds)
+        misses = self._events.misses(window, derived)
+        eviction = with_events(eviction, misses, window, derived, thresholds)
+        reading.eviction = eviction = self._harm.take(window.t, eviction, thresholds)
+        self._pool_means.take(window.t, eviction.hit_ratio_by_pool)
+        return self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
 
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
         curve = self._hit_curve
-        return replace(
+        return changed(
             observed(self._window, self.baseline.values(thresholds)),
             minutes=self._means.minutes(),
             hit_ratio_before=curve.before,
@@ -216,7 +234,7 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
     if log is None:
         return cache
     capacity = cache.capacity_tokens or int(log.kv_capacity_tokens or 0) or None
-    return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
+    return changed(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
 
 
 @lru_cache(maxsize=256)

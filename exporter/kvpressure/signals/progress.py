@@ -206,6 +206,8 @@ class _Track:
         if falls or rises < 2:
             return 0.0, 0.0
         first, newest = self.points[since], self.points[last]
+        if not _counts_answers(first, newest):
+            return 0.0, 0.0
         generated = newest.counters.get("generation_tokens", 0.0) - first.counters.get("generation_tokens", 0.0)
         came = (newest.gauges.get("kv_usage", 0.0) - first.gauges.get("kv_usage", 0.0)) * (capacity_tokens or 0.0)
         ratio = 1.0 if generated <= 0 else max(0.0, 1.0 - generated / came) if came else 0.0
@@ -220,3 +222,14 @@ class _Track:
             falls, rises = falls + (after < before), rises + (after > before)
             before = after
         return falls, rises
+
+
+def _counts_answers(first: Point, newest: Point) -> bool:
+    """Return whether the page counts tokens as they are generated, so that answers do not look like a prompt.
+
+    Some runtimes count them when requests end, and some monitoring drops the counter.
+    """
+    if "generation_tokens" not in newest.counters:
+        return False
+    decoded = newest.counters.get("decode_steps", 0.0) - first.counters.get("decode_steps", 0.0)
+    return decoded <= 0 or newest.counters["generation_tokens"] > first.counters.get("generation_tokens", 0.0)

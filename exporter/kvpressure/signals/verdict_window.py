@@ -17,6 +17,7 @@ from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, s
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Polls, mean
 from kvpressure.signals.progress import Progress, progress_of
+from kvpressure.signals.stall import Stall
 from kvpressure.signals.traffic import refused_ratio
 from kvpressure.signals.transfer import Transfer, transfer_of
 from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
@@ -73,7 +74,8 @@ class VerdictWindow:
     engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
     `optional` are the groups of optional sources that report, by name (`signals.optional`).
-    `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs.
+    `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs;
+    `stall` is since somebody was last served.
     """
 
     polls: int
@@ -90,6 +92,7 @@ class VerdictWindow:
     answers: Answers = field(default_factory=Answers)
     outside: TimeOutsideEngine | None = None
     progress: Progress = field(default_factory=Progress)
+    stall: Stall = field(default_factory=Stall)
     deferral: Deferral = field(default_factory=Deferral)
     eviction: Eviction = field(default_factory=Eviction)
     transfer: Transfer = field(default_factory=Transfer)
@@ -150,6 +153,8 @@ def _preemption_bursts(points: Polls, usage: Sequence[float], least: float) -> i
 
 def _preempted_ratio(points: Polls) -> float | None:
     preempted, started = points.growth("preemptions"), points.growth("started")
+    if started is None:
+        started = points.growth("finished")  # as many come as go, in the long run
     if preempted is None or started is None:
         return None
     served = started + next(iter(points.values("running")), 0.0)

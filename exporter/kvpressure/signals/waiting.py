@@ -22,7 +22,7 @@ class Queue:
     `deferred_ratio` is the share of waiting requests that the engine has deferred, over the polls in which any waited,
     `fetching_ratio` of those whose KV comes from elsewhere; `reasons_known` is whether the page has the reasons.
     `all_deferred_ratio` is the share of polls in which nothing ran and all that waited were deferred, `unchanged`
-    whether they were as many all the time.
+    whether they were as many all the time. `ended` is how many requests ended.
     """
 
     demand: float | None = None
@@ -34,6 +34,7 @@ class Queue:
     fetching_ratio: float | None = None
     all_deferred_ratio: float | None = None
     unchanged: bool = False
+    ended: float | None = None
 
 
 def queue_of(points: Polls, *, streams: bool) -> Queue:
@@ -52,6 +53,7 @@ def queue_of(points: Polls, *, streams: bool) -> Queue:
         fetching_ratio=_share(points.values("fetching"), queue),
         all_deferred_ratio=mean(all_deferred) if (all_deferred := _all_deferred(points)) else None,
         unchanged=len(set(queue)) == 1,
+        ended=points.growth("finished"),
     )
 
 

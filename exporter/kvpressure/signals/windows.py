@@ -158,6 +158,10 @@ class EngineWindow:
         oldest = self.points[0].t
         return frozenset([name for name, t in self._last_read.items() if t >= oldest])
 
+    def histograms(self) -> frozenset[str]:
+        """Return names of the histograms that the page has, as signals: `ttft_histogram` of `ttft`."""
+        return frozenset(f"{name}_histogram" for name in self._recent.newest)
+
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
         return bool(self.points) and self._last_read.get(signal, -math.inf) >= self.points[0].t

@@ -14,7 +14,7 @@ from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
 from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment, GatewayReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.credentials import Authorization

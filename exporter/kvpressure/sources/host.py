@@ -20,7 +20,7 @@ from typing import Final
 
 from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health

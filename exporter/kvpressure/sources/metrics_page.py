@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from yarl import URL
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.budget import Share
 from kvpressure.net.http import HttpClient, shown
 from kvpressure.net.threads import in_own_thread

@@ -17,7 +17,7 @@ from kvpressure.cli.page_at import page_at
 from kvpressure.cli.plan.engine import read_engine
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.http import Answer
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context

@@ -10,7 +10,7 @@ from kvpressure.config.settings import PollSettings
 from kvpressure.engines.engine import EngineSource, PollNames
 from kvpressure.engines.name_filter import Mode, page_urls, restarted
 from kvpressure.engines.reader import PageReader
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from tests.support import servers

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net import budget as module
 from kvpressure.net.budget import Budget
 from kvpressure.net.guard import Guard

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from yarl import URL
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.budget import Budget
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.http import HttpClient

@@ -29,7 +29,7 @@ from kvpressure.cli.progress import Bar
 from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.open_files import open_regular
 from kvpressure.printable import clean
 from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read

@@ -44,7 +44,7 @@ from kvpressure.cli.plan.report import (
 )
 from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
 

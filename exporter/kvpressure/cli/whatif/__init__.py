@@ -18,7 +18,7 @@ from kvpressure.cli.whatif.report import draw, json_of, table_report
 from kvpressure.cli.whatif.source import Source, onto_of, source_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES
 from kvpressure.simulation.comparison import compared, over_load
 from kvpressure.simulation.config_changes import ConfigChange

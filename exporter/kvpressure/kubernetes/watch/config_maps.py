@@ -24,7 +24,7 @@ from kvpressure.kubernetes.objects.config_maps import (
 from kvpressure.kubernetes.objects.pods import MapName, PodReader, PodRecord
 from kvpressure.kubernetes.watch.resource import SHARE, Tuning, refused_user
 from kvpressure.kubernetes.watch.stores import PodStore
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock

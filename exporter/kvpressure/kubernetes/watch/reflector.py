@@ -20,7 +20,7 @@ import structlog
 from kvpressure.kubernetes import GoneError, KubeError
 from kvpressure.kubernetes.objects import mapping, text
 from kvpressure.kubernetes.watch.resource import REFUSED, SHARE, Resource, Sink, Tuning, refused_user
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.addresses import refusal
 from kvpressure.printable import brief
 from kvpressure.sources.kv_events import zmtp

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.kv_events import KvEvents
-from kvpressure.model.record import SourceError
 from kvpressure.net.budget import SLICE_SECONDS, OverBudgetError, Share
 from kvpressure.net.threads import bug
 from kvpressure.printable import brief

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment
+from kvpressure.model.errors import SourceError
 from kvpressure.model.kv_events import KvEvents
-from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Guard

@@ -11,7 +11,7 @@ import structlog
 
 from kvpressure.config.settings.model import LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health

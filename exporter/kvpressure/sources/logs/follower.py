@@ -6,7 +6,7 @@ import time
 from typing import Final, Protocol
 
 from kvpressure.model.environment import ContainerId, LogReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import OverBudgetError, Share
 from kvpressure.net.guard import Health

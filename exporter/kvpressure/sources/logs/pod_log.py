@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvpressure.model.environment import ContainerState
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.printable import brief
 from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, LiveFile, LogFile, Piece, log_files, plan, read_piece
 from kvpressure.sources.logs.safe_open import Tree, open_named

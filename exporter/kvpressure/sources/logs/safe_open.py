@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.open_files import NotAFileError, descriptor_of
 from kvpressure.printable import brief
 

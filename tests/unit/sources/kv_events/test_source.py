@@ -9,7 +9,7 @@ import pytest
 
 from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import Target
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.sources.kv_events import source as module
 from kvpressure.sources.kv_events.source import KvEventsSource
 from kvpressure.sources.source import Known
