@@ -12,8 +12,11 @@ export PYTHONDONTWRITEBYTECODE := 1
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint fmt bench bench-detection bench-rules e2e e2e-vllm docs rules golden lock tools tools-go python clean
 
-help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+FIRST := demo quick lint fmt test docs
+help: ## this list, the targets that a contributor needs first
+	@list() { grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'; }; \
+	for name in $(FIRST); do list | grep -P "^$$name\t"; done | expand -t 10; echo; \
+	list | grep -vP "^($$(echo $(FIRST) | tr ' ' '|'))\t" | expand -t 10
 
 demo: $(VENV)/.run ## watch an incident on a machine with no GPU and no vLLM
 	PYTHONPATH=exporter $(BIN)/python -m kvpressure demo
@@ -70,6 +73,10 @@ bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same client
 bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own scheduler: bad minutes and replica-hours (15 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
 
+.PHONY: wild
+wild: $(VENV)/.dev ## reports of people who run inference servers: what is said of each, right or not
+	PYTHONPATH=exporter nice $(BIN)/python -m tests.wild
+
 .PHONY: lab lab-sglang
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 25 minutes)
 	$(BIN)/python -m tests.lab
@@ -123,18 +130,18 @@ e2e-vllm: $(VENV)/.dev tools ## exporter, rules and advice against a real vLLM o
 e2e-dynamo: $(VENV)/.dev tools ## NVIDIA Dynamo's worker and frontend, without a GPU, read by the exporter (Python 3.12, 600 MB, 4 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_dynamo
 
-.PHONY: e2e-llamacpp
-e2e-llamacpp: $(VENV)/.dev ## llama.cpp's own server on the CPU, read by the exporter (70 MB, 6 minutes)
-	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_llamacpp
-
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)
-	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl util-linux:unshare"
+	@$(MAKE) --no-print-directory tools DEBIAN="etcd-server:etcd gcc:gcc iproute2:ip libc6-dev:/usr/include/stdio.h openssl:openssl kubernetes-client:kubectl util-linux:unshare"
 	$(BIN)/python -m tests.e2e_kubernetes
 
 .PHONY: e2e-image
 e2e-image: $(VENV)/.dev $(RELEASE)/.done ## the container image, built by buildah on two bases and run as the chart runs it (root, internet, minutes)
 	@$(MAKE) --no-print-directory tools DEBIAN="binutils:strip buildah:buildah debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg debootstrap:/usr/sbin/debootstrap iproute2:ip util-linux:unshare"
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_image
+
+.PHONY: size
+size: $(VENV)/.dev ## the measures of the project's size, each with its bar
+	PYTHONPATH=exporter $(BIN)/python -m tests.support.size
 
 docs: $(VENV)/.dev ## write the generated pages under docs/ again
 	PYTHONPATH=exporter $(BIN)/python -m tests.support.metrics_reference > docs/metrics.md

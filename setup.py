@@ -6,6 +6,9 @@ A source archive has them already, and has no builders.
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 11):  # noqa: UP036 - before what only newer Pythons have is missed
+    sys.exit("kvpressure needs Python 3.11 or newer, this is {}.{}".format(*sys.version_info))
+
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent

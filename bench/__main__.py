@@ -6,14 +6,14 @@ import json
 import sys
 from pathlib import Path
 
-from bench import bench_page, bench_run
+from bench import bench_page, bench_poll, bench_run
 
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> int:
     """Run, print, write."""
-    rows = [*bench_page.rows(), *bench_run.rows()]
+    rows = [*bench_page.rows(), *bench_poll.rows(), *bench_run.rows()]
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         verdict = {True: "met", False: "MISSED", None: ""}[row["pass"]]

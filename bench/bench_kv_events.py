@@ -18,7 +18,9 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from kvpressure.net.budget import Budget
 from kvpressure.sources.kv_events.feed import Address, Feed
+from kvpressure.sources.kv_events.memory import Memory
 
 SECONDS = 10.0
 BATCHES_PER_SECOND = 50
@@ -68,7 +70,7 @@ def publish(events_per_second: int) -> None:
 def follow(port: int) -> None:
     """Follow for a while; CPU, memory and what was read are printed as JSON."""
     before = _resident()
-    feed = Feed(Address("127.0.0.1", port))
+    feed = Feed(Address("127.0.0.1", port), Budget().share("kv_events").feed(), Memory())
     feed.start()
     time.sleep(5)
     cpu, wall = time.process_time(), time.monotonic()

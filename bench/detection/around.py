@@ -24,7 +24,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.text import SnapshotCollector
 from kvpressure.model.environment import ContainerId, Environment
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.guard import Health
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.pod_log import FileLog

@@ -26,7 +26,20 @@ _EPISODE: Final = f"{_MODEL}, episode, engine"
 """Here each engine of an episode is a deployment of one replica: what is summed over a model keeps them apart."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_RECORDED: Final = re.compile(r"\b(?:namespace_model|engine):\w+:\w+\b(?:\[(\w+)\])?")
+_NOTHING: Final = "vector(0) > 1"
+_LAST: Final = "last_over_time(timestamp(%s)[10m:15s])"
+_REMEMBERED: Final = {
+    "engine:kvpressure_answered:timestamp": _LAST % 'kvpressure_engine_up{job="kvpressure"} == 1',
+    "engine:kvpressure_had_requests:timestamp": _LAST
+    % 'kvpressure_requests_running{job="kvpressure"} + kvpressure_requests_waiting{job="kvpressure"} > 0',
+    "engine:kvpressure_silent:seconds": "time() - (engine:kvpressure_answered:timestamp and "
+    "engine:kvpressure_had_requests:timestamp >= engine:kvpressure_answered:timestamp) "
+    'unless kvpressure_engine_up{job="kvpressure"} == 1',
+    "target:kvpressure_exporter_gone:timestamp": _NOTHING,
+}
+"""What rules remember, without what they do for restarts: an episode has one exporter, which never restarts."""
+_CAUSE: Final = re.compile(r'engine:kvpressure_cause:timestamp\{(cause="\w+")\}')
+_RECORDED: Final = re.compile(r"\b(?:namespace_model|engine|target):\w+:\w+\b(?:\[(\w+)\])?")
 
 
 @functools.cache
@@ -86,15 +99,22 @@ def _rules(flavour: Flavour, name: str, scrape_seconds: int) -> tuple[Rule, ...]
     )
     files = load_rules(options)
     rules = [rule for file in files for group in file.groups for rule in group["rules"] if "record" in rule]
-    recorded = {rule["record"]: rule["expr"] for rule in rules}
+    recorded = {rule["record"]: rule["expr"] for rule in rules} | _REMEMBERED
     alerts = [alert for file in files for alert in file.alerts if (alert.name == name if name else alert.off_because)]
     return tuple(_rule(f"{alert.name} ({alert.severity})", alert.rule, recorded) for alert in alerts)
 
 
-def _rule(name: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
-    expr = rule["expr"].replace(_MODEL, _EPISODE)
+def _rule(alert: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
+    expr = _CAUSE.sub(_last_cause, rule["expr"].replace(_MODEL, _EPISODE))
     while used := _RECORDED.search(expr):
-        record = recorded[used[0].partition("[")[0]].replace(_MODEL, _EPISODE)
+        name = used[0].partition("[")[0]
+        record = re.sub(
+            rf"\b{name}\b", f"({_NOTHING})", _CAUSE.sub(_last_cause, recorded[name].replace(_MODEL, _EPISODE))
+        )
         # Recorded every 15 s: a range of it is a subquery of as many steps.
         expr = expr[: used.start()] + f"({record})" + (f"[{used[1]}:15s]" if used[1] else "") + expr[used.end() :]
-    return Rule(name, expr, seconds(rule["for"]), seconds(rule.get("keep_firing_for", "0s")))
+    return Rule(alert, expr, seconds(rule["for"]), seconds(rule.get("keep_firing_for", "0s")))
+
+
+def _last_cause(found: re.Match[str]) -> str:
+    return f"({_LAST})" % f'kvpressure_bottleneck{{job="kvpressure", {found[1]}}} == 1'

@@ -163,7 +163,7 @@ def test_scrapes_go_on_while_the_engine_does_not_answer_and_show_what_the_export
     silent = {round(row.t): {series.name for series in row.shown} for row in rows if not row.values}
     assert list(silent) == [30, 45]
     assert "kvpressure_bottleneck" in silent[30], "ten seconds old: still shown"
-    assert "kvpressure_engine_last_bottleneck" in silent[45]
+    assert "kvpressure_engine_up" in silent[45]
     assert "kvpressure_bottleneck" not in silent[45]
 
 

@@ -164,7 +164,7 @@ def test_the_shipped_alert_is_read_from_the_bundle() -> None:
     assert page.for_seconds == critical.for_seconds == 0, "the series say for how long it has been so"
     assert [rule.name for rule in ticket()] == ["KVPressureQueueNotServed (warning)"]
     assert 'cause="kv_cache_pressure"' in page.expr
-    assert {"kvpressure_bottleneck", "kvpressure_symptom", "kvpressure_engine_last_bottleneck"} <= asked()
+    assert {"kvpressure_bottleneck", "kvpressure_symptom", "kvpressure_engine_up"} <= asked()
     assert {"kvpressure_queue_unserved_seconds", SUFFERED} <= asked()
     assert seconds("1m30s") == 90
     with pytest.raises(ValueError, match="no duration"):
@@ -172,10 +172,12 @@ def test_the_shipped_alert_is_read_from_the_bundle() -> None:
 
 
 def told(name: str, **series: list[float | None]) -> Outcome:
-    """What the exporter says of an engine, scrape by scrape: `kv`, `last`, or a symptom; None: nothing."""
+    """What the exporter says of an engine, scrape by scrape: `kv`, `up`, `running`, or a symptom; None: nothing."""
     labels = {
         "kv": ("kvpressure_bottleneck", {"cause": KV}),
-        "last": ("kvpressure_engine_last_bottleneck", {"cause": KV}),
+        "up": ("kvpressure_engine_up", {}),
+        "running": ("kvpressure_requests_running", {}),
+        "waiting": ("kvpressure_requests_waiting", {}),
     }
     scrapes = []
     for n in range(len(next(iter(series.values())))):
@@ -193,11 +195,13 @@ def test_a_real_prometheus_evaluates_the_shipped_alert_on_what_the_exporter_says
     need("promtool", "prometheus")
     plain = told("plain", kv=[0, 0, 1, 1, 1, 0, 0, 0], admission_blocked=[0, 0, 1, 1, 0, 0, 0, 0])
     blip = told("blip", kv=[0, 0, 0, 0, 1, 0, 0, 0], admission_blocked=[0] * 8, preempting=[0, 0, 0, 1, 1, 0, 0, 0])
-    silent = told("silent", kv=[0, 0, 1, None, None, None, None, None], last=[None] * 4 + [1, 1, 1, 1])
+    ended = [None] * 5
+    served: dict[str, list[float | None]] = {"running": [1, 1, 1, *ended], "waiting": [0, 0, 0, *ended]}
+    silent = told("silent", kv=[0, 0, 1, *ended], up=[1, 1, 1, 0, 0, 0, 0, 0], **served)
     outcomes = [plain, blip, silent]
     with serving(samples(outcomes)) as server:
         scores = {one.name: evaluate(server, [one], shipped()[:1])[0] for one in outcomes}
     assert scores["plain"].delays == [30.0]
     assert (scores["plain"].right, scores["plain"].kept_right) == (3, 3)
     assert scores["blip"].found == 0
-    assert scores["silent"].delays == [60.0]
+    assert scores["silent"].delays == [45.0]

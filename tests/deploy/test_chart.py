@@ -313,7 +313,7 @@ def test_a_service_monitor_takes_the_place_of_the_pod_monitor_with_the_same_endp
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     (pods,) = of_kind(objects, "DaemonSet")
     assert service["spec"]["selector"].items() <= pods["spec"]["template"]["metadata"]["labels"].items()
-    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["type"] == "ClusterIP"
     assert list(problems(service)) == []
 
 
@@ -326,7 +326,9 @@ def test_both_monitors_at_once_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["alerts", "recording"])
 def test_the_rules_are_the_generated_ones_word_for_word(kind: str) -> None:
-    options = Options(load_thresholds())
+    service = next(one["metadata"] for one in of_kind(rendered("operator"), "Service"))
+    runbooks = f"http://{service['name']}.{service['namespace']}.svc:10405/runbooks"
+    options = Options(load_thresholds(), runbook_url=runbooks)
     source = yaml.safe_load(rule_objects(load_rules(options), options)[kind])
     (found,) = (r for r in of_kind(rendered("operator"), "PrometheusRule") if r["metadata"]["name"].endswith(kind))
     assert found["spec"] == source["spec"]

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from deploy.render import MANIFESTS, ROOT
 
+from kvpressure.config.settings import Settings
 from tests.support import built
 from tests.support.chart import Object
 from tests.support.processes import Process, eventually, free_port, get, running
@@ -37,6 +38,9 @@ POD = {
 ENGINE = {"target": "llm/chat-0:8000", "namespace": "llm", "pod": "chat-0", "model_name": "m", "engine": "0"}
 CONTAINER = {"namespace": "llm", "pod": "chat-0", "container": "vllm"}
 GPU = {"gpu_uuid": "GPU-1", "gpu_index": "0", "vendor": "nvidia"}
+SERIES_PER_ENGINE = 150
+"""docs/what-it-costs.md: about 110; with those of its container and of its source."""
+
 SERIES = {
     "kvpressure_score": ENGINE,
     "kvpressure_gpu_memory_used_bytes": GPU,
@@ -94,6 +98,15 @@ def jobs() -> dict[str, Object]:
         "plain-without-honor": ours | {"honor_labels": False},
         "nothing-dropped": by_the_operator(monitor(), honorLabels=False, relabelings=[]),
     }
+
+
+def test_every_scrape_that_is_shipped_has_a_limit_that_the_largest_node_keeps() -> None:
+    plain = [example(name) for name in ("scrape-config.yaml", "scrape-config-kubernetes.yaml")]
+    (compose,) = yaml.safe_load((PROMETHEUS.parent / "compose" / "prometheus.yml").read_text())["scrape_configs"]
+    limits = {monitor()["spec"]["sampleLimit"], *(job["sample_limit"] for job in (*plain, compose))}
+    assert len(limits) == 1
+    settings = Settings()
+    assert limits.pop() > settings.limits.max_engines * SERIES_PER_ENGINE
 
 
 @contextlib.contextmanager

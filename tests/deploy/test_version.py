@@ -69,6 +69,6 @@ def test_a_heading_that_says_no_version_is_an_error(copy: Path, heading: str) ->
 def test_the_notes_are_the_newest_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert version.main(["--notes", str(tmp_path / "notes.md")]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
-    assert (tmp_path / "notes.md").read_text().startswith("- ")
+    assert (tmp_path / "notes.md").read_text().startswith("The first release. ")
     assert version.main(["--tag", "v9.9.9"]) == 1
     assert "the tag is v9.9.9" in capsys.readouterr().err

@@ -192,8 +192,8 @@ async def test_many_alerts_are_one_message_and_a_name_calls_nobody(tmp_path: Pat
         {
             "labels": {"alertname": ALERT, "severity": "warning", "target": f"t{number}"},
             "annotations": {
-                "summary": f"<!channel> on t{number}",
-                "description": f"<@U{number}>\nRun: triage t{number}",
+                "summary": f"<!channel> on [t{number}](http://evil)",
+                "description": f"<@U{number}> [pay](http://evil)\nRun: triage t{number}",
             },
         }
         for number in range(7)
@@ -201,7 +201,8 @@ async def test_many_alerts_are_one_message_and_a_name_calls_nobody(tmp_path: Pat
     bodies = await posted(tmp_path, alerts)
     for name in ("slack", "teams"):
         (attachment,) = bodies[name]["attachments"]
-        assert attachment["title"] == "[WARNING] !channel on t0 (and 6 more)"
+        assert attachment["title"] == "[WARNING] !channel on t0(http://evil) (and 6 more)"
         assert "<" not in attachment["text"]
+        assert name == "slack" or "](http://evil" not in attachment["text"]
         assert [f"`triage t{number}`" in attachment["text"] for number in range(7)] == [True] * 5 + [False] * 2
     assert bodies["pagerduty"]["payload"]["custom_details"]["run"].count("triage") == 7

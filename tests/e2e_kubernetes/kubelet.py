@@ -1,20 +1,25 @@
-"""The kubelet's HTTPS port, as far as the API server proxies to it: container logs and port-forwards."""
+"""The kubelet's HTTPS port, as far as the API server proxies to it: container logs, and port-forwards.
+
+Port-forwards are the kubelet's own code (`apiserver/kubelet`), which asks here for the addresses of pods.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from aiohttp import web
 
 from tests.e2e_kubernetes.cluster import KUBELET_PORT, LOGS, Cluster
-from tests.e2e_kubernetes.control_plane import NODE_IP
-from tests.stubs.portforward import PROTOCOL, pump
+from tests.e2e_kubernetes.control_plane import NODE_IP, ControlPlane
+from tests.support.processes import running
+
+BEHIND_PORT = 10249
 
 
 def kubelet_app(cluster: Cluster) -> web.Application:
-    """Its two paths, as k8s.io/kubernetes/pkg/kubelet/server names them."""
+    """The path of logs, as k8s.io/kubernetes/pkg/kubelet/server names it, and the addresses of pods."""
 
     async def logs(request: web.Request) -> web.Response:
         pod, previous = request.match_info["pod"], request.query.get("previous") == "true"
@@ -27,30 +32,36 @@ def kubelet_app(cluster: Cluster) -> web.Application:
         parts = [line.split(" ", 3) for line in lines]
         return web.Response(text="".join(f"{stamp} {text}\n" for stamp, _, _, text in parts))
 
-    async def forward(request: web.Request) -> web.StreamResponse:
-        pod, port = request.match_info["pod"], int(request.query["port"])
-        socket = web.WebSocketResponse(protocols=(PROTOCOL,))
-        await socket.prepare(request)
-        await pump(socket, pod, port, (cluster.ips[pod], port))
-        return socket
+    async def pod_ip(request: web.Request) -> web.Response:
+        ip = cluster.ips.get(request.match_info["pod"])
+        return web.Response(status=404) if ip is None else web.Response(text=ip)
 
     app = web.Application()
     app.add_routes(
         [
             web.get("/containerLogs/{namespace}/{pod}/{container}", logs),
-            web.get("/portForward/{namespace}/{pod}", forward),
+            web.get("/podIP/{pod}", pod_ip),
         ]
     )
     return app
 
 
 @contextlib.asynccontextmanager
-async def kubelet(cluster: Cluster, context: ssl.SSLContext) -> AsyncIterator[None]:
+async def kubelet(cluster: Cluster, plane: ControlPlane, folder: Path) -> AsyncIterator[None]:
     """Serving on the node's address."""
     runner = web.AppRunner(kubelet_app(cluster), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
-    await web.TCPSite(runner, NODE_IP, KUBELET_PORT, ssl_context=context).start()
+    await web.TCPSite(runner, "127.0.0.1", BEHIND_PORT).start()
+    pki = plane.authority.directory
+    flags = {
+        "listen": f"{NODE_IP}:{KUBELET_PORT}",
+        "behind": f"http://127.0.0.1:{BEHIND_PORT}",
+        "certificate": pki / "apiserver.pem",
+        "key": pki / "apiserver.key",
+    }
+    command = (plane.programs.kubelet, *(f"-{name}={value}" for name, value in flags.items()))
     try:
-        yield
+        async with running(command, folder / "kubelet.log"):
+            yield
     finally:
         await runner.cleanup()

@@ -1,4 +1,4 @@
-"""The programs of a run: kube-apiserver, built once through the Go module proxy into .tools, and packaged ones."""
+"""The programs of a run: those built once through the Go module proxy into .tools, and packaged ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TOOLS = ROOT / ".tools"
+KUBELET = "e2e-kubelet"
 VERSION = "v1.35.1"
 """Of Kubernetes; apiserver/go.mod names it too."""
 
@@ -19,6 +20,7 @@ DEBIAN = {
     "etcd": "etcd-server",
     "openssl": "openssl",
     "ip": "iproute2",
+    "kubectl": "kubernetes-client",
     "unshare": "util-linux",
 }
 """Program: package that brings it."""
@@ -30,12 +32,13 @@ class MissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where they are; `kubectl` is None where there is none, and what it would show is then left out."""
+    """Where they are; `kubectls` are that on PATH, and that in .tools where there is another."""
 
     etcd: str
     apiserver: str
+    kubelet: str
     helm: str
-    kubectl: str | None
+    kubectls: tuple[str, ...]
 
 
 def find() -> Programs:
@@ -52,19 +55,24 @@ def find() -> Programs:
     apiserver = TOOLS / "kube-apiserver"
     if not is_built(apiserver):
         raise MissingError("there is no kube-apiserver: make tools-kubernetes builds it")
-    return Programs(shutil.which("etcd") or "etcd", str(apiserver), found, shutil.which("kubectl"))
+    kubectls = [shutil.which("kubectl"), shutil.which(str(TOOLS / "kubectl"))]
+    etcd = shutil.which("etcd") or "etcd"
+    return Programs(etcd, str(apiserver), str(TOOLS / KUBELET), found, tuple(filter(None, kubectls)))
 
 
 def is_built(apiserver: Path) -> bool:
-    """Whether the file is there and of the version wanted."""
-    if not apiserver.exists():
+    """Whether the files are there, and of the version wanted."""
+    if not apiserver.exists() or not apiserver.with_name(KUBELET).exists():
         return False
     out = subprocess.run((apiserver, "--version"), capture_output=True, text=True, check=False).stdout
     return out.split()[-1:] == [VERSION]
 
 
 def build(say: Callable[[str], None]) -> None:
-    """Build kube-apiserver unless it is there. Raises CalledProcessError, and MissingError without Go."""
+    """Build kube-apiserver and the kubelet's port unless they are there.
+
+    Raises CalledProcessError, and MissingError without Go.
+    """
     wanted = TOOLS / "kube-apiserver"
     if is_built(wanted):
         return
@@ -81,4 +89,6 @@ def build(say: Callable[[str], None]) -> None:
     subprocess.run(
         (*command, "k8s.io/kubernetes/cmd/kube-apiserver"), check=True, cwd=HERE / "apiserver", env=environment
     )
+    kubelet = ("go", "build", "-p", "2", "-trimpath", "-buildvcs=false", "-o", str(TOOLS / KUBELET), "./kubelet")
+    subprocess.run(kubelet, check=True, cwd=HERE / "apiserver", env=environment)
     partial.rename(wanted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import ssl
 from pathlib import Path
 
 from tests.e2e_kubernetes.api import Api
@@ -65,9 +64,7 @@ async def _chapters(programs: Programs, folder: Path, line: Timeline) -> None:
         chart, cluster = Chart(plane, api, kubeconfig), Cluster(api)
         stack.push_async_callback(cluster.ended)
         await cluster.set_up()
-        serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        serving.load_cert_chain(pki.directory / "apiserver.pem", pki.directory / "apiserver.key")
-        await stack.enter_async_context(kubelet(cluster, serving))
+        await stack.enter_async_context(kubelet(cluster, plane, folder))
         await _installed(chart, line)
         await least_privilege(line, plane, chart)
         wire = Wire(WIRE_PORT, PORT)
@@ -124,7 +121,7 @@ async def _story(story: Story, kubeconfig: Path, ca: Path) -> None:
     await story.gpus_mapped()
     await story.logs_read()
     await story.restarts_told()
-    await at_the_prompt(story.line, story.cluster, kubeconfig, await _stranger(story, ca))
+    await at_the_prompt(story.line, story.cluster, story.plane.programs, kubeconfig, await _stranger(story, ca))
     await story.moved_and_evicted()
     await story.api_server_away()
     await story.history_gone()

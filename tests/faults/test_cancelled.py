@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvpressure.cli.triage_pod import PodTriage
-from kvpressure.kubernetes.port_forward import PortForward
+from kvpressure.cli.triage.pod import PodTriage
+from kvpressure.kubernetes.kubectl.forward import PortForward
 from kvpressure.model.samples import GpuReport
 from kvpressure.net import waiting
 from kvpressure.sources.gpu.backend import GpuSettings
@@ -82,9 +82,9 @@ async def is_cancelled_while_it_ends(ending: Any) -> bool:
 @pytest.mark.fault("a Ctrl-C while a port-forward closes", "the command ends")
 async def test_a_port_forward_that_is_cancelled_while_it_closes_ends_so() -> None:
     forward = PortForward(None, "prod", "llama-0", 8000)  # type: ignore[arg-type]
-    forward._spare = asyncio.create_task(slow_to_end())
+    forward._kept = asyncio.create_task(slow_to_end())
     await turns(1)
-    assert await is_cancelled_while_it_ends(forward.__aexit__(None, None, None))
+    assert await is_cancelled_while_it_ends(forward.__aexit__())
 
 
 @pytest.mark.fault("a Ctrl-C while `triage` queries a cluster", "the command ends")

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import bcrypt
 import pytest
-import yaml
 
 from tests.stubs.world import nvidia
 from tests.support.ended import Exporter, exporter
@@ -130,10 +129,8 @@ socket.getaddrinfo = stuck
 @state
 async def an_api_server_that_hangs(folder: Path, _: int) -> AsyncIterator[State]:
     async with FaultServer(hangs) as server:
-        config = folder / "kubeconfig"
-        config.write_text(kubeconfig(server.url))
-        settings = {"kubernetes": {"enabled": "true", "kubeconfig_file": str(config), "node_name": "node-1"}}
-        yield State(lambda _: server.requests, settings)
+        settings = {"kubernetes": {"enabled": "true", "node_name": "node-1"}}
+        yield State(lambda _: server.requests, settings, before=in_a_pod(folder, server.url))
 
 
 @state
@@ -149,10 +146,8 @@ def stuck(host, *more, **options):
     time.sleep(3600)
 socket.getaddrinfo = stuck
 """
-    config = folder / "kubeconfig"
-    config.write_text(kubeconfig("https://api.invalid:6443"))
-    settings = {"kubernetes": {"enabled": "true", "kubeconfig_file": str(config), "node_name": "node-1"}}
-    yield State(lambda _: asked.exists(), settings, before=before)
+    settings = {"kubernetes": {"enabled": "true", "node_name": "node-1"}}
+    yield State(lambda _: asked.exists(), settings, before=before + in_a_pod(folder, "http://api.invalid:6443"))
 
 
 @state
@@ -307,15 +302,15 @@ def named(pid: int, name: str) -> bool:
         return False
 
 
-def kubeconfig(server: str) -> str:
-    return yaml.safe_dump(
-        {
-            "clusters": [{"name": "c", "cluster": {"server": server}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-    )
+def in_a_pod(folder: Path, server: str) -> str:
+    """Code that gives the exporter the service account of a pod."""
+    (folder / "token").write_text("t")
+    return f"""
+import pathlib
+from kvpressure.kubernetes import service_account
+from kvpressure.kubernetes.watch import connection
+connection.service_account = lambda: service_account.ServiceAccount({server!r}, pathlib.Path({str(folder)!r}))
+"""
 
 
 @contextlib.asynccontextmanager

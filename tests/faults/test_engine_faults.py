@@ -53,11 +53,11 @@ async def recovered(source: EngineSource) -> EnginePage:
 
 
 CASES = {
-    "http_500": (servers.error(), "http_status", "answered 500 Internal Server Error"),
-    "http_503": (servers.error("503 Service Unavailable"), "http_status", "answered 503"),
-    "http_401": (servers.error("401 Unauthorized"), "http_status", "check the credentials"),
-    "http_404": (servers.error("404 Not Found"), "http_status", "check the path"),
-    "no_content": (servers.always(b"HTTP/1.1 204 No Content\r\n\r\n"), "http_status", "answered 204"),
+    "http_500": (servers.error(), "http_500", "answered 500 Internal Server Error"),
+    "http_503": (servers.error("503 Service Unavailable"), "http_503", "answered 503"),
+    "http_401": (servers.error("401 Unauthorized"), "http_401", "check the credentials"),
+    "http_404": (servers.error("404 Not Found"), "http_404", "check the path"),
+    "no_content": (servers.always(b"HTTP/1.1 204 No Content\r\n\r\n"), "http_204", "answered 204"),
     "html": (servers.html(), "not_metrics", "no known series"),
     "json": (servers.json_answer(), "not_metrics", "no known series"),
     "empty": (servers.empty(), "not_metrics", "no known series"),
@@ -277,7 +277,7 @@ async def test_beside_ten_hostile_targets_a_good_one_is_not_late_by_a_single_pol
         for _ in range(ticks):
             await clock.advance(1.0)
             times.append((await asyncio.wait_for(pages.get(), 300)).t)
-        expected = {"timeout", "http_status", "not_metrics", "too_large"}
+        expected = {"timeout", "http_500", "not_metrics", "too_large"}
         for _ in range(600):  # half a second where nothing else runs: the first deadlines of the hanging ones
             if expected <= {source.health().reason for source in hostile}:
                 break

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes import watch as source_module
+from kvpressure.kubernetes.objects.pods import PodRecord
 from kvpressure.kubernetes.watch import NODE_ID, KubernetesSource
 from kvpressure.kubernetes.watch import stores as stores_module
+from kvpressure.kubernetes.watch.stores import PodStore
 from kvpressure.model.environment import ContainerId, ContainerState, Termination
 from kvpressure.net import credentials
 from tests.stubs.kube_api import KubeApi, engine_pod, node, pod_event
@@ -282,7 +285,6 @@ def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatc
     assert not source_module.is_enabled(KubernetesSettings(enabled="false"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     assert not source_module.is_enabled(KubernetesSettings())
-    assert source_module.is_enabled(KubernetesSettings(kubeconfig_file=tmp_path / "kubeconfig"))
 
 
 def test_the_client_is_not_loaded_before_it_is_needed() -> None:
@@ -353,3 +355,17 @@ async def test_pods_with_many_ports_come_after_everybody_elses_first(api: KubeAp
             "aaa/a-0:2",
             "aaa/a-0:3",
         ]
+
+
+@pytest.mark.fault(
+    "a pod's invalid annotation changes all the time, each time to another value",
+    "one line a minute in the exporter's log, and the newest value on /targets",
+)
+def test_an_annotation_that_changes_all_the_time_is_logged_once_a_minute():
+    with capture_logs() as lines:
+        store = PodStore(lambda: None)
+        for turn in range(500):
+            problems = (f"pod llm/a-0: annotation kvpressure.io/port is {turn}",)
+            store.changed(PodRecord("llm", "a-0", "uid", problems=problems), deleted=False)
+    assert [line["event"] for line in lines] == ["pod annotation ignored"]
+    assert store.problems == {"llm/a-0": ("pod llm/a-0: annotation kvpressure.io/port is 499",)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.kubernetes import kubeconfig
+from kvpressure.kubernetes import service_account
 from kvpressure.kubernetes.objects.pods import PodReader
 from kvpressure.kubernetes.watch import KubernetesSource, connection
 from kvpressure.kubernetes.watch.resource import Tuning
@@ -19,7 +19,7 @@ from kvpressure.model.samples import SourceHealth
 from tests.stubs import kube_api
 from tests.stubs.kube_api import Fault, KubeApi, engine_pod
 from tests.support import certificates
-from tests.support.kube_watch import HASTY, following, names, until, view
+from tests.support.kube_watch import HASTY, following, following_as_it_is, names, until, view
 
 IMPATIENT = replace(HASTY, list_seconds=0.3, open_seconds=0.3)
 STALLING = Tuning(spacing_seconds=0.02, retry_seconds=0.02, watch_seconds=0, grace_seconds=0.2)
@@ -347,7 +347,7 @@ async def test_an_event_that_is_being_read_when_its_watch_ends_is_told_again(
         released.set()
 
 
-async def test_a_new_token_in_the_kubeconfig_is_read_after_a_401(api: KubeApi, tmp_path: Path) -> None:
+async def test_a_new_token_is_read_after_a_401(api: KubeApi, tmp_path: Path) -> None:
     async with following(api, tmp_path) as source:
         await until(lambda: names(source) == ["a-0"])
         api.token = "rotated"
@@ -355,22 +355,18 @@ async def test_a_new_token_in_the_kubeconfig_is_read_after_a_401(api: KubeApi, t
         await api.start()
         await until(lambda: pods_health(source).reason == "unauthorized")
         assert names(source) == ["a-0"]
-        api.kubeconfig(tmp_path)
+        api.account(tmp_path)
         await follows_again(api, source)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "current-context: x", "5", 'contexts: [{name: a}]\nclusters: []\ncurrent-context: a\nusers: "x"'],
-)
-async def test_a_kubeconfig_that_cannot_be_used_is_told_and_read_again(api: KubeApi, tmp_path: Path, text: str) -> None:
-    async with following(api, tmp_path) as source:
-        (tmp_path / "kubeconfig").write_text(text)
-        await until(lambda: pods_health(source).reason in ("config", "pending") and pods_health(source).error)
-        await until(lambda: pods_health(source).reason == "config" or pods_health(source).up)
-        if pods_health(source).reason == "config":
-            assert f"cannot use the kubeconfig {tmp_path}" in pods_health(source).error
-        api.kubeconfig(tmp_path)
+async def test_without_a_service_account_it_is_told_what_to_do_and_looked_for_again(
+    api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with following_as_it_is() as source:
+        await until(lambda: pods_health(source).reason == "config")
+        assert "name engines by engines.targets or engines.file_sd" in pods_health(source).error
+        monkeypatch.setattr(connection, "service_account", lambda: api.account(tmp_path))
         await follows_again(api, source)
 
 
@@ -383,13 +379,13 @@ async def test_in_a_pod_the_service_account_and_its_rotated_token_are_used_over_
     (account / "ca.crt").write_bytes(authority.ca_file.read_bytes())
     (account / "namespace").write_text("monitoring")
     (account / "token").write_text("first")
-    monkeypatch.setattr(kubeconfig, "SERVICE_ACCOUNT", account)
+    monkeypatch.setattr(service_account, "FOLDER", account)
     context = certificates.server_context(*authority.issue("api"))
     async with KubeApi(token="first", tls=context) as api:
         api.put("pods", engine_pod("a-0"))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
-        async with following(api, tmp_path, kubeconfig_file=None, enabled="true") as source:
+        async with following_as_it_is() as source:
             await until(lambda: names(source) == ["a-0"])
             (account / "token").write_text("second")
             api.token = "second"
@@ -404,15 +400,11 @@ async def test_a_server_with_a_strangers_certificate_gets_no_token(
 ) -> None:
     stranger, ours = certificates.authority(tmp_path, "stranger"), certificates.authority(tmp_path, "ours")
     async with KubeApi(tls=certificates.server_context(*stranger.issue("api"))) as api:
-        file = api.kubeconfig(tmp_path)
-        config = json.loads(file.read_text())
-        config["clusters"][0]["cluster"] = {
-            "server": f"https://127.0.0.1:{api.port}",
-            "certificate-authority": str(ours.ca_file),
-        }
-        source_file = tmp_path / "tls-kubeconfig"
-        source_file.write_text(json.dumps(config))
-        async with following(api, tmp_path, kubeconfig_file=source_file) as source:
+        (tmp_path / "ca.crt").write_bytes(ours.ca_file.read_bytes())
+        (tmp_path / "token").write_text("secret")
+        account = service_account.ServiceAccount(f"https://127.0.0.1:{api.port}", tmp_path)
+        monkeypatch.setattr(connection, "service_account", lambda: account)
+        async with following_as_it_is() as source:
             await until(lambda: pods_health(source).reason == "tls")
             assert "check the scheme, the cluster's CA" in pods_health(source).error
             assert api.asked == []

@@ -1,4 +1,4 @@
-"""What `triage pod/NAME` and `whatif pod/NAME` make of an API server, or a proxy, whose answers are wrong anywhere."""
+"""What `triage pod/NAME` and `whatif pod/NAME` make of wrong answers that kubectl prints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from rich.console import Console
 
 from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.pods import engines_in, environment_of, facts_of
-from kvpressure.cli.triage_pod import pod_json, pods_report
+from kvpressure.cli.triage.pod import pod_json, pods_report
 from kvpressure.kubernetes import KubeError
-from kvpressure.kubernetes.forwarded_pod import MAX_LOG_BYTES, ForwardedPod, find_pods, report_of
+from kvpressure.kubernetes.kubectl.find_pods import find_pods, get_pods
+from kvpressure.kubernetes.kubectl.named_pod import NamedPod
+from kvpressure.kubernetes.kubectl.pod_logs import MAX_LOG_BYTES, report_of
 from kvpressure.kubernetes.objects.references import parse_reference, selector_text
 from kvpressure.model.environment import ContainerId
-from tests.stubs.portforward import engine_pod
+from tests.stubs.kubectl import engine_pod
 from tests.support.mounted_config import config_map, mounts_config
 
 NOW = 1.8e9
@@ -37,20 +39,29 @@ HARMLESS = set("abcdefghijklmnopqrstuvwxyz0123456789-./")
 
 
 class Answers:
-    """In place of a KubeClient: the same object for whatever is asked of its kind."""
+    """In place of kubectl: the same object for whatever is asked of its kind."""
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self.objects, self.asked = objects, list[str]()
-        self.config = type("Config", (), {"namespace": "prod", "server": "https://api"})
 
-    async def json(self, path: str, action: Any, _: object = None) -> dict[str, Any]:
+    async def get(self, resource: str, *words: str, namespace: str = "") -> dict[str, Any]:
+        self.asked += [resource, namespace, *(word for word in words if not word.startswith("--"))]
+        return self._answer("list" if any(word.startswith("--selector") for word in words) else resource)
+
+    async def raw(self, path: str) -> dict[str, Any]:
         self.asked.append(path)
-        found = self.objects.get("list" if action.verb == "list" else action.resource, {})
+        return self._answer("configmaps")
+
+    async def namespace(self) -> str:
+        return "prod"
+
+    async def logs(self, namespace: str, pod: str, *_: str, cap_bytes: int) -> bytes:
+        self.asked += [namespace, pod]
+        return b"2024-01-01T00:00:00Z x\n"[:cap_bytes]
+
+    def _answer(self, kind: str) -> dict[str, Any]:
+        found = self.objects.get(kind, {})
         return found if isinstance(found, dict) else {}
-
-    async def text(self, path: str, *_: object) -> bytes:
-        self.asked.append(path)
-        return b"2024-01-01T00:00:00Z x\n"
 
 
 def given() -> dict[str, Any]:
@@ -63,7 +74,7 @@ def given() -> dict[str, Any]:
     return {
         "pods": pod,
         "list": {"items": [pod]},
-        "deployments": {"metadata": {"name": "llama"}, "spec": {"selector": selector}},
+        "deployments.apps": {"metadata": {"name": "llama"}, "spec": {"selector": selector}},
         "services": {"metadata": {"name": "x"}, "spec": {"selector": {"a": "b"}}},
         "configmaps": config_map("max-model-len: 2"),
     }
@@ -85,11 +96,13 @@ def replaced(value: Any, at: tuple[Any, ...], wrong: Any) -> Any:
     return value
 
 
-async def looked_at(answers: Answers, name: str) -> list[ForwardedPod]:
+async def looked_at(answers: Answers, name: str) -> list[NamedPod]:
     """As `triage` does it, its report printed, without a port-forward."""
-    pods = engines_in(await find_pods(answers, "prod", [parse_reference(name)]))  # type: ignore[arg-type]
+    pods = engines_in(await find_pods(answers, [parse_reference(name)]))  # type: ignore[arg-type]
     for pod in pods:
-        await pod.refresh(answers, NOW)  # type: ignore[arg-type]
+        id_ = pod.engine.state.id
+        states = await get_pods(answers, id_.namespace, [id_.pod])  # type: ignore[arg-type]
+        await pod.refresh(answers, states.get(id_.pod), NOW)  # type: ignore[arg-type]
         json.dumps(pod_json(pod))
         facts_of(pod.engine, EngineFacts())
     environment_of(pods)

@@ -13,7 +13,8 @@ import pytest
 
 from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs.classify import StartUp, locate, plain, quotes_request
-from kvpressure.sources.logs.follower import LONG_CHARACTERS, Follower
+from kvpressure.sources.logs.follower import Follower
+from kvpressure.sources.logs.tally import LONG_CHARACTERS
 from tests.fuzz import logs as wordings
 from tests.support.ended import exporter
 from tests.support.engine_kit import GOOD_PAGE

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.sources.logs import safe_open
-from kvpressure.sources.logs.safe_open import Tree, open_regular
+from kvpressure.sources.logs.safe_open import Tree, open_named
 
 SECRET = b"root:$6$secret"
 
@@ -175,12 +175,53 @@ def test_what_is_no_regular_file_is_refused_without_waiting(root: Path, make, mo
     make(Path("1.log"))
     assert refused(Tree(root), "pod", "vllm", "1.log") == "not_a_file"
     with pytest.raises(SourceError, match="not a regular file"):
-        open_regular(root / "pod" / "vllm" / "1.log")
+        open_named(root / "pod" / "vllm" / "1.log")
+
+
+@pytest.mark.fault(
+    "who writes a log that the settings name puts a link in its place, or in that of its directory",
+    "it is not followed; links of root, and of the exporter's own user, are",
+)
+@pytest.mark.parametrize("place", ["vllm/current.log", "vllm"])
+def test_a_link_that_the_logs_owner_made_is_not_followed(tmp_path: Path, place: str, monkeypatch):
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "current.log").write_text("secret")
+    link = tmp_path / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "secrets" / ("current.log" if link.suffix else ""))
+    os.close(open_named(tmp_path / "vllm" / "current.log"))  # it is ours
+    real = os.lstat
+
+    def of_another(path, **more):
+        found = list(real(path, **more))
+        found[4] = 4242 if str(path) == str(link) else found[4]
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "lstat", of_another)
+    with pytest.raises(SourceError, match="is a symbolic link made by user 4242, which is not followed"):
+        open_named(tmp_path / "vllm" / "current.log")
+
+
+def test_a_directory_that_becomes_a_link_while_it_is_looked_at_is_noticed(tmp_path: Path, monkeypatch):
+    for name in ("secrets", "vllm"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.log").write_text(name)
+    real = os.open
+
+    def late(path, *more, **others):
+        if str(path).endswith("vllm/x.log"):
+            (tmp_path / "vllm").rename(tmp_path / "before")
+            (tmp_path / "vllm").symlink_to(tmp_path / "secrets")
+        return real(path, *more, **others)
+
+    monkeypatch.setattr(os, "open", late)
+    with pytest.raises(SourceError, match="was replaced by a symbolic link meanwhile"):
+        open_named(tmp_path / "vllm" / "x.log")
 
 
 def test_a_device_that_an_operator_named_is_refused():
     with pytest.raises(SourceError, match="not a regular file"):
-        open_regular(Path("/dev/null"))
+        open_named(Path("/dev/null"))
 
 
 @pytest.mark.parametrize(

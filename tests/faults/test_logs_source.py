@@ -14,7 +14,7 @@ import structlog
 
 from kvpressure.config.settings.model import LogFileSettings, LogsSettings
 from kvpressure.model.environment import LOG_KINDS, ContainerId, ContainerState
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.sources import logs as source
 from kvpressure.sources.logs import LogsSource
 from kvpressure.sources.logs.safe_open import Tree

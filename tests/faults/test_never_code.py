@@ -19,12 +19,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 UNSAFE_IMPORTS = {"pickle", "marshal", "shelve", "dill", "runpy", "code", "cloudpickle"}
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
 SAFE_LOADER = "_LOOSE_LOADER"
-# Who starts a program, and why: a child that asks a GPU's driver, journalctl, and a kubeconfig's own plugin for triage.
+# Who starts a program, and why: a child that asks a GPU's driver, journalctl, and kubectl, at the prompt only.
 STARTS = {
     "sources/gpu/spawn.py",
     "sources/gpu/record.py",
     "sources/logs/journal.py",
-    "kubernetes/credentials.py",
+    "kubernetes/kubectl/program.py",
 }
 
 
@@ -72,7 +72,7 @@ def test_programs_are_started_in_four_places_only() -> None:
 
 
 @pytest.mark.fault(
-    "a settings, threshold, kubeconfig, manifest or recording file is a serialized Python object (YAML tags, pickle)",
+    "a settings, threshold, manifest or recording file is a serialized Python object (YAML tags, pickle)",
     "it is refused, and nothing in it is run",
 )
 @pytest.mark.parametrize(

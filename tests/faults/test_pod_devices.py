@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.sources.pod_devices import PodDevicesSource
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, KernelNames, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import list_devices

@@ -155,3 +155,16 @@ async def test_a_busy_server_does_not_hold_up_the_loop_of_the_polls(monkeypatch:
     assert (await reader.readline()).split()[1] == b"200"
     writer.close()
     await listener.close()
+
+
+async def test_all_addresses_of_ipv6_are_those_of_ipv4_too() -> None:
+    listener = Listener(FakeExporter(), WebSettings.model_validate({"listen_address": "[::]:0"}))
+    [url] = await listener.start()
+    try:
+        for host in ("127.0.0.1", "::1"):
+            reader, writer = await asyncio.open_connection(host, int(url.rpartition(":")[2]))
+            writer.write(METRICS)
+            assert (await reader.readline()).split()[1] == b"200"
+            writer.close()
+    finally:
+        await listener.close()

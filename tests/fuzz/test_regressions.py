@@ -28,7 +28,7 @@ def test_what_was_found_stays_fixed(name: str, path: Path) -> None:
 
 
 @pytest.mark.fault(
-    "random bytes in place of a page, log, recording, settings, YAML, kubeconfig, pod, start command or GPU report",
+    "random bytes in place of a page, log, recording, settings, YAML, pod, start command or GPU report",
     "it is read or refused as documented, within bounds of time and size, and equally in whatever pieces it comes",
 )
 @pytest.mark.parametrize("name", registry.names())

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvpressure.cli.brief import brief_report
 from kvpressure.cli.findings import EngineFacts
-from kvpressure.cli.triage_run import of_trace
+from kvpressure.cli.triage.run import of_trace
 from tests.support.printed import printed
 from tests.support.tools import FIXTURES
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kvpressure.cli import pods
 from kvpressure.cli.sampling import sample
 from kvpressure.cli.whatif import command
-from tests.stubs.portforward import ApiServer, Cluster, engine_pod, kubeconfig, serving
+from tests.stubs.kubectl import Cluster, engine_pod
 from tests.support.hostile import HOSTILE, hidden
 from tests.support.servers import FaultServer, Replay, read_trace
 from tests.support.tools import FIXTURES
@@ -47,10 +47,9 @@ STATUS: dict[str, Any] = {
 
 @dataclass
 class World:
-    """An API server, its kubeconfig, and the engine behind its only pod."""
+    """A cluster, and the engine behind its only pod."""
 
     cluster: Cluster
-    config: Path
 
     def pod(self, args: list[Any] | None = None) -> dict[str, Any]:
         made = self.cluster.add("pods", engine_pod("llama-0"))
@@ -60,8 +59,9 @@ class World:
 
     async def whatif(self, *words: str) -> str:
         """What the command prints, on one line: an answer or a sentence, and nothing that hides."""
-        context = ["pod/llama-0", *words, "--kubeconfig", str(self.config)]
-        result = await asyncio.to_thread(CliRunner().invoke, command, context, prog_name="whatif")
+        self.cluster.write()
+        given = ["pod/llama-0", *words]
+        result = await asyncio.to_thread(CliRunner().invoke, command, given, prog_name="whatif")
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert result.exit_code in (0, 2), result.output
         assert not hidden(result.output)
@@ -73,15 +73,14 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr("kvpressure.logs.configure", lambda *_: None)
     pages = read_trace(FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz")
     named = [(t, shown.replace(b'"tiny"', f'"{HOSTILE}"'.encode())) for t, shown in pages[100:]]
-    cluster = Cluster(token="secret")
-    async with FaultServer(Replay(named)) as engine, serving(ApiServer(cluster).app) as api:
+    cluster = Cluster(tmp_path)
+    cluster.on_path(monkeypatch)
+    async with FaultServer(Replay(named)) as engine:
         there = urlsplit(engine.url)
         assert there.hostname
         assert there.port
         cluster.engines["llama-0", 8000] = there.hostname, there.port
-        config = tmp_path / "config"
-        config.write_text(kubeconfig(api, user={"token": "secret"}))
-        yield World(cluster, config)
+        yield World(cluster)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import golden_text, oracle
-from tests.support.tools import FIXTURES, GOLDEN
+from tests.support.tools import GOLDEN
 
 RECORDINGS = GOLDEN / "recordings"
 BUNDLE = GOLDEN / "bundle"
@@ -34,6 +34,6 @@ def test_the_generated_bundle_is_as_reviewed():
 
 
 def test_every_recording_has_a_golden_text_and_nothing_else_has_one():
-    names = {golden_text.name(path) for path in FIXTURES.glob("**/*.jsonl.xz")}
+    names = {golden_text.name(path) for path in oracle.RECORDINGS}
     assert {path.stem for path in RECORDINGS.glob("*.txt")} == names
     assert set(golden_text.WITH_METRICS) <= names

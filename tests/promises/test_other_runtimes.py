@@ -1,4 +1,4 @@
-"""llama.cpp as recorded, TGI and TensorRT-LLM as modelled: pages, verdicts, advice and starts, in their own names."""
+"""TensorRT-LLM as modelled, and servers that are not read: pages, verdicts, advice and starts, in their own names."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ from click.testing import CliRunner
 from kvpressure.advice.advise import advise
 from kvpressure.advice.case import Place
 from kvpressure.cli import main
-from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.words import Budget
 from kvpressure.config.target import Target, container_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageError, PageReader
-from kvpressure.engines.recordings import TraceLine, read_trace
-from kvpressure.kubernetes.objects.annotations import PodAnnotations
-from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, read_containers
+from kvpressure.exposition.families import source_values
 from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
 from kvpressure.model.environment import LOG_KINDS, Environment, LogReport
-from kvpressure.model.samples import EngineSample
+from kvpressure.model.samples import ENGINE_SOURCE, EngineSample, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import RUNTIMES, named
 from kvpressure.simulation import calibrate
 from kvpressure.simulation.steps import UnknownError
-from kvpressure.sources.logs.classify import StartUp
-from tests.support.log_kinds import classify
-from tests.support.reserving_server import Load, Server, TimedPage, pages, tgi, triton, trtllm
+from tests.support.reserving_server import Load, Server, TimedPage, pages, triton, trtllm
 from tests.support.tools import FIXTURES
 
 TARGET = Target("gpu-7:8000", "http://gpu-7:8000")
@@ -66,11 +62,6 @@ def advised(view: EngineView) -> str:
     )
 
 
-def recorded(name: str) -> list[TimedPage]:
-    lines = [one for one in read_trace(FIXTURES / f"llamacpp/b10434-{name}.jsonl.xz") if isinstance(one, TraceLine)]
-    return [(line.t - lines[0].t, line.page) for line in lines]
-
-
 def sole(body: bytes) -> EngineSample:
     (engine,) = PageReader().read(body, 1.0).engines
     return engine
@@ -79,7 +70,7 @@ def sole(body: bytes) -> EngineSample:
 # Inventories
 
 
-@pytest.mark.parametrize("name", ["llamacpp", "tgi", "trtllm"])
+@pytest.mark.parametrize("name", ["trtllm"])
 def test_every_metric_that_is_read_is_one_that_its_source_declares(name: str):
     table, declared = named(name).table, dict[str, str]()
     for path in sorted((FIXTURES / name).glob("inventory-*.json")):
@@ -94,56 +85,7 @@ def test_every_metric_that_is_read_is_one_that_its_source_declares(name: str):
         assert all(declared[one].startswith("histogram") for one in row.names)
 
 
-# llama.cpp: a real server
-
-
-def test_slots_of_a_real_server_are_told_as_a_cap_and_what_they_cost_in_context():
-    found = list(views(recorded("slots")))
-    causes = [(round(view.t - START), str(view.diagnosis.cause)) for view in found if view.diagnosis is not None]
-    assert {cause for t, cause in causes if 15 < t < 28} == {"idle"}
-    assert {cause for t, cause in causes if 45 < t < 85} == {"healthy"}
-    assert {cause for t, cause in causes if 125 < t < 160} == {"concurrency_bound"}
-    assert causes[-1][1] == "idle"
-    capped = next(view for view in found if view.diagnosis and view.diagnosis.detail == "max_num_seqs")
-    assert capped.runtime == "llamacpp"
-    assert "stays at 4" in capped.diagnosis.grounds  # type: ignore[union-attr]
-    text = advised(capped)
-    assert "--parallel" in text
-    assert "--ctx-size / --parallel" in text
-    assert "vllm" not in text.lower()
-
-
-def test_a_slot_alone_is_a_cap_and_no_collapsed_batch():
-    lines = {"requests_processing": 1, "requests_deferred": 3}
-    body = "".join(f"llamacpp:{name} {value}\n" for name, value in lines.items())
-    pages = ((float(t), f"{body}llamacpp:tokens_predicted_total {40 * t}\n".encode()) for t in range(40))
-    assert last(pages) == ("concurrency_bound", "max_num_seqs")
-
-
-def test_a_full_shared_context_makes_nobody_wait_and_is_no_verdict_of_the_page():
-    causes = {str(view.diagnosis.cause) for view in views(recorded("shared")) if view.diagnosis is not None}
-    assert "kv_cache_pressure" not in causes
-    said = "1.26.975.219 E srv  update_slots: decode() failed: Context size has been exceeded."
-    assert classify(said) == "kv_exhausted"
-
-
-@pytest.mark.parametrize(("unified", "tokens"), [("false", 8192), ("true", 2048)])
-def test_the_log_says_how_many_tokens_all_slots_have(unified: str, tokens: int):
-    start = StartUp()
-    start.take(f"I srv load_model: initializing, n_slots = 4, n_ctx_slot = 2048, kv_unified = '{unified}'", 1.0)
-    assert start.capacity_tokens == tokens
-
-
-def test_what_no_page_of_it_tells_is_absent():
-    engine = sole(recorded("slots")[-1][1])
-    assert engine.gauges == {"running": 0.0, "waiting": 0.0, "waiting_room": 0.0}
-    assert {"steps", "generation_tokens", "prompt_tokens"} <= engine.counters.keys()
-    assert not {"finished", "started", "preemptions"} & engine.counters.keys()
-    assert engine.histograms == {}
-    assert engine.cache is None
-
-
-# TGI and TensorRT-LLM: a model of their admission
+# TensorRT-LLM: a model of its admission
 
 
 def test_requests_that_wait_for_a_reservation_are_pressure_where_the_page_tells():
@@ -205,27 +147,21 @@ TOLD = {
         *("healthy/", "unknown/reservations", "unknown/reservations"),
         *("concurrency_bound/max_num_seqs", "unknown/reservations"),
     ),
-    "tgi with its log": (
-        *("healthy/", "kv_cache_pressure/admission", "kv_cache_pressure/admission"),
-        *("concurrency_bound/sequence_cap", "unknown/no_reasons"),
-    ),
-    "tgi": ("healthy/", *["unknown/reservations"] * 4),
 }
-PAGES = {"trtllm": trtllm, "triton": triton, "tgi with its log": tgi, "tgi": tgi}
+PAGES = {"trtllm": trtllm, "triton": triton}
 
 
 @pytest.mark.parametrize("kind", TOLD)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_no_other_cause_than_the_right_one_is_told_of_a_model_of_each(kind: str, situation: str):
     server, load = SITUATIONS[situation]
-    log = server.pool if kind == "tgi with its log" else None
-    found = [view for view in views(pages(deepcopy(server), PAGES[kind], load, seed=13), log) if view.t - START > 70]
+    found = [view for view in views(pages(deepcopy(server), PAGES[kind], load, seed=13)) if view.t - START > 70]
     told = {f"{view.diagnosis.cause}/{view.diagnosis.detail}" for view in found if view.diagnosis is not None}
     assert told == {TOLD[kind][list(SITUATIONS).index(situation)]}
 
 
 def test_nothing_is_predicted_of_a_scheduler_that_is_not_simulated():
-    *_, view = views(pages(Server(SMALL_POOL), tgi, LIGHT, HEAVY), SMALL_POOL)
+    *_, view = views(pages(Server(SMALL_POOL), trtllm, LIGHT, HEAVY))
     assert view.observed is not None
     with pytest.raises(UnknownError, match="reserves room for answers"):
         calibrate.read(view.observed, view.limits)
@@ -236,40 +172,25 @@ def test_many_short_answers_whose_last_step_is_not_scheduled_are_healthy():
     assert last(pages(Server(40 * LARGE_POOL), trtllm, short)) == ("healthy", "")
 
 
-def test_tgi_without_its_log_says_what_is_missing_and_with_it_what_is_short():
-    *_, view = views(pages(Server(SMALL_POOL), tgi, LIGHT, HEAVY))
-    assert view.diagnosis is not None
-    assert (str(view.diagnosis.cause), view.diagnosis.detail) == ("unknown", "reservations")
-    assert any("Setting max batch total tokens to" in one.how for one in view.diagnosis.missing)
-    found = list(pages(Server(SMALL_POOL), tgi, NONE, LIGHT, HEAVY))
-    assert last(found[:28], SMALL_POOL) == ("idle", "")
-    assert last(found[:88], SMALL_POOL) == ("healthy", "")
-    assert last(found, SMALL_POOL) == ("kv_cache_pressure", "admission")
+NOT_READ = {
+    "TGI": b"tgi_batch_current_size 2\ntgi_queue_size 9\n",
+    "llama.cpp": b"llamacpp:requests_processing 4\nllamacpp:requests_deferred 3\n",
+}
 
 
-def test_tgis_own_limit_on_the_batch_is_a_cap_where_the_cache_is_known_to_have_room():
-    assert last(pages(Server(LARGE_POOL, seats=SEATS), tgi, LIGHT, MORE), LARGE_POOL)[0] == "concurrency_bound"
+@pytest.mark.parametrize("server", NOT_READ)
+def test_a_server_that_is_recognised_and_not_read_is_neither_unreadable_nor_an_engine(server: str):
+    with pytest.raises(PageError, match=rf"^not read: these are the metrics of {server}, ") as refused:
+        PageReader().read(NOT_READ[server], 1.0)
+    health = SourceHealth(ENGINE_SOURCE, "x", up=False, t=1.0, error=str(refused.value), reason=refused.value.reason)
+    assert health.not_read
+    assert source_values(health)["source_up"] is None
 
 
-def test_tgis_log_says_how_large_its_cache_is():
-    start = StartUp()
-    said = "2024-09-03T04:40:19Z  INFO text_generation_router::server: Setting max batch total tokens to 19056"
-    start.take(said, 1.0)
-    assert start.capacity_tokens == 19056
-    start.take(said.replace("19056", "21000"), 30.0)
-    assert start.capacity_tokens == 21000, "of a restart the newest counts"
-
-
-def test_the_page_of_one_is_not_the_page_of_another():
-    server = Server(SMALL_POOL)
-    for page, name in ((tgi(server), "tgi"), (trtllm(server), "trtllm"), (triton(server), "trtllm")):
-        assert PageReader().read(page, 1.0).runtime == name
-    assert PageReader().read(recorded("slots")[0][1], 1.0).runtime == "llamacpp"
-
-
-def test_of_two_runtimes_on_a_page_the_one_with_more_series_is_read():
-    both = tgi(Server(SMALL_POOL)) + recorded("slots")[0][1]
-    assert PageReader().read(both, 1.0).runtime == "tgi"
+@pytest.mark.parametrize("server", NOT_READ)
+def test_an_engine_on_the_same_page_is_read(server: str):
+    page = trtllm(Server(SMALL_POOL)) + NOT_READ[server]
+    assert PageReader().read(page, 1.0).runtime == "trtllm"
 
 
 def test_triton_serves_several_models_and_each_is_an_engine():
@@ -281,7 +202,7 @@ def test_triton_serves_several_models_and_each_is_an_engine():
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1e300"])
-@pytest.mark.parametrize("page", [tgi, trtllm, triton])
+@pytest.mark.parametrize("page", [trtllm, triton])
 def test_a_hostile_page_gives_no_number_that_is_none(page, value: str):
     hostile = re.sub(rb" [0-9.]+$", b" " + value.encode(), page(Server(SMALL_POOL)), flags=re.MULTILINE)
     engine = sole(hostile)
@@ -301,16 +222,9 @@ def test_more_models_than_engines_can_be_are_one_clear_refusal():
 @pytest.mark.parametrize(
     ("image", "command", "args", "name"),
     [
-        ("ghcr.io/ggml-org/llama.cpp:server-cuda", [], ["-m", "/models/m.gguf"], "llamacpp"),
-        ("ghcr.io/ggml-org/llama.cpp:full", [], ["--run"], None),
-        ("mine", ["/app/llama-server", "-m", "m.gguf"], [], "llamacpp"),
-        ("mine", ["sh", "-c", "exec llama serve -m m.gguf"], [], "llamacpp"),
-        ("ghcr.io/huggingface/text-generation-inference:3.3.5", [], ["--model-id", "m"], "tgi"),
-        ("mine", ["text-generation-launcher"], ["--model-id", "m"], "tgi"),
         ("nvcr.io/nvidia/tensorrt-llm/release:1.2.0", ["trtllm-serve", "m"], [], "trtllm"),
         ("mine", ["bash", "-c", "trtllm-serve serve m --port 9000"], [], "trtllm"),
         ("mine", ["trtllm-serve", "disaggregated", "-c", "c.yaml"], [], None),
-        ("mine", ["echo", "llama-server"], [], None),
     ],
 )
 def test_a_containers_runtime_is_told_by_what_it_starts(
@@ -321,16 +235,6 @@ def test_a_containers_runtime_is_told_by_what_it_starts(
 
 
 STARTS = {
-    "llamacpp": (
-        ["llama-server", "-m", "m.gguf", "-c", "32768", "-np", "8", "--batch-size", "1024"],
-        {"kv_capacity_tokens": 32768, "max_num_seqs": 8, "max_num_batched_tokens": 1024},
-        8080,
-    ),
-    "tgi": (
-        ["text-generation-launcher", "--model-id", "m", "--max-batch-total-tokens=90000", "--max-total-tokens", "8192"],
-        {"kv_capacity_tokens": 90000, "max_model_len": 8192},
-        80,
-    ),
     "trtllm": (
         ["trtllm-serve", "m", "--max_batch_size", "64", "--max_num_tokens=4096", "--free_gpu_memory_fraction", "0.8"],
         {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.8},
@@ -347,28 +251,6 @@ def test_limits_are_read_from_its_own_options(name: str):
     assert {one: limit.value for one, limit in reading.limits.items()} == limits
     assert reading.model in {"m", "m.gguf"}
     assert serving_port(start) == port
-
-
-@pytest.mark.parametrize(
-    ("image", "env", "limit", "value"),
-    [
-        ("ghcr.io/ggml-org/llama.cpp:server", {"LLAMA_ARG_N_PARALLEL": "6"}, "max_num_seqs", 6),
-        ("ghcr.io/huggingface/text-generation-inference:3", {"MAX_TOTAL_TOKENS": "4096"}, "max_model_len", 4096),
-    ],
-)
-def test_variables_of_the_container_are_its_options(image: str, env: dict[str, str], limit: str, value: float):
-    start = read_start([], [], env, Budget(), image=image)
-    assert read_limits(start).limits[limit].value == value
-    assert read_limits(read_start([], ["--port", "9"], env, Budget(), image=image)).limits[limit].value == value
-
-
-def test_an_image_without_a_command_is_read_in_its_own_options():
-    args = ["-m", "/m.gguf", "-np", "2", "-c", "8192"]
-    pod = {"spec": {"containers": [{"name": "a", "image": "ghcr.io/ggml-org/llama.cpp:server", "args": args}]}}
-    (found,) = engine_containers(read_containers(pod), PodAnnotations(), selected=False, port_name="http")
-    assert (found.runtime, found.serving_port) == (named("llamacpp"), 8080)
-    limits = {limit.name: limit.value for limit in limits_of(found, {}) or ()}
-    assert limits == {"max_num_seqs": 2, "kv_capacity_tokens": 8192}
 
 
 @pytest.mark.parametrize("runtime", [one for one in RUNTIMES if not one.planning.by_memory], ids=lambda one: one.name)

@@ -21,7 +21,7 @@ PACKAGE = Path(kvpressure.__file__).parent
 OWN_OPTIONS = {
     # `kvpressure plan` and `triage` take limits in our own vocabulary, whatever engine it is about.
     "cli/findings.py": ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"),
-    "cli/plan.py": (
+    "cli/plan/__init__.py": (
         "gpu-memory-utilization",
         "kv-cache-dtype",
         "kv-cache-memory-bytes",
@@ -33,12 +33,12 @@ OWN_OPTIONS = {
         "enable-expert-parallel",
     ),
     "capacity/case.py": ("kv-cache-memory-bytes",),
-    "cli/whatif.py": ("max-input-tokens",),
+    "cli/whatif/__init__.py": ("max-input-tokens",),
     "launch/__init__.py": ("max-input-tokens",),
     # Fields of models' configurations and of the tables of step times, which are somebody else's options too.
     "capacity/model_fields.py": ("max_seq_len",),
     "capacity/silicon.py": ("tp_size",),
-    "cli/whatif_changes.py": ("max-input-tokens",),
+    "cli/whatif/changes.py": ("max-input-tokens",),
     # The audit's checks are named after the limits; their names are in people's --skip lists.
     "tools/audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
     # Docstrings that say what may be written, by an example.

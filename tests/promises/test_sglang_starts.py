@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.plan_engine import engine_on
-from kvpressure.commandline.budget import Budget
+from kvpressure.cli.plan.engine import engine_on
+from kvpressure.commandline.words import Budget
 from kvpressure.engines.reader import PageReader
 from kvpressure.kubernetes.objects.annotations import PodAnnotations
 from kvpressure.kubernetes.objects.containers import engine_containers, limits_of, ports_of, read_containers

@@ -37,10 +37,11 @@ KVPressureQueueNotServed KVPressureLatencyInflated KVPressureThroughputPlateau K
 KVPressureSLOBurn KVPressureEngineStuck
 KVPressureEngineNotAnswering KVPressureDeviceOutOfMemory KVPressureEngineRestarting
 KVPressureAllocationErrorsInLogs KVPressureEngineComputeBound KVPressureEngineDeferred KVPressureEngineHostBound
-KVPressureSequenceCapReached KVPressureExporterDown KVPressureSourceDown KVPressureThresholdsDiffer"""
+KVPressureSequenceCapReached KVPressureExporterDown KVPressureTargetUnreadable KVPressureSourceDown
+KVPressureThresholdsDiffer"""
 DEFAULT = """
 KVPressureCacheTooSmall KVPressureEngineStuck KVPressureEngineNotAnswering KVPressureReplicasFailing
-KVPressureExporterDown KVPressureQueueNotServed"""
+KVPressureExporterDown KVPressureQueueNotServed KVPressureTargetUnreadable"""
 MAX_RULES = 20
 """Mimir's default of `ruler_max_rules_per_rule_group`."""
 PROMETHEUS_LABELS = {"job", "instance", "cluster"}
@@ -184,7 +185,7 @@ def test_numbers_that_mean_bad_come_from_the_thresholds(alert) -> None:
 def test_an_alert_says_what_it_must(alert) -> None:
     assert alert.severity in SEVERITIES
     annotations = alert.rule["annotations"]
-    assert set(annotations) == {"summary", "description"}
+    assert set(annotations) == {"summary", "description", "runbook"}
     assert alert.words.endswith(".")
     assert "\n" not in annotations["summary"]
     assert set(alert.rule["labels"]) == {"severity", "component"}
@@ -250,11 +251,16 @@ def test_annotations_use_only_labels_that_the_alert_can_have(alert) -> None:
 def test_no_alert_is_both_loud_and_immediate(alert) -> None:
     """What pages has lasted: by the rule's own `for`, or by a series that says for how long it has."""
     if alert.severity == "critical" and seconds(alert.rule["for"]) < 60:
-        record = recorded()[re.sub(r" >= .*", "", alert.rule["expr"])]
-        says = r"kvpressure_(?:queue_unserved|engine_silent)_seconds{[^}]*} >=? (\d+)|avg_over_time.*\[2m\]"
-        ways = record.split("\n    )\n    or\n")
+        kind = re.search(r"replicas_(\w+):ratio", alert.rule["expr"])
+        assert kind is not None
+        record = recorded()[f"engine:kvpressure_{kind[1]}:bool"].partition("1, 1")[0]
+        says = (
+            r"kvpressure_queue_unserved_seconds{[^}]*} >= (\d+)|engine:kvpressure_silent:seconds > (\d+)"
+            r"|avg_over_time.*\[2m\]|changes\(.*\[30m\]"
+        )
+        ways = re.split(r"\n    or\n", record)
         lasted = [re.search(says, way) for way in ways]
-        assert all(found is not None and int(found[1] or 120) >= 20 for found in lasted), ways
+        assert all(found is not None and int(found[1] or found[2] or 120) >= 20 for found in lasted), ways
 
 
 def test_alerts_are_muted_by_alerts_that_exist_and_by_nothing_in_a_circle() -> None:

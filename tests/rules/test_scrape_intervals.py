@@ -82,7 +82,7 @@ def test_what_pages_or_makes_a_ticket_works_at_every_interval(
     options = Options(load_thresholds(), scrape_seconds=scrape_seconds)
     files = []
     for name, text in bundle_files(options, with_runbooks=False, with_dashboards=False).items():
-        if name.startswith(("prometheus/alerts/", "prometheus/recording/deployment")):
+        if name.startswith(("prometheus/alerts/", "prometheus/recording/deployment", "prometheus/recording/targets")):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
             files.append(str(tmp_path / name))

@@ -18,6 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
+from kvpressure.kubernetes.service_account import ServiceAccount
+
 Object = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -81,17 +83,10 @@ class KubeApi:
         if runner is not None:
             await runner.cleanup()
 
-    def kubeconfig(self, folder: Path) -> Path:
-        """A kubeconfig that leads here."""
-        file = folder / "kubeconfig"
-        config = {
-            "current-context": "stub",
-            "contexts": [{"name": "stub", "context": {"cluster": "stub", "user": "stub"}}],
-            "clusters": [{"name": "stub", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
-            "users": [{"name": "stub", "user": {"token": self.token}}],
-        }
-        file.write_text(json.dumps(config))
-        return file
+    def account(self, folder: Path) -> ServiceAccount:
+        """A service account that leads here."""
+        (folder / "token").write_text(self.token)
+        return ServiceAccount(f"http://127.0.0.1:{self.port}", folder)
 
     def put(self, plural: str, found: Object) -> Object:
         """Create or change an object; watchers are told. Kept is a copy."""

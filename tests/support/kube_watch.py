@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes.watch import KubernetesSource
+from kvpressure.kubernetes.watch import KubernetesSource, connection
 from kvpressure.kubernetes.watch.resource import Tuning
 from kvpressure.model.environment import Environment
 from kvpressure.sources.source import Known
@@ -39,8 +40,18 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
 async def following(
     api: KubeApi, folder: Path, tuning: Tuning = HASTY, **settings: Any
 ) -> AsyncIterator[KubernetesSource]:
-    """A source that follows the stub; pods only, unless the settings say otherwise."""
-    known = {"events": False, "node_conditions": False, "kubeconfig_file": api.kubeconfig(folder)} | settings
+    """A source that follows the stub, in its own pod; pods only, unless the settings say otherwise."""
+    account = api.account(folder)
+    with mock.patch.object(connection, "service_account", return_value=account):
+        async with following_as_it_is(tuning, **settings) as source:
+            yield source
+    await until(lambda: api.open_watches == 0, "every connection closed")
+
+
+@contextlib.asynccontextmanager
+async def following_as_it_is(tuning: Tuning = HASTY, **settings: Any) -> AsyncIterator[KubernetesSource]:
+    """A source with the service account that it finds."""
+    known = {"enabled": "true", "events": False, "node_conditions": False} | settings
     source = KubernetesSource(KubernetesSettings(node_name="gpu-1", **known), tuning=tuning)
     task = asyncio.create_task(source.run())
     try:
@@ -49,7 +60,6 @@ async def following(
         assert not task.done(), "the source must never end by itself"
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    await until(lambda: api.open_watches == 0, "every connection closed")
 
 
 def view(source: KubernetesSource) -> Environment:

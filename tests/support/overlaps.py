@@ -68,13 +68,23 @@ OVERLAPS: Final = (
         "Nothing moves: what looks like a queue or a full cache is what was there when it stopped.",
     ),
     Overlap(
+        ("compute.long_prompt_alone",),
+        ("unknown.*", "concurrency.*", "healthy.*", "host.*", *_STEPS, *_LATE),
+        "One prompt has been computed for minutes: its client waits, whatever else would be said of so little.",
+    ),
+    Overlap(
+        ("unknown.dropped",),
+        ("unknown.*", "concurrency.*", *_STEPS, *_LATE),
+        "Without any histogram, what is left of the evidence would fit several of these.",
+    ),
+    Overlap(
         ("kv.held_for_transfer",),
         ("stuck.*", "kv.*", "compute.*", *_PUT_OFF, *_FIT_UNKNOWN, *_CAPS, "host.*", *_LATE),
         "What fills the cache is not read by the decode side: the cure is there, whatever else shows here.",
     ),
     Overlap(
         ("kv.stranded",),
-        ("stuck.*", "kv.*", "compute.*", *_LATE),
+        ("stuck.*", "kv.*", "compute.*", *_FIT_UNKNOWN, *_LATE),
         "Nothing runs because nothing fits: no other limit is reached, and what is stranded has a cure of its own.",
     ),
     Overlap(

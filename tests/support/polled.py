@@ -178,6 +178,8 @@ class Polls:
             found |= {"finished_prompts": at, "finished_prompt_tokens": prompt * at, "prompt_tokens": prompt * started}
         elif asked.get("request_ratio") is None:
             del found["started"]
+            if "request_ratio" in asked:
+                del found["finished"]
             found["prompt_tokens"] = 10.0 * at
         if "prefill_ratio" in asked and ratio is None:
             del found["prompt_tokens"]
@@ -266,16 +268,16 @@ def polled(asked: Mapping[str, Any], derived: Derived) -> tuple[Derived, Verdict
     window = polls.window(cache)
     gpus = () if asked.get("gpu_utilization_ratio") is None else (_gpu(asked["gpu_utilization_ratio"]),)
     window.cache = cache
-    found, newest = compute(
+    reading = compute(
         window,
         Context(THRESHOLDS, gpus, baseline=dict.fromkeys(("inter_token", "inter_token_mean"), HEALTHY_STEP_SECONDS)),
     )
     for name, value in asked.items():
         if asked.get("still_seconds") and name in ("demand", "generated_tokens"):
             continue  # of a moment before it stood still
-        shown = fact(newest, name)
+        shown = fact(reading.newest, name)
         assert alike(shown, value), f"no page gives {name}={value} together with the others: {shown}"
-    return found, newest, window.signals()
+    return reading.derived, reading.newest, window.signals()
 
 
 def fact(window: VerdictWindow, name: str) -> Any:

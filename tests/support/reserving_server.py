@@ -1,6 +1,6 @@
-"""A model of a scheduler that reserves room for answers in advance, and of the pages that TGI and TensorRT-LLM serve.
+"""A model of a scheduler that reserves room for answers in advance, and of the pages that TensorRT-LLM serves.
 
-Written from their sources (tests/fixtures/tgi, tests/fixtures/trtllm), and no measurement of either. A request is
+Written from its source (tests/fixtures/trtllm), and no measurement of it. A request is
 admitted, first come first served, when its prompt and all that it may generate fit beside what the others reserved, a
 seat is free, and the step's prompts are within their budget. Requests on their last step are active and no longer
 scheduled, as TensorRT-LLM has it.
@@ -147,29 +147,6 @@ class Server:
         self.seconds["ttft"].observe(one.started + STEP_SECONDS - one.arrived)
         self.seconds["between"].observe(inference / one.given)
         self.lengths["output"].observe(one.given)
-
-
-def tgi(server: Server) -> bytes:
-    """Return TGI's page."""
-    lines = [
-        f"tgi_batch_current_size {len(server.running)}",
-        f"tgi_batch_current_max_tokens {server.reserved}",
-        f"tgi_queue_size {len(server.queue)}",
-        f'tgi_batch_inference_count{{method="prefill"}} {server.batches}',
-        f'tgi_batch_inference_count{{method="decode"}} {server.steps}',
-        f"tgi_request_count {server.finished + len(server.running) + len(server.queue)}",
-        f"tgi_request_success {server.finished}",
-        f"tgi_batch_next_size_sum {server.started}",
-        f"tgi_batch_next_size_count {server.batches}",
-        *server.seconds["e2e"].lines("tgi_request_duration"),
-        *server.seconds["queued"].lines("tgi_request_queue_duration"),
-        *server.seconds["inference"].lines("tgi_request_inference_duration"),
-        *server.seconds["between"].lines("tgi_request_mean_time_per_token_duration"),
-        *server.lengths["prompt"].lines("tgi_request_input_length"),
-        *server.lengths["max_tokens"].lines("tgi_request_max_new_tokens"),
-        *server.lengths["output"].lines("tgi_request_generated_tokens"),
-    ]
-    return ("\n".join(lines) + "\n").encode()
 
 
 def _executor(server: Server) -> dict[str, float]:

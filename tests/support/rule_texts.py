@@ -97,9 +97,10 @@ def rewrite(path: Path, output: str) -> bool:
 def main() -> int:
     """Every file of rules/tests, or those whose stems are arguments."""
     promtool = need("promtool", "prometheus")
-    for path in sorted(TESTS.glob("*.yaml")):
+    flavours = ((TESTS, built.rule_tests), (TESTS.parent / "vllm-only" / "tests", built.vllm_only_tests))
+    for path, cases in ((path, cases) for folder, cases in flavours for path in sorted(folder.glob("*.yaml"))):
         if not sys.argv[1:] or path.stem in sys.argv[1:]:
-            case = built.rule_tests() / path.name
+            case = cases() / path.name
             done = subprocess.run([promtool, "test", "rules", case], capture_output=True, text=True, check=False)
             output = done.stdout + done.stderr
             if done.returncode and rewrite(path, output):

@@ -32,6 +32,7 @@ ALERTS = (
     "KVPressureSLOBurn",
     "KVPressureSequenceCapReached",
     "KVPressureSourceDown",
+    "KVPressureTargetUnreadable",
     "KVPressureThresholdsDiffer",
     "KVPressureThroughputPlateau",
     "KVPressureVLLMCacheTooSmall",

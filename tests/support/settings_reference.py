@@ -53,7 +53,7 @@ The files have the format of Prometheus's file_sd, as JSON or YAML: a list of gr
 | `kvpressure_runtime` | runtime that serves the model | `auto`: detected from its metrics |
 | `kvpressure_gpus` | `all`, or uuids or indices separated by commas | none joined |
 | `kvpressure_kv_bytes_per_token` | KV cache bytes of one token | from the page |
-| `kvpressure_kv_events_port` | port of its KV events; enables reading them | as `kv_events` of the entry |
+| `kvpressure_kv_events_port` | port of its KV events, if the entry has `kv_events` | as `kv_events` of the entry |
 
 Other labels are ignored. An invalid file keeps its last valid targets and is reported as
 `kvpressure_source_up{source="file_sd"} 0`; the targets of a deleted file are removed. A change takes effect once two

@@ -11,6 +11,7 @@ from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.rollout import VERIFY, with_open_check
 from kvpressure.advice.shell import placeholders
+from kvpressure.advice.stuck import stuck
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.catalogue import NOT_KNOWN
@@ -26,7 +27,7 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]]
     Cause.CONCURRENCY_BOUND: others.concurrency_bound,
     Cause.COMPUTE_BOUND: compute.compute_bound,
     Cause.HOST_BOUND: others.host_bound,
-    Cause.STUCK: others.stuck,
+    Cause.STUCK: stuck,
     Cause.HEALTHY: pressure.building,
     Cause.UNKNOWN: others.unknown,
     Cause.DEFERRED: others.deferred,
@@ -38,6 +39,7 @@ _BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] 
     "eviction": pressure.evicted,
     "held_for_transfer": transfer.held_for_transfer,
     "reserved": pressure.reserved,
+    "stranded": stuck,
     "transfer": transfer.slow_transfer,
 }
 """Details whose cure is another than that of their cause."""
@@ -45,9 +47,11 @@ _BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] 
 _CHANGE_NOTHING: Final = frozenset(
     {
         "apply",
+        "abort_request",
         "another_limit",
         "look_longer",
         "measure",
+        "release_blocks",
         "save_evidence",
         "see_decode_side",
         "see_what_is_waited_for",
@@ -59,6 +63,7 @@ _CHANGE_NOTHING: Final = frozenset(
 """What only looks, or puts in force what other actions change."""
 _NOW: Final = frozenset(
     {
+        "abort_request",
         "add_replica",
         "another_limit",
         "ask_less",
@@ -68,6 +73,7 @@ _NOW: Final = frozenset(
         "decode_replica",
         "fewer_sessions",
         "look_longer",
+        "release_blocks",
         "route",
         "save_evidence",
         "see_decode_side",

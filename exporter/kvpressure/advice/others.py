@@ -13,7 +13,7 @@ from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import declined
 from kvpressure.advice.replicas import replica, replicas
 from kvpressure.advice.rollout import apply_changes, changed, no_longer, series, watch
-from kvpressure.advice.shell import look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
+from kvpressure.advice.shell import look_again, more_cpu, whether_it_runs
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import number
 from kvpressure.runtimes.runtime import Remedy
@@ -220,34 +220,6 @@ def host_bound(case: Case) -> tuple[list[Action | None], str]:
     )
     order: list[Action | None] = [cpu, servers] if case.symptom("cpu_pressed") else [servers, cpu]
     return [*order, apply_changes(case, order), watch(case, "host_bound", "2 minutes of traffic")], ""
-
-
-def stuck(case: Case) -> tuple[list[Action | None], str]:
-    """Return the actions for a stuck server: save the evidence, then replace it."""
-    return [
-        Action(
-            key="save_evidence",
-            title="First save the evidence: it is gone after the restart",
-            why="It has requests, and nothing moves: the engine hangs. Its stacks say where.",
-            cost="A minute. Reading the stacks does not change the process. py-spy comes from PyPI: where that cannot "
-            "be reached, use an image that has it.",
-            checks=("stacks.txt, engine.log and page.prom are not empty.",),
-            commands=save_evidence(case.place),
-        ),
-        Action(
-            key="restart",
-            title="Replace this server only",
-            why="A hung engine does not come back by itself; the other replicas go on serving.",
-            cost="The requests that wait on it are lost: clients have to send them again.",
-            checks=no_longer(
-                case,
-                "stuck",
-                "2 minutes after the new server is ready",
-                f"{series('tokens_per_second', case.place, kind='generation')} > 0",
-            ),
-            commands=replace_stuck(case.place),
-        ),
-    ], ""
 
 
 def silent(case: Case) -> Action:

@@ -7,6 +7,7 @@ The pool is what a running engine says it has, or what its GPUs and model will l
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,9 @@ class MemoryTarget:
 class Plan:
     """Limits that fit together; tokens per request are prompt and output, in whole blocks.
 
+    `pool_tokens` are those that the server's log says; `running_tokens` what p95 requests hold together, which is more
+    where layers have windows: the log counts a step's tokens in each request's.
+
     `max_num_seqs` is 0 when not even one p95 request fits, and the token limits are 0 when no request fits at all.
     `memory_target` is None when the utilization is at the target already.
     """
@@ -48,6 +52,7 @@ class Plan:
     max_num_batched_tokens: int
     gpu_memory_utilization: float | None
     pool_tokens: int
+    running_tokens: float
     pool_bytes: float | None
     tokens_per_request: int
     bytes_per_request: float | None
@@ -86,7 +91,19 @@ def plan_model(
     case, steps = case_of(memory)
     if not case.fits_alone:
         case = replace(case, needs=smallest_tensor_parallel(geometry, memory, lambda used: case_of(used)[0].fits_alone))
-    return _plan(case, steps, memory.gpu_memory_utilization, lambda used: case_of(memory.at(used))[0].pool)
+
+    def beyond(count: int) -> int:
+        pool = case_of(replace(memory, max_num_seqs=count))[0].pool
+        return count - pool.fit(case.tokens, case.usable_share)
+
+    if memory.max_num_seqs is memory.kv_cache_bytes is memory.reserve_bytes is None:
+        most = bisect_right(range(1, memory.sequences + 1), 0, key=beyond)
+        case = replace(case, sequences_to_declare=most or None)
+
+    def at(target: float) -> Pool | None:
+        return case_of(memory.at(target))[0].pool if memory.gpu_memory_bytes else None
+
+    return _plan(case, steps, memory.gpu_memory_utilization if memory.gpu_memory_bytes else None, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +199,7 @@ def _plan(case: Case, steps: tuple[Step, ...], utilization: float | None, at: Ca
         max_num_batched_tokens=case.batched_tokens,
         gpu_memory_utilization=utilization,
         pool_tokens=pool.tokens(case.tokens),
+        running_tokens=pool.running_tokens(case.tokens),
         pool_bytes=pool.bytes,
         tokens_per_request=case.tokens,
         bytes_per_request=pool.request_bytes(case.tokens),

@@ -11,7 +11,7 @@ from kvpressure.capacity.arithmetic import number, size
 from kvpressure.capacity.geometry import Geometry
 from kvpressure.capacity.memory import Memory, weights_step
 from kvpressure.capacity.parallel import Parallel
-from kvpressure.capacity.pool import Pool, whole_blocks
+from kvpressure.capacity.pool import BytePool, Pool, whole_blocks
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
@@ -26,6 +26,8 @@ BEYOND_P95: Final = 20
 """One request in so many may be longer than the p95: that is what a p95 is."""
 SIMULATED: Final = 80
 HALVINGS: Final = 6
+MORE_SEQUENCES: Final = 1.1
+"""So many times as many sequences fit with the sampler made for no more than them: then it is said."""
 WAITING_FACTOR: Final = 2
 """Clients for each sequence that runs: there is always one that waits to be admitted."""
 
@@ -63,7 +65,8 @@ class PlannedTraffic:
 class Case:
     """A pool and its traffic. `limit` is the longest request in tokens that model or engine take, None when unknown.
 
-    `needs` is how many GPUs it takes at least where these are too few.
+    `needs` is how many GPUs it takes at least where these are too few. `sequences_to_declare` is the most that fit once
+    the sampler makes room for no more than them, None where the default is planned with no loss.
     """
 
     pool: Pool
@@ -75,12 +78,20 @@ class Case:
     memory: Memory | None = None
     runtime: Runtime = ASSUMED
     needs: Parallel | None = None
+    sequences_to_declare: int | None = None
 
     @property
     def most_sequences(self) -> int:
         """The most sequences that the runtime accepts, whatever the pool holds; each may take a token of every step."""
         most = self.runtime.planning.most_sequences
+        if self.state_sequences is not None:
+            most = min(most, self.state_sequences)
         return min(most, self.batched_tokens) if self.runtime.audit.needs_step else most
+
+    @property
+    def state_sequences(self) -> int | None:
+        """The sequences for which layers with a state have a block, None without such layers."""
+        return self.pool.state_sequences if isinstance(self.pool, BytePool) else None
 
     @property
     def tokens(self) -> int:
@@ -132,7 +143,7 @@ def _fits(case: Case, sequences: int, longest: int) -> bool:
     part = min(1.0, SIMULATED / sequences)
     running = round(part * sequences)
     server = Server(
-        pool_tokens=part * case.pool.tokens(case.tokens),
+        pool_tokens=part * case.pool.running_tokens(case.tokens),
         steps=STEPS,
         block_tokens=case.pool.block_tokens,
         max_num_seqs=running,
@@ -163,6 +174,7 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
         )
     elif sequences == 1 and case.pool.fit(case.tokens, case.usable_share) < 1:
         yield "one p95 request takes the pool and the margin that should stay free: expect preemptions"
+    yield from _sampler_warnings(case, sequences)
     most = case.thresholds.advice.memory_target_max_ratio
     if case.memory is not None and case.memory.kv_cache_bytes is None and case.memory.gpu_memory_utilization > most:
         flag = case.runtime.planning.flags["gpu_memory_utilization"]
@@ -180,6 +192,25 @@ def _pool_warnings(case: Case, sequences: int) -> Iterator[str]:
         )
 
 
+def _sampler_warnings(case: Case, sequences: int) -> Iterator[str]:
+    """Yield what the runtime's default of sequences costs: room in its sampler, or its refusal to start."""
+    memory, geometry = case.memory, case.geometry
+    if memory is None or geometry is None or memory.max_num_seqs is not None or not memory.gpu_memory_bytes:
+        return
+    flag, default, title = case.runtime.planning.flags["max_num_seqs"], memory.sequences, case.runtime.title
+    if case.state_sequences is not None and case.state_sequences < default:
+        yield (
+            f"{title} refuses to start with its default {flag} {number(default)}: layers with a state have blocks for "
+            f"{number(case.state_sequences)} sequences; give {flag}"
+        )
+    fitting = case.sequences_to_declare
+    if fitting is not None and fitting > MORE_SEQUENCES * max(1, sequences):
+        yield (
+            f"the sampler makes room for {title}'s default of {number(default)} sequences: with {flag} {fitting} as "
+            f"many fit; plan with --max-num-seqs {fitting}"
+        )
+
+
 def _nothing_left(case: Case) -> str:
     who, memory, geometry = case.runtime.title, case.memory, case.geometry
     if memory is None or geometry is None or memory.kv_cache_bytes is not None:
@@ -188,6 +219,9 @@ def _nothing_left(case: Case) -> str:
     weights = weights_step(geometry, memory)
     why = f"weights of {weights.result} and what a step needs leave nothing of {size(usable)}"
     needs = f"; needs at least {_flags(case, case.needs)}" if case.needs is not None else ""
+    if (fitting := case.sequences_to_declare) is not None:
+        flag = case.runtime.planning.flags["max_num_seqs"]
+        needs = f"; with {flag} {fitting} the sampler takes less and as many fit{needs}"
     return f"nothing is left for the KV pool: {who} would not start, {why}{needs}, larger GPUs, or smaller weights"
 
 

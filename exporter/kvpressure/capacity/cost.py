@@ -39,7 +39,7 @@ class LayerGroup:
         """Return values per token and layer on one GPU: KV heads are divided, and replicated when there are too few."""
         return max(1, self.kv_heads // tensor_parallel) * self.values_per_head
 
-    def bytes_beside(self, value_bytes: int) -> int:
+    def bytes_beside(self, value_bytes: float) -> int:
         """Return what a sparse indexer adds per token: keys of 8 bits with a 32-bit scale for every 128 of them.
 
         With a cache of 8 bits the latent of such a layer gets scales as well, and its rotary part stays in 16 bits.
@@ -59,7 +59,7 @@ class KvCost:
     """
 
     groups: tuple[LayerGroup, ...]
-    value_bytes: int
+    value_bytes: float
     tensor_parallel: int
     block_tokens: int
     requested_block_tokens: int
@@ -95,6 +95,11 @@ class KvCost:
         return math.ceil(self.state_layers / self._group_size) * self._group_size if self.state_layers else 0
 
     @property
+    def state_blocks_bytes(self) -> int:
+        """Bytes of one block of state in as many layers as share a block's number; 0 without such layers."""
+        return self._group_size * self.state_block_bytes if self.state_layers else 0
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of one block in all layers with attention."""
         return sum(self.allocated_layers(one) * self.layer_bytes(one) for one in self.groups) * self.block_tokens
@@ -102,7 +107,8 @@ class KvCost:
     def request_bytes(self, tokens: int, step_tokens: int = 0) -> int:
         """Return the bytes that a running request of `tokens` (prompt and output) holds, in whole blocks.
 
-        During its prefill windows also hold a step's tokens.
+        During its prefill windows also hold a step's tokens. vLLM counts these for every request when it says how many
+        fit, as all may be in prefill.
         """
         attended = sum(
             self.allocated_layers(group) * self.layer_bytes(group) * self._held_tokens(group, tokens, step_tokens)
@@ -127,17 +133,20 @@ class KvCost:
         counts = [one.layers for one in self.groups] + ([self.state_layers] if self.state_layers else [])
         return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
-    def longest_request(self, pool_bytes: float, most: int) -> int:
+    def longest_request(self, pool_bytes: float, most: int, step_tokens: int = 0) -> int:
         """Return the most tokens, up to `most`, with which one request fits into `pool_bytes`; 0 for none."""
-        return bisect_right(range(1, most + 1), pool_bytes, key=self.request_bytes)
+        return bisect_right(range(1, most + 1), pool_bytes, key=lambda tokens: self.request_bytes(tokens, step_tokens))
 
     def layer_bytes(self, group: LayerGroup) -> int:
         """Return the bytes of one token in one layer on one GPU."""
-        return group.values_per_gpu(self.tensor_parallel) * self.value_bytes + group.bytes_beside(self.value_bytes)
+        values = math.ceil(group.values_per_gpu(self.tensor_parallel) * self.value_bytes)
+        return values + group.bytes_beside(self.value_bytes)
 
     def _held_tokens(self, group: LayerGroup, tokens: int, step_tokens: int) -> int:
         """Return the tokens kept in whole blocks; a full window takes one more, as it seldom starts with a block."""
-        kept = tokens if group.window is None else min(tokens, group.window + step_tokens)
+        window = group.window
+        # One token of a step is the window's newest.
+        kept = tokens if window is None else min(tokens, window + max(0, step_tokens - 1))
         blocks = math.ceil(kept / self.block_tokens) + int(kept < tokens)
         return min(blocks, math.ceil(tokens / self.block_tokens)) * self.block_tokens
 

@@ -37,12 +37,13 @@ _STRETCHING: Final = frozenset({"dynamic", "linear", "ntk", "yarn"})
 DTYPE_BYTES: Final[Mapping[str, int]] = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 2, "float": 2}
 """Bytes per weight and, where nothing else is set, per cached value. Servers cast float32 models to 16 bits."""
 
-KV_DTYPE_BYTES: Final[Mapping[str, int]] = {
+KV_DTYPE_BYTES: Final[Mapping[str, float]] = {
     "bfloat16": 2,
     "float16": 2,
     "fp8": 1,
     "fp8_e4m3": 1,
     "fp8_e5m2": 1,
+    "nvfp4": 0.5 + 1 / 16,  # a scale of 8 bits for every 16 values
 }
 
 
@@ -54,6 +55,7 @@ class Geometry:
     `state_layers` holds, None where that is not known. `quantized_in` is how many values of a quantized matrix share a
     scale along its width, None for any other; `experts` is 0 for a dense model. `stretched` says that positions may be
     scaled beyond `max_model_len`; `kv_bytes` are those of a cached value that the checkpoint asks for, None for none.
+    `padded_experts`: the experts' matrices are stored larger than they are (MXFP4).
     """
 
     model_type: str
@@ -73,6 +75,8 @@ class Geometry:
     quantized_in: int | None = None
     stretched: bool = False
     kv_bytes: int | None = None
+    vocabulary: int = 0
+    padded_experts: bool = False
 
     def stage(self, layers: range) -> Geometry:
         """Return the geometry of some layers, as one pipeline stage holds them."""
@@ -101,7 +105,7 @@ class Geometry:
         value_bytes = own if kv_cache_dtype == "auto" else KV_DTYPE_BYTES[kv_cache_dtype]
         return self.costing(value_bytes, tensor_parallel, block_tokens)
 
-    def costing(self, value_bytes: int, tensor_parallel: int, block_tokens: int) -> KvCost:
+    def costing(self, value_bytes: float, tensor_parallel: int, block_tokens: int) -> KvCost:
         """Return what requests cost on each GPU, given the bytes of a cached value."""
         if not self.state_layers or not self.groups:
             return KvCost(self.groups, value_bytes, tensor_parallel, block_tokens, block_tokens)
@@ -110,7 +114,7 @@ class Geometry:
             raise ModelConfigError(self.model_type, [], [unknown])
         state = self.state.bytes(tensor_parallel, DTYPE_BYTES[self.dtype])
         # A block of attention is made as large as a state, so that both come from one pool.
-        token = max(group.values_per_gpu(tensor_parallel) for group in self.groups) * value_bytes
+        token = math.ceil(max(group.values_per_gpu(tensor_parallel) for group in self.groups) * value_bytes)
         latent = _LATENT_HYBRID_TOKENS if any(group.latent for group in self.groups) else 1
         unit = math.lcm(block_tokens, self.state.alignment, latent)
         return KvCost(
@@ -165,6 +169,8 @@ def read_geometry(
         quantized_in=_block_width(fields),
         stretched=scaling.get("rope_type", scaling.get("type")) in _STRETCHING,
         kv_bytes=_kv_bytes(fields),
+        vocabulary=fields.count("vocab_size"),
+        padded_experts=_padded_experts(fields),
     )
     fields.check()
     return geometry
@@ -195,6 +201,12 @@ def _kv_bytes(fields: Fields) -> int | None:
     config = fields.mapping("quantization_config") or {}
     scheme, name = config.get("kv_cache_scheme"), str(config.get("kv_cache_quant_algo")).upper()
     return 1 if name == "FP8" or (isinstance(scheme, dict) and scheme.get("num_bits") == 8) else None
+
+
+def _padded_experts(fields: Fields) -> bool:
+    """Return whether the kernels of the experts' format store matrices padded to whole tiles."""
+    config = fields.mapping("quantization_config") or {}
+    return str(config.get("quant_method")).lower() == "mxfp4" and layers.expert_count(fields) > 0
 
 
 def _block_width(fields: Fields) -> int | None:

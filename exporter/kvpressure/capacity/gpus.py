@@ -31,6 +31,9 @@ _GIB: Final = {
     "A40": 44.34,
     "B200": 178.35,
     "B300": 267.69,
+    "GAUDI2": 94.62,
+    "GAUDI3": 126.54,
+    "GB10": 119.64,
     "GH200": 94.50,
     "H100": 79.10,
     "H20": 95.00,
@@ -40,6 +43,8 @@ _GIB: Final = {
     "L40S": 44.34,
     "MI300X": 191.69,
     "MI325X": 255.69,
+    "MI355X": 287.98,
+    "RTX-3090": 23.56,
     "RTX-4090": 23.51,
     "RTX-5090": 31.34,
     "RTX-6000-ADA": 47.40,
@@ -53,11 +58,12 @@ GPUS: Final = {name: Gpu(name, gib * GIB) for name, gib in _GIB.items()}
 _SPELLINGS: Final = (
     ("RTX-PRO-6000", r"rtx pro 6000"),
     ("RTX-6000-ADA", r"rtx 6000 ada"),
-    *((f"RTX-{number}", rf"rtx ?{number}") for number in (4090, 5090)),
+    *((f"RTX-{number}", rf"rtx ?{number}") for number in (3090, 4090, 5090)),
     ("RTX-A6000", r"(?:rtx )?a6000"),
     ("A10", r"a10g?"),
     *((name, name.lower()) for name in ("A40", "B200", "B300", "GH200", "H20", "L20", "L4", "L40S", "T4")),
-    *((name, name.lower()) for name in ("MI300X", "MI325X")),
+    *((name, name.lower()) for name in ("MI300X", "MI325X", "MI355X", "GB10")),
+    *((f"GAUDI{number}", rf"(?:gaudi|hl) ?{number}") for number in (2, 3)),
 )
 _PARTS: Final = tuple((name, re.compile(rf"\b{pattern}\b")) for name, pattern in _SPELLINGS)
 # These were made in several sizes: the product's number tells which, and another number is another part.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
@@ -12,9 +13,21 @@ from kvpressure.capacity.parallel import Parallel, stages
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Runtime
 
-FIXED_RESERVE_BYTES: Final = 1.0 * GIB
-"""CUDA context, NCCL, CUDA graphs and fragmentation on one GPU. Logged were 0.9 GiB for Llama-2-7B on an A100 and
-0.2-0.4 GiB outside torch plus 0.4 GiB of graphs since; some models' graphs take several (decision 0041)."""
+OUTSIDE_BYTES: Final = 0.25 * GIB
+"""What the CUDA context takes outside torch on one GPU: logs say 0.05 to 0.25 GiB."""
+COMMUNICATION_BYTES: Final = 0.25 * GIB
+"""What NCCL and the buffers of its all-reduce take beside it where several GPUs serve one model."""
+GRAPH_BYTES: Final = 0.4 * GIB
+"""CUDA graphs, which vLLM takes off the cache since 0.21: logs say 0.1 to 0.6 GiB for most models."""
+
+_SAMPLER_BYTES: Final = 37
+"""Per sequence and word of the vocabulary while the sampler is profiled: logits in 16 and 32 bits, their sort with
+64-bit indices, softmax, cumulated sum and noise. Logged peaks of 1.19 to 1.45 GiB for 256 sequences of Llama 3 and Qwen
+2.5 make 38 to 41, 7.4 GiB beside the weights of gpt-oss-120b for 1,024 make 35 to 37, at 1,024 tokens a step as at
+8,192 (vllm-project/vllm#10511, #23278, #27508)."""
+_TILE_WIDTH: Final = 256
+_TILE_DEPTH: Final = 128
+"""Columns and rows that the kernels of MXFP4 pad experts to: 2,880 x 2,880 become 3,072 x 2,944."""
 
 _ACTIVATION_BYTES: Final = 2 * 3
 """Per token and unit of width, at the widest moment of a layer: three 16-bit copies each of the MLP's and the hidden
@@ -25,7 +38,8 @@ width (gate, up and their product; input, residual and output). Within 1 % of wh
 class Memory:
     """The GPUs of one engine and how it uses them; `gpu` is their name where it was given.
 
-    `gpu_memory_bytes` has one value for all GPUs or one for each; the smallest counts, for ranks get equal shares.
+    `gpu_memory_bytes` has one value for all GPUs or one for each; the smallest counts, for ranks get equal shares. It
+    is empty where `kv_cache_bytes` says all. `max_num_seqs` is None for the runtime's default on such a GPU.
     `weights_bytes` (whole model), `reserve_bytes` (activations and the rest, per GPU) and `kv_cache_bytes` (per GPU,
     as the log says) replace the estimates when they are known.
     """
@@ -42,6 +56,14 @@ class Memory:
     pipeline_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: bool = False
+    max_num_seqs: int | None = None
+
+    @property
+    def sequences(self) -> int:
+        """The sequences that the runtime makes room for in its sampler."""
+        if self.max_num_seqs is not None:
+            return self.max_num_seqs
+        return self.runtime.audit.default_sequences(self.gpu, self.smallest_gpu_bytes) or 0
 
     @property
     def parallel(self) -> Parallel:
@@ -64,6 +86,27 @@ def activation_bytes(geometry: Geometry, batched_tokens: int, tensor_parallel: i
     """Return the peak activation bytes on one GPU in a step of `batched_tokens`; the ranks share the MLP's width."""
     width = geometry.intermediate_size / tensor_parallel + geometry.hidden_size
     return _ACTIVATION_BYTES * batched_tokens * width
+
+
+def sampler_bytes(geometry: Geometry, sequences: int) -> float:
+    """Return the peak of sampling for so many sequences; every GPU has the whole vocabulary's logits."""
+    return _SAMPLER_BYTES * sequences * geometry.vocabulary
+
+
+def padding_bytes(geometry: Geometry, memory: Memory) -> float:
+    """Return what experts take on one GPU beyond their weights, where the kernels store them in whole tiles."""
+    weights, parallel = geometry.weights, memory.parallel
+    if weights is None or memory.weights_bytes is not None or not geometry.padded_experts:
+        return 0.0
+    ranks = 1 if parallel.expert else parallel.tensor
+    width, depth = geometry.hidden_size, geometry.moe_intermediate_size / ranks
+    stored = _tiles(width, _TILE_WIDTH) * _tiles(depth, _TILE_DEPTH) / (width * depth)
+    experts = weights.experts.parameters * weights.experts.bits / 8 / (parallel.tensor * parallel.data)
+    return experts * (stored - 1.0) / parallel.pipeline
+
+
+def _tiles(size: float, tile: int) -> int:
+    return math.ceil(size / tile) * tile
 
 
 def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None) -> Step:
@@ -106,15 +149,33 @@ def _term(parameters: float, bits: float, among: int) -> str:
 
 
 def overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> list[Step]:
-    """Return what else is taken of one GPU before the cache: the peak of the activations, and a fixed reserve."""
+    """Return what else is taken of one GPU before the cache: padding, the peak of a step, graphs, what is outside."""
     if memory.runtime.planning.activations_outside:
         return []
+    steps = []
+    if padding := padding_bytes(geometry, memory):
+        steps.append(Step("Padding of experts", f"tiles of {_TILE_WIDTH} x {_TILE_DEPTH}", padding, "bytes"))
     if memory.reserve_bytes is not None:
-        return [Step("Activations and the rest", "as given", memory.reserve_bytes, "bytes")]
+        return [*steps, Step("Activations and the rest", "as given", memory.reserve_bytes, "bytes")]
+    several = memory.parallel.gpus > 1
+    outside = OUTSIDE_BYTES + (COMMUNICATION_BYTES if several else 0.0)
+    named = "CUDA context, NCCL" if several else "CUDA context"
+    return [
+        *steps,
+        _peak_step(geometry, memory, batched_tokens),
+        Step("CUDA graphs", "as logs say of most models", GRAPH_BYTES, "bytes"),
+        Step("Outside torch", named, outside, "bytes"),
+    ]
+
+
+def _peak_step(geometry: Geometry, memory: Memory, batched_tokens: int) -> Step:
+    """Return the larger of the two peaks that the runtime profiles: a step's activations, and sampling."""
     ranks = memory.parallel.tensor
+    activations = activation_bytes(geometry, batched_tokens, ranks)
+    sampler = sampler_bytes(geometry, memory.sequences)
+    if sampler > activations:
+        formula = f"{number(memory.sequences)} sequences x {number(geometry.vocabulary)} words x {_SAMPLER_BYTES} B"
+        return Step("Sampler", formula, sampler, "bytes")
     inner = number(geometry.intermediate_size) + (f" / {ranks}" if ranks > 1 else "")
     formula = f"{number(batched_tokens)} batched tokens x 3 x ({inner} + {number(geometry.hidden_size)}) x 2 B"
-    return [
-        Step("Activations", formula, activation_bytes(geometry, batched_tokens, ranks), "bytes"),
-        Step("Fixed reserve", "CUDA context, graphs, NCCL", FIXED_RESERVE_BYTES, "bytes"),
-    ]
+    return Step("Activations", formula, activations, "bytes")

@@ -32,6 +32,10 @@ class TokenPool:
         """Return the capacity, which is the same for all lengths."""
         return self.capacity_tokens
 
+    def running_tokens(self, request_tokens: int) -> float:  # noqa: ARG002 - every token costs the same here
+        """Return the capacity, which is the same for all lengths."""
+        return float(self.capacity_tokens)
+
     def request_bytes(self, tokens: int) -> float | None:
         """Return tokens times their bytes."""
         return None if self.bytes_per_token is None else tokens * self.bytes_per_token
@@ -65,15 +69,20 @@ class TokenPool:
         if cost.uniform or max_model_len is None:
             return BytePool(self.capacity_tokens * cost.bytes_per_token, cost)
         longest = cost.request_bytes(max_model_len, step_tokens)
-        return BytePool(self.capacity_tokens / max_model_len * longest, cost)
+        return BytePool(self.capacity_tokens / max_model_len * longest, cost, step_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class BytePool:
-    """A pool of `size_bytes` on each GPU and what a model's requests cost there."""
+    """A pool of `size_bytes` on each GPU and what a model's requests cost there.
+
+    `step_tokens` is what a step may add to windows: to each request's where the runtime says how many of the longest
+    fit, and once where it is asked how many run together, as the requests of one step share its tokens.
+    """
 
     size_bytes: float
     cost: KvCost
+    step_tokens: int = 0
 
     @property
     def bytes(self) -> float:
@@ -85,38 +94,60 @@ class BytePool:
         """Tokens per block."""
         return self.cost.block_tokens
 
+    @property
+    def state_sequences(self) -> int | None:
+        """The sequences for which layers with a state have a block each, None without such layers.
+
+        vLLM refuses to start with a `max_num_seqs` above it.
+        """
+        block = self.cost.state_blocks_bytes
+        return math.floor(self.size_bytes / block) if block else None
+
     def tokens(self, request_tokens: int) -> int:
         """Return whole blocks; with windows the tokens of requests of this length that fit."""
-        each = self.cost.request_bytes(request_tokens) / request_tokens
+        each = self._each(request_tokens) / request_tokens
         return max(0, _full_blocks(self.size_bytes / each, self.block_tokens))
 
+    def running_tokens(self, request_tokens: int) -> float:
+        """Return the tokens of requests of this length that run together, beside the windows of one step."""
+        return max(0.0, self._beside_step(1.0)) / self.cost.request_bytes(request_tokens) * request_tokens
+
     def request_bytes(self, tokens: int) -> float | None:
-        """Return the bytes by layers, windows and blocks."""
+        """Return the bytes by layers, windows and blocks, while no prompt is computed."""
         return float(self.cost.request_bytes(tokens))
 
     def fit(self, tokens: int, share: float) -> int:
         """Return how many whole requests fit."""
-        return max(0, math.floor(self.size_bytes * share / self.cost.request_bytes(tokens)))
+        return max(0, math.floor(self._beside_step(share) / self.cost.request_bytes(tokens)))
 
     def fit_formula(self, tokens: int, share: float) -> str:
         """Return the calculation in GiB."""
         fits, each = self.fit(tokens, share), self.cost.request_bytes(tokens)
-        pool, one = quotient(self.size_bytes, each, lambda ratio: math.floor(ratio * share) == fits)
-        return f"{pool} / {one} x {share:g}"
+        if not self.step_tokens * self.cost.windowed_bytes_per_token:
+            pool, one = quotient(self.size_bytes, each, lambda ratio: math.floor(ratio * share) == fits)
+            return f"{pool} / {one} x {share:g}"
+        pool, one = quotient(self._beside_step(share), each, lambda ratio: math.floor(ratio) == fits)
+        return f"{pool} / {one}, beside a step's windows and what stays free"
 
     def tokens_formula(self, request_tokens: int) -> str:
         """Return the calculation of `tokens`."""
-        holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self.cost.request_bytes(request_tokens)
+        holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self._each(request_tokens)
         pool, one = quotient(self.size_bytes, each, lambda r: _full_blocks(r * request_tokens, blocks) == holds)
         return f"{pool} / {one} x {number(request_tokens)}, rounded down to blocks of {blocks}"
 
     def longest(self, share: float, most: int) -> int:
         """Return the longest request, whose later tokens cost less in layers with windows."""
-        return self.cost.longest_request(self.size_bytes * share, most)
+        return self.cost.longest_request(self.size_bytes * share, most, self.step_tokens)
 
     def without(self, lost_bytes: float) -> BytePool:
         """Return the pool smaller by those bytes."""
         return replace(self, size_bytes=max(0.0, self.size_bytes - lost_bytes))
+
+    def _beside_step(self, share: float) -> float:
+        return self.size_bytes * share - self.step_tokens * self.cost.windowed_bytes_per_token
+
+    def _each(self, tokens: int) -> int:
+        return self.cost.request_bytes(tokens, self.step_tokens)
 
 
 Pool: TypeAlias = TokenPool | BytePool
@@ -145,16 +176,13 @@ def pool_from_memory(
         steps += [share, *parts]
         if free <= 0:
             formula = f"{' + '.join(part.result for part in parts)} - {share.result}"
-            return BytePool(0.0, cost), (*steps, Step("Memory missing", formula, -free, "bytes"))
+            return BytePool(0.0, cost, batched_tokens), (*steps, Step("Memory missing", formula, -free, "bytes"))
         steps.append(Step("KV pool", " - ".join(step.result for step in (share, *parts)), free, "bytes"))
-    # One block is kept by the runtime; a prompt being prefilled holds a whole step's tokens even in windowed layers.
-    windowed = batched_tokens * cost.windowed_bytes_per_token
-    left = max(0.0, free - cost.block_bytes - windowed)
+    # One block is kept by the runtime.
+    left = max(0.0, free - cost.block_bytes)
     formula = f"{size(free)} - one block of {size(cost.block_bytes)}"
-    if windowed:
-        each = number(cost.windowed_bytes_per_token)
-        formula += f" - {number(batched_tokens)} tokens of prefill x {each} B in windows"
-    return BytePool(left, cost), (*steps, Step("Pool for requests", formula, left, "bytes"))
+    pool = BytePool(left, cost, batched_tokens)
+    return pool, (*steps, Step("Pool for requests", formula, left, "bytes"))
 
 
 def _token_steps(cost: KvCost) -> list[Step]:
@@ -172,7 +200,7 @@ def _token_steps(cost: KvCost) -> list[Step]:
 
 def _token_formula(group: LayerGroup, cost: KvCost) -> str:
     """Return the formula of one token's bytes in all layers of a kind: 32 layers x 8 KV heads x (128 + 128) x 2 B."""
-    ranks, layers, each = cost.tensor_parallel, f"{group.layers} layers", f"{cost.value_bytes} B"
+    ranks, layers, each = cost.tensor_parallel, f"{group.layers} layers", f"{cost.value_bytes:g} B"
     if group.latent:
         beside = group.bytes_beside(cost.value_bytes)
         latent = f"{group.values_per_head} latent values x {each}"

@@ -48,7 +48,7 @@ def smallest_tensor_parallel(geometry: Geometry, memory: Memory, fits: Callable[
                 memory,
                 tensor_parallel=tensor,
                 pipeline_parallel=pipeline,
-                gpu_memory_bytes=(memory.smallest_gpu_bytes,),
+                gpu_memory_bytes=tuple(sorted(memory.gpu_memory_bytes)[:1]),
             )
             if not list(parallel.refusals(geometry, used.parallel, memory.runtime)) and fits(used):
                 return used.parallel

@@ -106,7 +106,7 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
         card = on_card(options["gpu"].given, options["model"], options, runtime)
     except CliError:
         return None
-    server = Server(float(plan.pool_tokens), card.steps)
+    server = Server(plan.running_tokens, card.steps)
     server = replace(server, max_num_seqs=plan.max_num_seqs, step_tokens=plan.max_num_batched_tokens)
     traffic = Traffic(_shape(*lengths[:2]), _shape(*lengths[2:]), clients=round(options["concurrency"]))
     try:
@@ -165,7 +165,7 @@ def _pool(geometry: Geometry, gpu: Gpu, options: Mapping[str, Any], runtime: Run
     step = int(options.get("max_num_batched_tokens") or STEP_TOKENS)
     cost = geometry.cost(options.get("kv_cache_dtype") or "auto", parallel, BLOCK_TOKENS)
     pool, _ = pool_from_memory(geometry, cost, memory, step)
-    return float(pool.tokens(geometry.max_model_len or 8192)) or None
+    return pool.running_tokens(geometry.max_model_len or 8192) or None
 
 
 def _computed_table(card: str, model: str, parallel: int, bits: int, geometry: Geometry | None) -> StepTable:

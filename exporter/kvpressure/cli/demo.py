@@ -44,7 +44,7 @@ SHORTEST_SECONDS, DEFAULT_SECONDS = 10.0, 30.0
 COLLAPSED = "collapsed"
 """Prefix of the note of the phase in which a triage shows most."""
 _OFF = ("KUBERNETES", "POD_RESOURCES", "LOGS", "HOST")
-HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU busy"
+HEAD = " time  running  waiting  batch p95  KV used  blocked  tokens/s  GPU mem  GPU use"
 _COLUMNS: tuple[Column, ...] = (
     (7, ".0f", "requests_running"),
     (7, ".0f", "requests_waiting"),
@@ -53,7 +53,7 @@ _COLUMNS: tuple[Column, ...] = (
     (7, ".0%", "admission_blocked_ratio"),
     (8, ".0f", "tokens_per_second", "generation"),
     (7, ".0%", "engine_gpu_memory_used_ratio"),
-    (8, ".0%", "engine_gpu_utilization_ratio"),
+    (7, ".0%", "engine_gpu_utilization_ratio"),
 )
 
 
@@ -160,6 +160,7 @@ class Demo:
         self.clock = DemoClock(speed)
         self.incident = incident or Recorded()
         self._engine_url = ""
+        self._to_type = list[str]()
 
     async def run(self, listen_address: str) -> None:
         """Serve until interrupted. Raises ConfigError when the address cannot be bound."""
@@ -188,8 +189,11 @@ class Demo:
             return [f"At this speed it collapses for less time than a triage takes; {slow} or less leaves it."]
         words = [*_typed(), "triage", self._engine_url]
         words += [] if seconds == DEFAULT_SECONDS else ["--duration", f"{seconds:g}"]
-        what = "To see what an on-call engineer sees, type in another terminal while it has collapsed:"
-        return [what, "", f"  {shlex.join(words)}"]
+        self._to_type = ["", f"  {shlex.join(words)}"]
+        return [
+            "To see what an on-call engineer sees, type in another terminal while it has collapsed:",
+            *self._to_type,
+        ]
 
     async def _narrate(self, daemon: Daemon, urls: list[str]) -> None:
         phases = self.incident.phases
@@ -210,7 +214,9 @@ class Demo:
             phase = next(phase for phase in phases if seconds < phase.end)
             if phase is not shown:
                 shown = phase
-                say("", f"{_clock_text(seconds)}  {phase.note}", HEAD)
+                again = phase.note.startswith(COLLAPSED) and self._to_type
+                typed = ["", "Now type in another terminal:", *self._to_type, ""] if again else []
+                say("", f"{_clock_text(seconds)}  {phase.note}", *typed, HEAD)
             if seconds >= next_row:
                 next_row = seconds + ROW_SECONDS
                 for view in daemon.snapshot().engines:
@@ -233,13 +239,14 @@ def triage_seconds(collapsed_seconds: float) -> float | None:
 
 
 def _typed() -> list[str]:
-    """Return the words of the command line that start this program in the same directory."""
+    """Return the words of the command line that start this program in any directory."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":  # python -m kvpressure, as `make demo` does without installing it
-        path = os.environ.get("PYTHONPATH")
+        parts = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        path = os.pathsep.join(str(Path(part).absolute()) for part in parts)
         return [*(["env", f"PYTHONPATH={path}"] if path else []), sys.executable, "-m", "kvpressure"]
     found = shutil.which(program.name)
-    return [program.name if found and Path(found).samefile(program) else str(program)]
+    return [program.name if found and Path(found).samefile(program) else str(program.absolute())]
 
 
 def _settings(url: str, listen_address: str) -> Settings:

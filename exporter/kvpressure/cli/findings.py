@@ -15,6 +15,7 @@ from kvpressure.model.action import Action
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import SourceHealth
+from kvpressure.model.target_status import state_of_silent
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import CALM, EngineView, GpuView, badness, decode_side_of, peers_of
 
@@ -30,13 +31,15 @@ HEALTHY, LIMITED = 0, 1
 class Finding:
     """One engine, or a target without a known engine (`view` is None and `problem` says why).
 
-    `problem` beside a view is the source's last error. `diagnosis` is None only without a view.
+    `problem` beside a view is the source's last error, and `state` what that says of a silent engine. `diagnosis` is
+    None only without a view.
     """
 
     target: str
     view: EngineView | None = None
     problem: str = ""
     actions: tuple[Action, ...] = ()
+    state: str = "not answering"
 
     @property
     def diagnosis(self) -> Diagnosis | None:
@@ -160,4 +163,5 @@ class EngineFacts:
                 Finding(name, problem=problem or "the page answers, but shows no engine yet: has it served a request?")
             ]
         found = [self.finding(view, thresholds, sampled.target.url, beside) for view in sampled.engines]
-        return [replace(finding, problem=problem or finding.problem) for finding in found]
+        state = state_of_silent(sampled.health)
+        return [replace(finding, problem=problem or finding.problem, state=state) for finding in found]

@@ -14,7 +14,6 @@ from kvpressure.exposition.profile import Profile
 from kvpressure.tools.bundle import Options, bundle_files, write_bundle
 from kvpressure.tools.bundle.options import (
     EXPORTER,
-    EXPORTER_RUNBOOKS,
     FLAVOURS,
     PAGE_URL,
     SCRAPE_SECONDS,
@@ -27,8 +26,8 @@ from kvpressure.tools.bundle.rules import seconds
 _PATH = click.Path(path_type=Path)
 _MATCHERS = "Label matchers that select the exporters' series, or with vllm-only the engines'."
 _RUNBOOKS = (
-    "Base URL of the runbooks, such as your wiki's; without it alerts have no such link. "
-    f"Where people reach exporters by address: '{EXPORTER_RUNBOOKS}'."
+    "Base URL of the runbooks, such as your wiki's or http://EXPORTER:10405/runbooks, which any exporter serves; "
+    "without it alerts name the file in the bundle."
 )
 
 

@@ -19,12 +19,11 @@ from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.errors import SourceError
 from kvpressure.model.incident import Price
-from kvpressure.model.record import SourceError
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.tools.incidents.collect import priced
 from kvpressure.tools.incidents.files import as_html, as_markdown
-from kvpressure.tools.incidents.journal import Journal
 from kvpressure.tools.incidents.look import look_back
 from kvpressure.tools.incidents.names import Json, Selection
 from kvpressure.tools.incidents.paging import Span
@@ -55,7 +54,6 @@ MAX_WORKERS = 4
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
 @click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
-@click.option("--resume", type=_OUT, help="File of finished work; the same command continues where it stopped.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes that read; one for each CPU, at most 4.")
 @click.option(
     "--schema",
@@ -76,19 +74,16 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     try:
         thresholds, backtest = thresholds_of(options["thresholds"]), options["backtest"]
         server = server_of(url, options)
-        with Journal(options["resume"]) as journal:
-            other = thresholds_of(backtest) if backtest else None
-            question = _question(options, thresholds, other, journal.question)
-            with Bar() as bar:
-                workers = options["workers"] or min(MAX_WORKERS, len(os.sched_getaffinity(0)))
-                document = look_back(server, question, journal, bar.show, workers=workers)
+        question = _question(options, thresholds, thresholds_of(backtest) if backtest else None)
+        with Bar() as bar:
+            workers = options["workers"] or min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+            document = look_back(server, question, bar.show, workers=workers)
     except SourceError as error:
         fail(f"incidents: {error.sentence}")
     except ConfigError as error:
         refuse(error)
     except KeyboardInterrupt:
-        kept = f"; run it again with --resume {options['resume']} to go on" if options["resume"] else ""
-        fail(f"incidents: stopped{kept}")
+        fail("incidents: stopped")
     per_hour = options["price_per_hour"]
     price = None if per_hour is None else Price(per_hour, options["currency"])
     document = priced(document, options["gpus_per_engine"], price)
@@ -112,10 +107,8 @@ def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> 
         fail(f"incidents: cannot write {path}: {error.strerror or error}")
 
 
-def _question(
-    options: dict[str, Any], thresholds: Thresholds, other: Thresholds | None, resumed: dict[str, Any] | None
-) -> Question:
-    """Return the question; a resumed one has the time range of the first run."""
+def _question(options: dict[str, Any], thresholds: Thresholds, other: Thresholds | None) -> Question:
+    """Return the question of the options. Raises click.UsageError."""
     now = time.time()
 
     def read(name: str, reader: Callable[[str], T]) -> T:
@@ -130,12 +123,9 @@ def _question(
     step = None if options["step"] is None else read("step", seconds_of)
     shortest = read("at_least", seconds_of)
     selection = read("selector", lambda text: Selection.of(text).within(options["clusters"]))
-    if resumed is not None:
-        span = Span(float(resumed["since"]), float(resumed["until"]))
     if span.end <= span.start:
         raise click.UsageError("--since must be before --until")
     if step is not None and not 15 <= step <= 60:
         raise click.UsageError("--step must be from 15s to 60s")
     span = Span(round(span.start, 3), round(span.end, 3))
-    given = (options["since"].strip(), options["until"].strip())
-    return Question(span, selection, thresholds, other, step, shortest, given)
+    return Question(span, selection, thresholds, other, step, shortest)

@@ -16,6 +16,7 @@ from kvpressure.capacity.arithmetic import GIB
 from kvpressure.capacity.gpus import GPUS, Gpu, gpu_named, nearest_gpus
 from kvpressure.capacity.known_models import file_of
 from kvpressure.cli.say import CliError
+from kvpressure.net.open_files import open_regular
 
 MAX_CONFIG_BYTES: Final = 4 << 20
 _UNITS = {"gib": GIB, "gb": 1e9, "mib": GIB / 1024, "mb": 1e6, "": GIB}
@@ -52,7 +53,7 @@ def known_gpu(text: str) -> Gpu:
 def read_config(path: Path) -> Mapping[str, Any]:
     """Return the object in a `config.json`. Raises CliError."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(MAX_CONFIG_BYTES + 1)
         if len(text) > MAX_CONFIG_BYTES:
             raise CliError(f"{path}: is larger than {MAX_CONFIG_BYTES >> 20} MiB: that is no model's config.json")

@@ -30,7 +30,7 @@ async def page_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tup
     """
     async with contextlib.AsyncExitStack() as stack:
         if is_reference(address):
-            from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - a client of Kubernetes, which URLs do without
+            from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - what addresses do without
 
             url, access = await stack.enter_async_context(forwarded(address, options))
         else:

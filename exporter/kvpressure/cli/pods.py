@@ -1,4 +1,4 @@
-"""Pods named on the command line: port-forwards to them, and their state in the cluster."""
+"""Pods named on the command line: port-forwards to them, and their state in the cluster, all through kubectl."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kvpressure.cli.access import Access, access_of
 from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.sampling import Sampler, sample
 from kvpressure.cli.say import say
+from kvpressure.cli.signals import ended_by_signals
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.kubernetes import KubeError
-from kvpressure.kubernetes.client import KubeClient
-from kvpressure.kubernetes.forwarded_pod import ForwardedPod, find_pods
-from kvpressure.kubernetes.kubeconfig import load_config
+from kvpressure.kubernetes.kubectl.find_pods import find_pods, get_pods
+from kvpressure.kubernetes.kubectl.named_pod import NamedPod
+from kvpressure.kubernetes.kubectl.program import Kubectl
+from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.objects.references import Found, is_reference, parse_reference
 from kvpressure.model.environment import Environment
 from kvpressure.model.view import EngineView
 
 MAX_PODS = 16
-"""Pods that are diagnosed at once, each through a port-forward of the API server."""
+"""Pods that are diagnosed at once, each through a port-forward of its own."""
 
 
 @contextlib.asynccontextmanager
-async def opened(
-    words: Sequence[str], options: Mapping[str, Any]
-) -> AsyncIterator[tuple[KubeClient, list[ForwardedPod]]]:
+async def opened(words: Sequence[str], options: Mapping[str, Any]) -> AsyncIterator[tuple[Kubectl, list[NamedPod]]]:
     """Find the pods that `words` and options name, and forward their engines' ports. Raises KubeError, UsageError."""
     if rest := ", ".join(word for word in words if not is_reference(word)):
         raise click.UsageError(
@@ -43,13 +43,13 @@ async def opened(
     if options.get("gpus"):
         raise click.UsageError("--gpus reads this machine's GPUs; those of pods are on other machines")
     references = tuple(map(parse_reference, words))
-    config = load_config(options["kubeconfig"], options.get("context") or "")
-    async with KubeClient(config) as client, contextlib.AsyncExitStack() as stack:
-        namespace = options.get("namespace") or config.namespace
-        found = await find_pods(client, namespace, references, options.get("selector") or "")
-        pods = engines_in(found, options.get("container") or "", options["port"])
-        await asyncio.gather(*(pod.open(client, stack) for pod in pods))
-        yield client, pods
+    kubectl = Kubectl(options["kubeconfig"], options.get("context") or "", options.get("namespace") or "")
+    with ended_by_signals():
+        async with contextlib.AsyncExitStack() as stack:
+            found = await find_pods(kubectl, references, options.get("selector") or "")
+            pods = engines_in(found, options.get("container") or "", options["port"])
+            await asyncio.gather(*(pod.open(kubectl, stack) for pod in pods))
+            yield kubectl, pods
 
 
 @contextlib.asynccontextmanager
@@ -66,14 +66,14 @@ async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tup
         yield f"{target.url}{target.path}", replace(access_of(options), insecure=insecure)
 
 
-def engines_in(found: Sequence[Found], container: str = "", port: int | None = None) -> list[ForwardedPod]:
+def engines_in(found: Sequence[Found], container: str = "", port: int | None = None) -> list[NamedPod]:
     """Return the pods whose engine is known; print those left out. Raises KubeError when none is known."""
-    pods: list[ForwardedPod] = []
+    pods: list[NamedPod] = []
     problems: list[KubeError] = []
     for pod in found[:MAX_PODS]:
         try:
             engine = engine_pod(pod, time.time(), container, port)
-            pods.append(ForwardedPod(pod, engine))
+            pods.append(NamedPod(pod, engine))
         except KubeError as error:
             problems.append(error)
     if not pods:
@@ -85,12 +85,12 @@ def engines_in(found: Sequence[Found], container: str = "", port: int | None = N
     return pods
 
 
-def targets_of_pods(pods: Sequence[ForwardedPod], access: Access) -> tuple[Target, ...]:
+def targets_of_pods(pods: Sequence[NamedPod], access: Access) -> tuple[Target, ...]:
     """Return the targets of the pods that can be reached."""
     return tuple(_target(pod, pod.forward.url, access) for pod in pods if pod.forward is not None)
 
 
-def _target(pod: ForwardedPod, url: str, access: Access) -> Target:
+def _target(pod: NamedPod, url: str, access: Access) -> Target:
     id_ = pod.engine.state.id
     return Target(
         name=pod.engine.name,
@@ -107,13 +107,21 @@ def _target(pod: ForwardedPod, url: str, access: Access) -> Target:
     )
 
 
-async def refresh(client: KubeClient, pods: Sequence[ForwardedPod], sampler: Sampler) -> None:
-    """Read the pods' states and logs again, for the diagnosis from now on."""
-    await asyncio.gather(*(pod.refresh(client, sampler.clock.wall()) for pod in pods))
+async def refresh(kubectl: Kubectl, pods: Sequence[NamedPod], sampler: Sampler) -> None:
+    """Read the pods' states, in one list for each namespace, and their logs again, for the diagnosis from now on."""
+    ids, now = [pod.engine.state.id for pod in pods], sampler.clock.wall()
+    states: dict[tuple[str, str], Object] = {}
+    for namespace in dict.fromkeys(id_.namespace for id_ in ids):
+        names = [id_.pod for id_ in ids if id_.namespace == namespace]
+        with contextlib.suppress(KubeError):  # a state that cannot be read stays as it is
+            listed = await get_pods(kubectl, namespace, names)
+            states |= {(namespace, name): pod for name, pod in listed.items()}
+    read = (pod.refresh(kubectl, states.get((id_.namespace, id_.pod)), now) for pod, id_ in zip(pods, ids, strict=True))
+    await asyncio.gather(*read)
     sampler.set_environment(environment_of(pods))
 
 
-def environment_of(pods: Sequence[ForwardedPod]) -> Environment:
+def environment_of(pods: Sequence[NamedPod]) -> Environment:
     """Return the states and logs of these pods."""
     states = {pod.engine.state.id: pod.engine.state for pod in pods}
     reports = {pod.engine.state.id: report for pod in pods if (report := pod.logs.whole) is not None}
@@ -136,17 +144,17 @@ async def views_of_pods(
 
     Raises KubeError, also where no pod has an engine that could be read, and click.UsageError.
     """
-    async with opened([options["url"]], options) as (client, pods):
+    async with opened([options["url"]], options) as (kubectl, pods):
         sampler = Sampler(targets_of_pods(pods, access_of(options)), thresholds, settings=settings)
         if not sampler.targets:
             raise KubeError(next(pod.problem for pod in pods))
         async with sampler:
-            await refresh(client, pods, sampler)
+            await refresh(kubectl, pods, sampler)
             await sample(sampler, options["duration"])
             return _views(sampler, {pod.engine.name: pod for pod in pods})
 
 
-def _views(sampler: Sampler, pods: Mapping[str, ForwardedPod]) -> list[EngineView]:
+def _views(sampler: Sampler, pods: Mapping[str, NamedPod]) -> list[EngineView]:
     views: list[EngineView] = []
     problems: list[str] = []
     for sampled in sampler.sampled():

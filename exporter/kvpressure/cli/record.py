@@ -20,7 +20,7 @@ from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
 from kvpressure.engines.recordings import SUFFIXES, TraceWriter
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.schedule import SystemClock
 from kvpressure.sources.gpu.backend import GpuSettings

@@ -20,7 +20,7 @@ from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, advice_
 from kvpressure.cli.report import advice_report, gpu_table, triage_report, verdict_line
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.settings import Settings
-from kvpressure.config.settings.polling import kv_events_at
+from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.daemon.node_sources import NodeSources, settings_model
@@ -74,7 +74,7 @@ def targets_of(
             gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,
             tls=access.tls(),
             bearer_token_file=access.bearer_token_file,
-            kv_events=kv_events_at(kv_events_port, None),
+            kv_events=None if kv_events_port is None else KvEventsSettings(port=kv_events_port),
             limits=None if (port := port_here(base)) is None else owners[port].limits,
         )
         for base, path in pages

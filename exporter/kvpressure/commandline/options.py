@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.commandline.budget import Budget, BudgetExceededError
+from kvpressure.commandline.words import Budget, BudgetExceededError, as_written, unless
 from kvpressure.config import strict_yaml
 
 # As Python's int(), with at most eighteen digits: more than any limit has.
@@ -76,20 +76,26 @@ TAKES: Final[Mapping[Callable[[str], float | None], str]] = {
 
 _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?", re.DOTALL)
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")
+_UNKNOWN: Final = re.compile(r"\$[({]?([A-Za-z_]\w*|[0-9@*])|(\$\(|`|\{\{)", re.ASCII)
 _UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
 # Costs in a budget: a character of JSON may become an object in memory, a YAML event takes several steps to read.
 _JSON_CHARACTER: Final = 8
 _YAML_STEPS: Final = 2
 _MAX_BRACKETS: Final = 100
+_SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An option's value as text ("" of a bare flag), the words it is `written` as, and its file, "" without one."""
+    """An option's value as text ("" of a bare flag), the words it is `written` as, and its file, "" without one.
+
+    `unless` are the variables in its value that another place may set too.
+    """
 
     text: str
     written: str
     file: str = ""
+    unless: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +129,12 @@ class Options:
     """The options of one start.
 
     `given` are those of the dialect by full name; `new_tokens` the limits on output tokens, the last of which is in
-    force; `hidden` the reasons why there may be unknown options, in sentences without a full stop. `unsettled` are the
-    options that an unknown word after them may override, with that word.
+    force; `hidden` the reasons why there may be unknown options, in sentences without a full stop.
     """
 
     given: Mapping[str, Given] = field(default_factory=dict)
     new_tokens: tuple[Given, ...] = ()
     hidden: tuple[str, ...] = ()
-    unsettled: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget, dialect: Dialect) -> Options:
@@ -141,18 +145,12 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     given: dict[str, Given] = {}
     dotted: dict[str, dict[str, Any]] = {}
     hidden: dict[str, None] = {}
-    unsettled: dict[str, str] = {}
-    unknown = ""
     for at, word in enumerate(words):
         budget.take(len(word))
         if _may_be_options(words, at, dialect):
-            hidden[f"{word} is not known from the manifest"] = None
-            unknown = word
-            budget.take(steps=len(given) + len(dotted))
-            unsettled |= dict.fromkeys((*given, *dotted), word)
+            hidden[f"not known: {word[:_SHOWN]}"] = None
         if (found := _option(words, at, budget, dialect)) is not None:
             name, key, value = found
-            unsettled.pop(name, None)
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
             if key:
@@ -166,16 +164,20 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
         entries = _entries(files[config.text], config.text, budget)
         if entries is None:
             hidden[f"the file of --config, {config.text}, is not a YAML mapping"] = None
-        read = _from_file(entries or {}, config.text, budget, dialect)
-        unsettled |= dict.fromkeys(read.keys() - given.keys(), unknown) if unknown else {}
-        given = read | given
+        given = _from_file(entries or {}, config.text, budget, dialect) | given
     caps = () if dialect.output_caps is None else tuple(dialect.output_caps(given, files, budget))
-    return Options(given, caps, tuple(hidden), unsettled)
+    return Options(given, caps, tuple(hidden))
 
 
 def unresolved(text: str) -> bool:
     """Return whether `text` contains a variable, a substitution or a template whose value is not known."""
     return _UNRESOLVED.search(text) is not None
+
+
+def unknown_names(text: str) -> list[str]:
+    """Return what of a text is not known: `$NAME`, `$(...)` for a command's output, `{{...}}` for a template."""
+    found = _UNKNOWN.findall(text) if any(sign in text for sign in "$`{") else []
+    return list(dict.fromkeys(f"${name}" if name else "$(...)" if sign in "$(`" else "{{...}}" for name, sign in found))
 
 
 def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
@@ -200,13 +202,14 @@ def _option(words: Sequence[str], at: int, budget: Budget, dialect: Dialect) -> 
         if match is None or (full := dialect.full_name(match[1])) is None:
             return None
         name, key, value = full, match[2], match[3]
-    written = words[at]
+    written, names = as_written(words[at]), unless(words[at])
     if value is None:
         following = words[at + 1] if at + 1 < len(words) else "-"
-        value = "" if following.startswith("-") and not _NEGATIVE.fullmatch(following) else following
+        value = "" if following.startswith("-") and not _NEGATIVE.fullmatch(following) else str(following)
         budget.take(len(value))
-        written = f"{written} {value}".strip()
-    return name, key.lstrip("."), Given(value, written)
+        if value:
+            written, names = f"{written} {as_written(following)}", (*names, *unless(following))
+    return name, key.lstrip("."), Given(value, written, unless=names)
 
 
 def _is_read(config: Given) -> bool:

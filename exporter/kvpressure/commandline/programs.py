@@ -1,16 +1,22 @@
-"""Finds the programs that a container's command runs: through shells, `eval`, inline scripts and mounted ones."""
+"""Finds the programs that a container's command runs: through shells, inline scripts, mounted ones, `docker run`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from kvpressure.commandline.budget import NESTING, Budget, BudgetExceededError
-from kvpressure.commandline.shell import Script, Words
+from kvpressure.commandline.words import (
+    NESTING,
+    Budget,
+    BudgetExceededError,
+    Script,
+    Variables,
+    Words,
+    expand,
+)
 
-_REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-A-Za-z0-9_.]*)\)")
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SHELL_FLAGS: Final = re.compile(r"-[abd-z]*c[a-z]*")
 _SHELL_FLAGS_WITH_VALUE: Final = frozenset(("-o", "+o", "-O", "--rcfile", "--init-file"))
@@ -20,20 +26,49 @@ _NO_VALUE: Final = re.compile(
     r"-[a-zA-Z].+|-[ditPq]|--.*=.*"
     r"|--(detach|help|init|interactive|no-healthcheck|privileged|publish-all|quiet|read-only|replace|rm|tty)"
 )
-# Programs that run their arguments as a command.
-_WRAPPERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup"))
+# Programs that run their arguments as a command, and those that run one of them, or what follows, as a script.
+_WRAPPERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup", "sudo", "env", "time"))
+_OWN_VARIABLES: Final = 16
+"""Words behind `env` that may be variables."""
+_RUN_TEXT: Final = frozenset(("eval", "ssh", "tmux", "screen", "su"))
 # Programs whose arguments may look like a launch, and start nothing.
 _TEXT_PROGRAMS: Final = frozenset(
-    ("echo", "printf", "grep", "egrep", "pgrep", "pkill", "pip", "pip3", "curl", "wget", "which", "test", "[", "[[")
+    (
+        *(
+            "echo",
+            "printf",
+            "grep",
+            "egrep",
+            "pgrep",
+            "pkill",
+            "pip",
+            "pip3",
+            "curl",
+            "wget",
+            "which",
+            "test",
+            "[",
+            "[[",
+        ),
+        *("cat", "tee", "sed", "awk", "export", "alias", "cp", "kill", "log", "logger", "apt", "apt-get"),
+    )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program that a command runs; `unreadable` is why its words are not certain, "" where they are."""
+    """One program that a command runs.
+
+    `only_if` is the condition around it, `uncertain` are the variables that a condition may have set, with it. `env` is
+    its environment as far as it is stated, `image` that of its container in `docker run`, `files` are the texts that
+    here-documents wrote before, by path.
+    """
 
     words: Words
-    unreadable: str = ""
+    only_if: str = ""
+    uncertain: Mapping[str, str] = field(default_factory=dict)
+    env: Variables = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +82,7 @@ class Launch:
 def programs(
     command: Sequence[str],
     args: Sequence[str],
-    env: Mapping[str, str],
+    env: Variables,
     budget: Budget,
     files: Mapping[str, str] | None = None,
 ) -> Iterator[Program]:
@@ -57,60 +92,49 @@ def programs(
     BudgetExceededError after the programs found before it.
     """
     words = tuple(expand(word, env, budget) for word in (*command, *args))
-    yield from _unwrap(Program(words), Script("", env, budget), budget, NESTING, files or {})
+    yield from _unwrap(Program(words, env=env, files=files or {}), budget, NESTING)
 
 
-def expand(text: str, env: Mapping[str, str], budget: Budget) -> str:
-    """Expand `$(VAR)` as Kubernetes does: `$$` is a dollar, and a variable that is not set stays as written."""
-    budget.take(len(text))
-    parts, at = [], 0
-    for match in _REFERENCE.finditer(text):
-        value = "$" if match[0] == "$$" else env.get(match[1], match[0])
-        budget.take(len(value))
-        parts += [text[at : match.start()], value]
-        at = match.end()
-    return "".join([*parts, text[at:]]) if parts else text
-
-
-def settle(env: Mapping[str, str], budget: Budget) -> dict[str, str]:
-    """Return the environment with `$(VAR)` expanded as Kubernetes does, from the variables listed before each."""
-    settled: dict[str, str] = {}
-    for name, value in env.items():
-        budget.take()
-        settled[name] = expand(value, settled, budget) if "$" in value else value
-    return settled
-
-
-def _unwrap(program: Program, outer: Script, budget: Budget, depth: int, files: Mapping[str, str]) -> Iterator[Program]:
-    script = _script(program.words, budget, files)
-    if script is None:
+def _unwrap(program: Program, budget: Budget, depth: int) -> Iterator[Program]:
+    found = _script(program.words, budget, program.files)
+    if found is None:
         if program.words:
             yield program
         return
     if depth == 0:
         raise BudgetExceededError
-    text, positional = script
-    env = outer.child_environment(program.words[: len(program.words) - len(positional or ())])
-    inner = Script(text, env, budget, outer.positional if positional is None else positional, outer.unreadable)
-    for words in inner.commands():
-        yield from _unwrap(Program(words, inner.unreadable), inner, budget, depth - 1, files)
-    if positional is None:
-        outer.continue_after(inner)
+    text, positional = found
+    own = (word.partition("=") for word in program.words[: _OWN_VARIABLES if program.words[0] == "env" else 0])
+    script = Script(text, {**program.env, **{name: value for name, equals, value in own if equals}}, budget, positional)
+    for command in script.commands():
+        if not command.words:
+            continue
+        inner = Program(
+            command.words,
+            command.only_if or program.only_if,
+            {**program.uncertain, **script.uncertain},
+            {**script.values, **command.sets},
+            {**program.files, **script.files},
+        )
+        yield from _unwrap(inner, budget, depth - 1)
+    for path, written in script.files.items():
+        if path.startswith("<<"):  # the input of a command, such as `ssh HOST`
+            yield from _unwrap(Program(("sh", "-c", written), program.only_if, env=script.values), budget, depth - 1)
 
 
-def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words | None] | None:
-    """Return the text of `sh -c SCRIPT $0 $1...`, of `eval` or of a mounted script, None for any other program.
-
-    With it come its arguments, None where they are those of the enclosing script.
-    """
-    if words[:1] == ("eval",):
-        budget.take(sum(map(len, words)))
-        return " ".join(words[1:]), None
+def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words] | None:
+    """Return the text and the arguments of `sh -c SCRIPT $0 $1...`, or of a known file; None for any other program."""
     own = next((i for i, word in enumerate(words) if word != "--" and base(word) not in _WRAPPERS), 0)
     if words and words[own] in files:
         return files[words[own]], words[own:]
+    if talks(words):
+        return None
+    if base(words[own]) in _RUN_TEXT:
+        budget.take(sum(map(len, words)))
+        text = " ".join(words[own + 1 :]) if words[own] == "eval" else max(words[own + 1 :], key=len, default="")
+        return (text, ()) if any(blank in text for blank in " \n") else None
     start = next((i for i, word in enumerate(words) if base(word) in SHELLS), None)
-    if start is None or words[0] in _TEXT_PROGRAMS:
+    if start is None:
         return None
     at, is_inline = start + 1, False
     while at < len(words) and words[at][:1] in {"-", "+"}:
@@ -127,15 +151,40 @@ def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str
     return (words[at], words[at + 1 :]) if is_inline and at < len(words) else None
 
 
-def image_of(words: Words) -> tuple[str, Words]:
-    """Return the image that `docker run` starts, and what is passed to it; "" for any other program."""
-    at = 1 if words[:1] == ("sudo",) else 0
-    if "run" not in words[at + 1 : at + 3] or base(words[at]) not in _CONTAINERS:
-        return "", ()
-    at = words.index("run") + 1
+@dataclass(frozen=True, slots=True)
+class ContainerRun:
+    """What `docker run` starts: the image, the arguments after it, and the options before it."""
+
+    image: str
+    arguments: Words
+    options: Words
+
+    def value(self, option: str) -> str:
+        """Return the value of an option, "" where it is not given."""
+        return next(iter(self.values(option)), "")
+
+    def values(self, *names: str) -> Iterator[str]:
+        """Yield the values of an option, by any of its names."""
+        for word, following in zip(self.options, (*self.options[1:], ""), strict=True):
+            name, equals, value = word.partition("=")
+            if name in names:
+                yield (value if equals else following).strip("\"'")
+
+    def env(self) -> dict[str, str | None]:
+        """Return the variables that it sets, None for those of the machine."""
+        pairs = (text.partition("=") for text in self.values("-e", "--env"))
+        return {name: value if equals else None for name, equals, value in pairs}
+
+
+def container_run(words: Words) -> ContainerRun | None:
+    """Return the container that `docker run` starts, None for any other program."""
+    at = next((i for i, word in enumerate(words[:4]) if base(word) in _CONTAINERS), None)
+    if at is None or "run" not in words[at + 1 : at + 3]:
+        return None
+    at = start = words.index("run", at) + 1
     while at < len(words) and words[at].startswith("-"):
         at += 1 if _NO_VALUE.fullmatch(words[at]) else 2
-    return (words[at], words[at + 1 :]) if at < len(words) else ("", ())
+    return ContainerRun(words[at], words[at + 1 :], words[start:at]) if at < len(words) else None
 
 
 def talks(words: Words) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 GONE: Final[Mapping[str, str]] = {
     "baseline_file": "baselines are learned again after a restart, and limits are absolute until then",
     "engines.canary": "a blackbox_exporter asks engines for one token (docs/deploy.md)",
+    "kubernetes.kubeconfig_file": "outside a pod, name engines in engines.targets or engines.file_sd",
     "otlp": "the Prometheus receiver of an OpenTelemetry Collector reads /metrics (docs/deploy.md)",
     "stuck_unanswered_min_seconds": "kvpressure asks no engine for a token; a blackbox_exporter does (docs/deploy.md)",
 }

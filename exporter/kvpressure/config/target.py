@@ -22,7 +22,8 @@ class Target:
 
     `gpus` is None when not known, ("all",), or uuids and indices. Secrets are referred to by file. `container` and
     `limits` (None: how the engine was started could not be read) are those of discovery, as is `role`, what its pod's
-    labels say that it does (`PREFILL`, `DECODE`, else ""). Without `kv_events`, none are read.
+    labels say that it does (`PREFILL`, `DECODE`, else ""), and `created` when the pod was made (unix seconds): one that
+    replaces another under its name is not the same server. Without `kv_events`, none are read.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Target:
     limits: tuple[DeclaredLimit, ...] | None = None
     kv_events: KvEventsSettings | None = None
     role: str = ""
+    created: float | None = None
 
 
 def container_of(target: Target) -> ContainerId:

@@ -150,6 +150,14 @@ class Progress:
 
     stuck_min_seconds: float
     stuck_frozen_min_seconds: float
+    stuck_trickle_min_seconds: float
+    stuck_trickle_max_ratio: float
+    stuck_token_min_seconds: float
+    stuck_deferred_min_seconds: float
+    stuck_held_min_seconds: float
+    stuck_deferred_min_count: float
+    stuck_prompt_min_seconds: float
+    long_prompt_alone_min_seconds: float
     long_prompt_min_seconds: float
     long_prompt_min_ratio: float
 
@@ -174,6 +182,7 @@ class Batch:
 
     step_fuller_min_factor: float
     at_cap_min_ratio: float
+    cap_steady_min_sequences: float
     refill_max_step_count: float
     refill_spare_count: float
     refill_deviation_max_factor: float
@@ -282,6 +291,7 @@ class Alert:
     unserved_page_min_seconds: float
     unserved_ticket_min_seconds: float
     silent_page_min_seconds: float
+    unreadable_min_seconds: float
     queue_wait_min_seconds: float
     crash_loop_min_count: float
 

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -31,7 +31,6 @@ from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
-from kvpressure.net.urls import typed_address
 from kvpressure.signals.history import Histories
 from kvpressure.sources.gpu.process import GpuFactory, registration
 
@@ -150,6 +149,8 @@ class Daemon:
             self._pipeline.forget(target.name for target in changes.removed)
         self._pipeline.expire(now)
         environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
+        held_back = (*self._targets.problems, *self._pipeline.problems)
+        environment = replace(environment, problems=(*environment.problems, *held_back))
         self._pipeline.set_environment(now, environment)
         self._gpu_health = self._node_sources.gpu_health()
         self._snapshot = self._make_snapshot(now, environment)
@@ -220,20 +221,26 @@ class Daemon:
             histories=self._histories,
             environment=environment,
             source_names=self._node_sources.names,
+            targets=self._targets.targets,
             profile=Profile(self._loaded.settings.exposition.profile),
         )
+
+    def _lists_all(self) -> bool:
+        return self._targets.listed and self._node_sources.listed
 
     def _own_families(self, environment: Environment) -> Mapping[str, object]:
         totals = self._fleet.totals()
         caps = Counter(self._pipeline.caps_reached)
         rejected = Counter(self._targets.rejected) + self._rejected_before
         caps["targets"] += rejected.get("too_many_targets", 0)
+        others = self._other_families()
+        reload_ok = self._reload_ok and others.get("config_last_reload_successful", 1.0) == 1.0
         return {
-            **self._other_families(),
+            **others,
             "build_info": {__version__: {platform.python_version(): 1.0}},
-            "target_info": addresses(self._targets.targets) or None,
+            "targets": float(len(self._targets.targets)) if self._lists_all() else None,
             "thresholds_info": {self._loaded.thresholds.hash: 1.0},
-            "config_last_reload_successful": float(self._reload_ok),
+            "config_last_reload_successful": float(reload_ok),
             "config_last_reload_success_timestamp_seconds": self._reloaded_at,
             "engine_page_bytes_total": totals["bytes_received"],
             "polls_skipped_total": totals["missed"],
@@ -241,14 +248,8 @@ class Daemon:
             "samples_rejected_total": self._pipeline.rejected or None,
             "node_memory_pressure": None if environment.memory_pressure is None else float(environment.memory_pressure),
             "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,
-            "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets")},
+            "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets", "new_label_sets")},
         }
-
-
-def addresses(targets: Iterable[Target]) -> dict[str, dict[str, float]]:
-    """Return the address of each target whose name is another, for the commands of alerts; not of pods."""
-    typed = {target.name: typed_address(target.url, target.path) for target in targets if not target.pod}
-    return {name: {address: 1.0} for name, address in typed.items() if address != name}
 
 
 def _pipeline_settings(settings: Settings) -> PipelineSettings:

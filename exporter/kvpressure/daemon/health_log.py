@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvpressure.model.samples import SourceHealth
+from kvpressure.model.samples import NOT_READ_REASON, SourceHealth
 
 _NOT_YET_READ: Final = ("starting", "pending")
-_EXPECTED: Final = ("library_not_found", "binding_not_found", "detached")
+_EXPECTED: Final = ("library_not_found", "binding_not_found", "detached", NOT_READ_REASON)
 
 
 class HealthLog:
@@ -29,8 +29,14 @@ class HealthLog:
             self._states[key] = state
             write = self._log.info if health.up or health.reason in _EXPECTED else self._log.warning
             write(
-                "source up" if health.up else "source not present" if health.absent else "source down",
+                _event(health),
                 source=health.source,
                 target=health.target,
                 error=health.error,
             )
+
+
+def _event(health: SourceHealth) -> str:
+    if health.up:
+        return "source up"
+    return "source not present" if health.absent else "source not read" if health.not_read else "source down"

@@ -11,7 +11,7 @@ from kvpressure.config.settings import Settings, with_sections
 from kvpressure.config.target import Target
 from kvpressure.kubernetes import watch as kubernetes
 from kvpressure.model.environment import Assignment, ContainerId, Environment
-from kvpressure.model.record import exported
+from kvpressure.model.plugins import exported
 from kvpressure.model.samples import GpuSample, SourceHealth
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
@@ -37,6 +37,9 @@ SOURCES: Final[tuple[Registration[Any], ...]] = (
     *(source for source in exported("kvpressure.sources", "SOURCE") if source not in _IN_ORDER),
 )
 """All sources: each gets the facts of those before it, and health is shown in this order."""
+
+NAMED_ENGINES: Final = 3
+"""Engines that are named where several lack their GPUs for one reason."""
 
 
 class NodeSources:
@@ -83,6 +86,11 @@ class NodeSources:
     def discovers(self) -> bool:
         """Whether engines are discovered on this node."""
         return any(source.discovers for source in self._all())
+
+    @property
+    def listed(self) -> bool:
+        """Whether all engines of this node have been listed once, where they are discovered."""
+        return all(source.listed for source in self._all() if source.discovers)
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -148,10 +156,16 @@ def _section(registered: Registration[Any], settings: Settings) -> object:
 
 
 def _unresolved(devices: Mapping[ContainerId, Assignment], but: Container[str]) -> Iterator[str]:
-    """Yield why devices are unknown, except of the targets in `but`, whose GPUs are configured."""
+    """Yield why devices are unknown, a line for each reason; not of the targets in `but`, whose GPUs are configured."""
+    by_reason: dict[str, list[str]] = {}
     for key, assignment in devices.items():
         if assignment.why and key.container not in but:
-            yield f"GPUs of {'/'.join(filter(None, (key.namespace, key.pod, key.container)))}: {assignment.why}"
+            by_reason.setdefault(assignment.why, []).append(
+                "/".join(filter(None, (key.namespace, key.pod, key.container)))
+            )
+    for why, names in by_reason.items():
+        more = f" and {len(names) - NAMED_ENGINES} more" if len(names) > NAMED_ENGINES else ""
+        yield f"GPUs of {', '.join(names[:NAMED_ENGINES])}{more}: {why}"
 
 
 def _resolved(devices: Mapping[ContainerId, Assignment], gpus: Sequence[GpuSample]) -> dict[ContainerId, Assignment]:

@@ -66,7 +66,7 @@ def make_actions(
 
 
 class Steps(NamedTuple):
-    """Keys of an engine's first step, and of the best one that needs no GPU; the second may be ""."""
+    """Words of an engine's first step, and of the best one that needs no GPU; the second may be ""."""
 
     first: str
     without_gpu: str
@@ -94,7 +94,7 @@ class Advised:
             steps.pop(view.key, None)
             if actions and _is_first_step(actions[0], calm=view.diagnosis.cause in CALM):
                 other = step_without_gpu(actions)
-                steps[view.key] = view.t, Steps(actions[0].key, "" if other is None else other.key)
+                steps[view.key] = view.t, Steps(actions[0].word, "" if other is None else other.word)
             self._steps = steps
         return actions
 

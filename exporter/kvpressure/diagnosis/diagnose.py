@@ -75,7 +75,9 @@ class Diagnostician:
         elif not self._changes(t, named, found, facts.thresholds):
             return named
         if found.cause is Cause.STUCK and (named is None or named.cause is not Cause.STUCK):
-            self._since = facts.standing_since or t  # named once that has lasted
+            # Named once that has lasted: it began when nothing moved any more, or when somebody was last served.
+            unserved = t - facts.window.stall.seconds if found.has_lasted else t
+            self._since = min(facts.standing_since or t, unserved)
         self._named, self._grounds, self._missing = found, found.grounds(facts), missing_evidence(judged, facts)
         self._other_detail_since = None
         return found

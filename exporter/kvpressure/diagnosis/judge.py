@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.precedence import PRECEDENCE
 from kvpressure.diagnosis.rules import Rule
-from kvpressure.model.record import exported
+from kvpressure.model.plugins import exported
 
 BY_ID: Final[Mapping[str, Rule]] = {
     rule.id: rule for rules in exported("kvpressure.diagnosis.rules", "RULES") for rule in rules

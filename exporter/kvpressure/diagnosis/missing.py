@@ -10,7 +10,7 @@ from kvpressure.diagnosis.judge import Judged
 from kvpressure.diagnosis.predicates.symptoms import may_evict
 from kvpressure.diagnosis.rules import EvidenceSource
 from kvpressure.model.catalogue import CATALOGUE
-from kvpressure.model.record import exported
+from kvpressure.model.plugins import exported
 from kvpressure.model.verdict import Missing
 from kvpressure.model.view import CALM
 

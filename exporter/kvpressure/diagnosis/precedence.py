@@ -9,6 +9,15 @@ PRECEDENCE: Final = (
     "paused.asleep",
     "paused.weight_update",
     "paused.pause_call",
+    # Nobody is served: this is followed for longer than a window, and needs no more polls.
+    "stuck.computed_again",
+    "stuck.too_large",
+    "stuck.held_blocks",
+    "stuck.deferred",
+    "stuck.stands_still",
+    "stuck.silent",
+    "stuck.crawling",
+    "stuck.trickle",
     # Nothing can be judged.
     "unknown.too_few_polls",
     "unknown.no_activity",
@@ -52,6 +61,7 @@ PRECEDENCE: Final = (
     "unknown.layers_differ",
     "unknown.reservations",
     "unknown.no_usage",
+    "unknown.dropped",
     "unknown.cold_start",
     # Steps full of prompts that are computed again are caused by the cache, not by the load.
     "kv.eviction",
@@ -62,6 +72,7 @@ PRECEDENCE: Final = (
     "concurrency.sequence_cap",
     "concurrency.small_steps",
     # With a queue or without.
+    "compute.long_prompt_alone",
     "compute.prefill",
     "compute.decode_bandwidth",
     "compute.decode",

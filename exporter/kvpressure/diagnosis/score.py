@@ -109,6 +109,9 @@ KV_SHOWS: Final = "kv_shows"
 EVICTION_SHOWS: Final = "eviction_shows"
 """Half of what begins a verdict that says so: sessions come back in waves, and its confidence does not."""
 
+NOBODY_SERVED: Final = "nobody_served"
+"""No request has begun to be answered or ended for long; rules that expect it are true only then."""
+
 _kv_shows: Final = admission_blocked | preempting | kv_saturated | evicting
 
 
@@ -148,4 +151,6 @@ def _state_and_weight(name: str, facts: Facts) -> tuple[bool | None, float]:
     core = facts.thresholds.confidence.core_weight_factor
     if name == KV_SHOWS:
         return _kv_shows.state(facts), core
+    if name == NOBODY_SERVED:
+        return facts.window.stall.seconds > 0, core
     return facts.symptom(name), 1.0

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from kvpressure.diagnosis.facts import Inputs
-from kvpressure.model.record import exported
+from kvpressure.model.plugins import exported
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Evidence
 

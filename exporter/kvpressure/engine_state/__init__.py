@@ -13,15 +13,16 @@ from typing import Final
 from kvpressure.config.target import Target, container_of
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state.state import EngineEnvironment, EngineState, PipelineSettings
+from kvpressure.model.allowance import NewLabelSets
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit, Environment
-from kvpressure.model.samples import EnginePage, EngineSample, GpuReport
+from kvpressure.model.samples import EnginePage, EngineSample, GpuReport, GpuSample
 from kvpressure.model.view import EngineKey, EngineView, GpuView, Unreachable
 from kvpressure.signals import derive_gpu
 from kvpressure.signals.baseline import Healthy
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.evidence import Restarts, Starts
-from kvpressure.signals.gpu import gpus_of
+from kvpressure.signals.gpu import gpu_label_set, gpus_of
 from kvpressure.signals.octaves import Octaves
 
 __all__ = ["Pipeline", "PipelineSettings"]
@@ -47,6 +48,7 @@ class Pipeline:
         self._hits: dict[tuple[str, str], Octaves] = {}
         """Prefix hits by turnover of the replicas of a model, by its name and their namespace."""
         self._last_page: dict[str, float] = {}
+        self._new_label_sets = NewLabelSets()
         self._starts = Starts()
         self._gpus: dict[str, GpuWindow] = {}
         self._gpu_views: dict[str, GpuView] = {}
@@ -94,19 +96,38 @@ class Pipeline:
             container_restarts=self._container_restarts.lately(container_of(target)),
         )
         views = [
-            self._engine(target, sample).step(page, sample, environment, self.settings, self.thresholds)
+            engine.step(page, sample, environment, self.settings, self.thresholds)
             for sample in page.engines
+            if (engine := self._engine(target, sample)) is not None
         ]
         return [view for view in views if view is not None]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return sentences on what is held back of targets and GPU sources."""
+        return self._new_label_sets.problems()
 
     def on_gpus(self, source: str, report: GpuReport) -> None:
         """Take one vendor's report in."""
         if report.rejected:
             self.rejected.setdefault(source, Counter()).update(report.rejected)
         for sample in report.gpus:
+            if not self._may_export(source, sample):
+                continue
             window = self._gpus.setdefault(sample.uuid, GpuWindow(self.settings.window_seconds))
             window.add(sample)
             self._gpu_views[sample.uuid] = GpuView(window.last, derive_gpu(window))
+
+    def _may_export(self, source: str, gpu: GpuSample) -> bool:
+        before = self._gpus.get(gpu.uuid)
+        same = before is not None and gpu_label_set(before.last) == gpu_label_set(gpu)
+        return same or self._is_new_allowed(source, gpu.t)
+
+    def _is_new_allowed(self, owner: str, t: float) -> bool:
+        allowed = self._new_label_sets.allows(owner, t)
+        if not allowed:
+            self.caps_reached["new_label_sets"] += 1
+        return allowed
 
     def declared(self, target: Target) -> Sequence[DeclaredLimit] | None:
         """Return the limits an engine was started with, from discovery or its process; None when they were not read."""
@@ -118,6 +139,7 @@ class Pipeline:
         What is known of an engine whose target does not answer stays until the target is gone (`forget`).
         """
         bound = max(self.settings.window_seconds, self.settings.staleness_seconds)
+        self._new_label_sets.expire(now)
         self._restored_t = now if self._restored_t is None else self._restored_t
         if now - self._restored_t > RESTORED_SECONDS:
             self._restored = {}
@@ -184,10 +206,13 @@ class Pipeline:
         """Whether a reading of a GPU may still be shown."""
         return abs(now - t) <= self.settings.staleness_seconds
 
-    def _engine(self, target: Target, sample: EngineSample) -> EngineState:
+    def _engine(self, target: Target, sample: EngineSample) -> EngineState | None:
+        """Return the state of an engine, None for one whose series are held back."""
         key = EngineKey(target.name, sample.model_name, sample.engine)
         engine = self._engines.get(key)
         if engine is None:
+            if not self._is_new_allowed(f"target {target.name}", self._last_page[target.name]):
+                return None
             if len(self._engines) >= self.settings.max_engines:
                 self._make_room(target.name)
             engine = self._engines[key] = EngineState(self.settings, self._hits_of(sample.model_name, target.namespace))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.advice.limits import limits_in_force
 from kvpressure.config.target import Target, container_of
@@ -13,12 +13,14 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.catalogue import those
 from kvpressure.model.environment import DeclaredLimit, Environment, role_of_code
-from kvpressure.model.incident import Price
+from kvpressure.model.incident import Incident, Price
 from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
+from kvpressure.model.record import record
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.verdict import Stage
-from kvpressure.model.view import LOSING, EngineKey, EngineView
+from kvpressure.model.values import Derived
+from kvpressure.model.verdict import Diagnosis, Stage
+from kvpressure.model.view import LOSING, EngineKey, EngineView, Observed
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
 from kvpressure.signals import Context
@@ -80,6 +82,30 @@ class EngineEnvironment:
         return {limit.name: limit.value for limit in self.declared or ()}
 
 
+@record
+class _Poll:
+    """One poll of one engine, and what it is judged with."""
+
+    page: EnginePage
+    sample: EngineSample
+    environment: EngineEnvironment
+    settings: PipelineSettings
+    thresholds: Thresholds
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its page has no other engine."""
+        return len(self.page.engines) == 1
+
+
+class _More(NamedTuple):
+    """What a view has beyond the features: values of what was learned, the start of predictions, the incident."""
+
+    derived: Derived
+    observed: Observed | None
+    incident: Incident | None
+
+
 class EngineState:
     """One engine. `view` is its newest; `siblings` are the prefix hits of all replicas of its model."""
 
@@ -108,49 +134,78 @@ class EngineState:
 
         It is judged by `thresholds`, whatever polls before were judged by; what is known of healthy states stays.
         """
-        past = self.past
-        if self.view is not None and (stepped_back(past.t, page.t) or page.t - past.t > settings.window_seconds):
+        poll = _Poll(page, sample, environment, settings, thresholds)
+        features = self._gather(poll)
+        if features is None:
+            return None
+        diagnosis = self._diagnostician.diagnose(features.t, _inputs(poll, features))
+        lost, incident = self._learn(poll, features, diagnosis)
+        observed = self._observe(poll, features.t, diagnosis)
+        self.view = self._view(poll, features, diagnosis, _More(lost | self._room.families(), observed, incident))
+        return self.view
+
+    def _gather(self, poll: _Poll) -> Features | None:
+        """Take the poll in, with what others report of it; return what it shows, None where it is not newer."""
+        past, page, environment = self.past, poll.page, poll.environment
+        if self.view is not None and (stepped_back(past.t, page.t) or page.t - past.t > poll.settings.window_seconds):
             # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.
             past.begin_anew()
             self._diagnostician = Diagnostician()
-        log = environment.common.logs.get(container_of(environment.target))
-        watermark_ratio = environment.declared_values.get("kv_watermark_ratio")
-        if environment.common.reports:
-            sample, kept_ratio = with_reports(sample, environment.target, len(page.engines), environment.common.reports)
+        common, target = environment.common, environment.target
+        sample, watermark_ratio = poll.sample, environment.declared_values.get("kv_watermark_ratio")
+        if common.reports:
+            sample, kept_ratio = with_reports(sample, target, len(page.engines), common.reports)
             watermark_ratio = max(watermark_ratio or 0.0, kept_ratio or 0.0) or None
-        reports = environment.common.kv_events.get(environment.target.name, ())
-        events = of_rank(reports, sample.engine, alone=len(page.engines) == 1)
-        restarted = environment.restarted
-        if not past.take(page, sample, log, restarted=restarted, watermark_ratio=watermark_ratio, events=events):
-            return None
-        features = past.features(_context(environment, sample, thresholds))
-        inputs = _inputs(page, features, environment, thresholds)
-        diagnosis = self._diagnostician.diagnose(features.t, inputs)
-        limits = self.view.limits if self.view else Limits()
-        past.learn(features, diagnosis.cause, thresholds, self._room.rate, limits.max_num_seqs)
-        incident = past.cost.incident(thresholds)
+        is_newer = past.take(
+            page,
+            sample,
+            common.logs.get(container_of(target)),
+            restarted=environment.restarted,
+            watermark_ratio=watermark_ratio,
+            events=of_rank(common.kv_events.get(target.name, ()), sample.engine, alone=poll.is_alone),
+        )
+        return past.features(_context(environment, sample, poll.thresholds)) if is_newer else None
+
+    def _learn(self, poll: _Poll, features: Features, diagnosis: Diagnosis) -> tuple[Derived, Incident | None]:
+        """Remember what was judged; return the values of what trouble cost so far, and the present or last incident."""
+        past, settings = self.past, poll.settings
+        past.learn(features, diagnosis.cause, poll.thresholds, self._room.rate, self._limits.max_num_seqs)
+        incident = past.cost.incident(poll.thresholds)
         if incident is not None and settings.price is not None:
-            incident = replace(incident, price=settings.price, gpus=whole_gpus(environment.gpus))
-        derived = features.derived | past.cost.families()
-        losing = diagnosis.cause in LOSING
+            incident = replace(incident, price=settings.price, gpus=whole_gpus(poll.environment.gpus))
+        return past.cost.families(), incident
+
+    @property
+    def _limits(self) -> Limits:
+        """The limits as far as the verdict before knew them."""
+        return self.view.limits if self.view else Limits()
+
+    def _observe(self, poll: _Poll, t: float, diagnosis: Diagnosis) -> Observed | None:
+        """Return what a prediction starts from, None where there is nothing to change; learn what more room brings."""
+        losing, knee_is_due = diagnosis.cause in LOSING, abs(t - self._room.knee_t) >= KNEE_EVERY_SECONDS
         # Advice on some verdicts changes what the engine's scheduler does, which can be predicted.
         predictable = diagnosis.cause in _PREDICTABLE or diagnosis.stage is Stage.BUILDING
-        shows_observed = settings.always_observed or predictable
-        observed, knee_is_due = None, abs(features.t - self._room.knee_t) >= KNEE_EVERY_SECONDS
-        if shows_observed or losing or knee_is_due:
-            alone = whole_gpus(environment.gpus) and len(page.engines) == 1
-            names = tuple(gpu.last.name for gpu in environment.gpus) if alone else ()
-            observed = replace(past.observed(thresholds), model_name=sample.model_name, gpus=names)
-        self._room.update(features.t, observed if losing else None, limits)
+        shown = poll.settings.always_observed or predictable
+        observed = self._observed(poll) if shown or losing or knee_is_due else None
+        self._room.update(t, observed if losing else None, self._limits)
         if observed is not None and knee_is_due:
-            self._room.update_knee(features.t, observed, limits)
-        derived |= self._room.families()
-        limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, thresholds)
-        target = environment.target
-        whole = (target.name, sample.model_name, sample.engine)
-        self.view = EngineView(
+            self._room.update_knee(t, observed, self._limits)
+        return observed if shown else None
+
+    def _observed(self, poll: _Poll) -> Observed:
+        gpus = poll.environment.gpus
+        names = tuple(gpu.last.name for gpu in gpus) if poll.is_alone and whole_gpus(gpus) else ()
+        return replace(self.past.observed(poll.thresholds), model_name=poll.sample.model_name, gpus=names)
+
+    def _view(self, poll: _Poll, features: Features, diagnosis: Diagnosis, more: _More) -> EngineView:
+        """Return everything known of the engine now."""
+        environment, target = poll.environment, poll.environment.target
+        derived = features.derived | more.derived
+        limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, poll.thresholds)
+        whole = (target.name, poll.sample.model_name, poll.sample.engine)
+        return EngineView(
             key=EngineKey(*whole),
-            shown=EngineKey(*(distinct(label, settings.max_label_length) for label in whole)),
+            shown=EngineKey(*(distinct(label, poll.settings.max_label_length) for label in whole)),
             t=features.t,
             derived=derived | families,
             diagnosis=diagnosis,
@@ -158,11 +213,10 @@ class EngineState:
             namespace=target.namespace,
             pod=target.pod,
             limits=limits,
-            runtime=page.runtime,
-            observed=observed if shows_observed else None,
-            incident=incident,
+            runtime=poll.page.runtime,
+            observed=more.observed,
+            incident=more.incident,
         )
-        return self.view
 
 
 def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: Thresholds) -> Context:
@@ -177,12 +231,8 @@ def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: T
     )
 
 
-def _inputs(
-    page: EnginePage,
-    features: Features,
-    environment: EngineEnvironment,
-    thresholds: Thresholds,
-) -> Inputs:
+def _inputs(poll: _Poll, features: Features) -> Inputs:
+    environment, thresholds = poll.environment, poll.thresholds
     key, restarts = container_of(environment.target), environment.container_restarts
     return Inputs(
         derived=features.derived,
@@ -196,5 +246,5 @@ def _inputs(
         external_evidence=outside_evidence(features.t, key, environment.common, restarts, thresholds),
         declared=environment.declared_values,
         signals=features.signals,
-        optional_signals=named(page.runtime).evidence,
+        optional_signals=named(poll.page.runtime).evidence,
     )

@@ -30,7 +30,8 @@ from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target
 from kvpressure.engines.name_filter import Mode, NameFilter, PageUrls, page_urls, restarted
 from kvpressure.engines.reader import PageError, PageReader
-from kvpressure.model.record import SourceError, record
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from yarl import URL
 
-from kvpressure.model.record import SourceError, record
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.model.samples import EnginePage
 from kvpressure.net.http import HttpStatusError
 

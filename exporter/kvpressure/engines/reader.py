@@ -11,10 +11,12 @@ from typing import Final
 
 from kvpressure.engines.plan import Plan
 from kvpressure.engines.planner import make_plan, recognised
-from kvpressure.model.samples import EnginePage
+from kvpressure.model.samples import NOT_READ_REASON, EnginePage
 from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line, require_end
 from kvpressure.promtext.scanner import Memory, PageScanner
 from kvpressure.runtimes.gateways import OTHER_NAMES, WORKER_NAMES, known_gateway
+from kvpressure.runtimes.not_read import METRICS as NOT_READ
+from kvpressure.runtimes.not_read import server_not_read
 from kvpressure.runtimes.registry import TABLES, named
 from kvpressure.runtimes.table import LabelSignals, Table
 
@@ -108,16 +110,22 @@ _OURS = b"\n# TYPE kvpressure_"
 @cache
 def _names(tables: tuple[Table, ...]) -> frozenset[bytes]:
     """Return the names of all `tables`, and those that identify other pages, one set for all readers."""
-    return OTHER_NAMES.union(WORKER_NAMES, *(table.wanted() for table in tables))
+    return OTHER_NAMES.union(WORKER_NAMES, NOT_READ, *(table.wanted() for table in tables))
 
 
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
-    """Return the plan of the table that has most of the names. Raises PageError where they are a gateway's."""
+    """Return the plan of the table that has most of the names.
+
+    Raises PageError where they are a gateway's, or of a server that is recognised and not read.
+    """
     if gateway := known_gateway(series):
         raise PageError(
             "gateway", f"these are the metrics of {gateway}, not of an engine: name the engines behind it as targets"
         )
-    return make_plan(max(tables, key=lambda table: recognised(table, series)), series)
+    found = make_plan(max(tables, key=lambda table: recognised(table, series)), series)
+    if found is None and (server := server_not_read(series)):
+        raise PageError(NOT_READ_REASON, f"not read: these are the metrics of {server}, of which no verdict is made")
+    return found
 
 
 def _without_engine(page: bytes, tables: Sequence[Table]) -> str:
@@ -148,7 +156,7 @@ class PageReader:
         Signals without metrics on the page are absent. A page with a runtime's names and no engine's series has no
         engines. Raises PageError with reason "not_metrics" (no name of a runtime, as multi-process servers answer
         `name[]`), "truncated" (no newline at the end: a cut number is a smaller number), "gateway" (of a server in
-        front of engines), "malformed" or "too_large".
+        front of engines), "not_read" (of a server of which no verdict is made), "malformed" or "too_large".
         """
         return in_one_go(self.steps(page, t))
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from kvpressure.config.files import NotAFileError, require_regular
 from kvpressure.model.record import record
 from kvpressure.model.samples import GpuReport, GpuSample
+from kvpressure.net.open_files import NotAFileError, open_regular
 from kvpressure.sources.gpu.plausible import Sieve
 
 MAX_DECODER_BYTES: Final = 128 << 20
@@ -28,7 +28,7 @@ class XzReader(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = path.open("rb")
+        self._file = open_regular(path)
         self._decoder = _decoder()
 
     def readable(self) -> bool:
@@ -107,7 +107,6 @@ def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
     Raises TraceError when the file itself cannot be read. A truncated recording ends with an error.
     """
     try:
-        require_regular(path)
         with open_trace(path, "rt") as file:
             yield from _lines(path, file)
     except NotAFileError as error:
@@ -187,8 +186,12 @@ def _number(value: Any) -> float | None:
 
 def open_trace(path: Path, mode: str) -> IO[str]:
     """Open a recording by its suffix: gzip, xz or plain text. Raises OSError."""
-    if path.suffix == ".xz" and "r" in mode:
-        return io.TextIOWrapper(io.BufferedReader(XzReader(path)), encoding="utf-8", newline="\n")
+    if "r" in mode:
+        raw: Any = io.BufferedReader(XzReader(path)) if path.suffix == ".xz" else open_regular(path)
+        if path.suffix == ".gz":
+            packed, raw = raw, gzip.GzipFile(fileobj=raw)
+            raw.myfileobj = packed  # closed with it
+        return io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
     opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     return cast("IO[str]", opener(path, mode, encoding="utf-8", newline="\n"))  # type: ignore[operator]
 
@@ -253,8 +256,7 @@ def not_a_recording(path: Path, why: str) -> str:
 def _seems(path: Path) -> str:
     """Return what the file seems to be, "" where its beginning does not show it."""
     try:
-        require_regular(path)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD_BYTES)
     except NotAFileError as error:
         return f"{error.strerror}"

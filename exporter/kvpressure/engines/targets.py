@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.config.settings import ClientSettings, Settings
-from kvpressure.config.settings.polling import kv_events_at
 from kvpressure.config.target import Target
 from kvpressure.engines.file_sd import FileGroup
+from kvpressure.model.allowance import NewLabelSets
 from kvpressure.model.record import record
 from kvpressure.model.samples import SourceHealth
 
@@ -44,6 +44,7 @@ class TargetSet:
         self._targets: dict[str, Target] = {}
         self._rejected: Counter[str] = Counter()
         self._started = False
+        self._new_label_sets = NewLabelSets()
 
     def discovered(self, targets: tuple[Target, ...]) -> None:
         """Set the discovered targets; the next `refresh` puts them in force."""
@@ -56,9 +57,19 @@ class TargetSet:
         return tuple(self._targets.values())
 
     @property
+    def listed(self) -> bool:
+        """Whether every file of targets that is there has been read once: before that, a missing target may exist."""
+        return self._started and all(health.last_success is not None for health in self.health)
+
+    @property
     def rejected(self) -> Mapping[str, int]:
         """Entries left out by reason (`duplicate_page`, `duplicate_name`, `too_many_targets`), at each merge."""
         return dict(self._rejected)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return sentences on pods of which new targets are held back."""
+        return self._new_label_sets.problems()
 
     @property
     def health(self) -> tuple[SourceHealth, ...]:
@@ -68,20 +79,22 @@ class TargetSet:
     def refresh(self, now: float) -> Changes:
         """Check the files that are due at `now` (unix seconds) and return what changed. Reads files; never raises."""
         touched = [group.look(now) for group in self._groups if group.is_due(now)]
-        if self._started and not any(touched):
+        if self._started and not any(touched) and not self._new_label_sets.held_back:
             return Changes()
         self._started = True
-        old, self._targets = self._targets, self._merge()
+        self._new_label_sets.expire(now)
+        old, self._targets = self._targets, self._merge(now)
         return changes_between(old, self._targets)
 
     def is_due(self, now: float) -> bool:
         """Whether to call `refresh` at `now` (unix seconds)."""
-        return not self._started or any(group.is_due(now) for group in self._groups)
+        waits = bool(self._new_label_sets.held_back)
+        return waits or not self._started or any(group.is_due(now) for group in self._groups)
 
-    def _merge(self) -> dict[str, Target]:
+    def _merge(self, now: float) -> dict[str, Target]:
         merged: dict[str, Target] = {}
         pages: set[str] = set()
-        for target in self._candidates():
+        for target in self._candidates(now):
             page = target.url + target.path
             if page in pages:
                 self._rejected["duplicate_page"] += 1
@@ -94,14 +107,18 @@ class TargetSet:
                 merged[target.name] = target
         return merged
 
-    def _candidates(self) -> Iterable[Target]:
+    def _candidates(self, now: float) -> Iterable[Target]:
         yield from self._fixed
         for group in self._groups:
             for entry in group.targets:
-                port = None if entry.kv_events is None else entry.kv_events.port
-                found = replace(entry, kv_events=kv_events_at(port, group.settings.kv_events))
-                yield _with_access(found, group.settings, self._poll)
-        yield from self._discovered
+                events = group.settings.kv_events
+                if events is not None and entry.kv_events is not None:  # the files say where, the settings whether
+                    events = events.model_copy(update={"port": entry.kv_events.port})
+                yield _with_access(replace(entry, kv_events=events), group.settings, self._poll)
+        for target in self._discovered:  # an annotation may name another port, and so another target, each second
+            pod = f"pod {target.namespace}/{target.pod}"
+            if target.name in self._targets or self._new_label_sets.allows(pod, now):
+                yield target
 
 
 def changes_between(old: Mapping[str, Target], new: Mapping[str, Target]) -> Changes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kvpressure.config.target import Target
 from kvpressure.exposition.profile import Profile
 from kvpressure.model.environment import Environment
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
@@ -17,7 +18,7 @@ class Snapshot:
     """Everything that a page shows. `exporter` are the exporter's own families, keyed like derived values.
 
     `histories` are shared by all snapshots, and only added to. `engines` are those that answer, `silent` those that
-    answered before and are still polled. `source_names` are the titles of sources.
+    answered before and are still polled. `source_names` are the titles of sources, `targets` all that are listed.
     """
 
     t: float
@@ -30,11 +31,20 @@ class Snapshot:
     silent: tuple[EngineView, ...] = ()
     profile: Profile = Profile.FULL
     source_names: Mapping[str, str] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
 
     @property
     def known(self) -> tuple[EngineView, ...]:
         """Every engine with a known state, silent engines last."""
         return self.engines + self.silent
+
+    @property
+    def polled(self) -> Iterator[tuple[Target, SourceHealth]]:
+        """Every target with the health of its polls."""
+        healths = {one.target: one for one in self.sources if one.source == ENGINE_SOURCE}
+        for target in self.targets:
+            pending = SourceHealth(ENGINE_SOURCE, target.name, False, self.t, reason="pending")
+            yield target, healths.get(target.name, pending)
 
     @property
     def unread(self) -> tuple[SourceHealth, ...]:

@@ -11,12 +11,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.advice import limits
+from kvpressure.config.target import Target
+from kvpressure.model.action import FIRST_STEPS
+from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import ContainerId, Environment
-from kvpressure.model.family import Family, Scope, container_family, engine_family, exporter_family
+from kvpressure.model.family import Family, Scope, container_family, engine_family, exporter_family, target_family
 from kvpressure.model.samples import SourceHealth
+from kvpressure.model.target_status import status_of
 from kvpressure.model.values import Derived, Value, known
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
+from kvpressure.net.urls import typed_address
+from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.signals import (
     batch,
     cost,
@@ -36,37 +42,50 @@ from kvpressure.signals import (
 from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 
+MAX_STEP_TEXT: Final = 45
+
 VERDICTS: Final = (
     engine_family("symptom", "1 if the symptom is present, 0 if not; absent if it cannot be judged.", "symptom"),
     engine_family("score", "KV cache pressure, 0 to 1."),
     engine_family("bottleneck", "State set: exactly one cause is 1.", "cause"),
     engine_family(
         "bottleneck_info",
-        "1 for the present cause and its detail; the detail is empty if it is unknown.",
+        "1 for the present cause and its detail, empty if it is unknown, and both in words.",
         "cause",
         "detail",
+        "text",
     ),
     engine_family("bottleneck_confidence", "Share of the evidence that supports the cause."),
     engine_family(
         "recommended_action",
-        "1 for the first recommended step of the engine's incident, as on its page; absent if there is none.",
+        "1 for the recommended step of the engine's incident that stands first, as on its page, and for the best one "
+        "without_gpu if the first requires a GPU; absent if there is none.",
+        "rank",
         "action",
+        "text",
     ),
-    engine_family("engine_up", "1 if the engine answers; 0 if it no longer answers and is still a target."),
-    engine_family("engine_silent_seconds", "Time since the engine last answered; absent while it answers."),
-    engine_family(
-        "engine_last_bottleneck",
-        "1 for the cause when the engine last answered; absent while it answers.",
-        "cause",
+    engine_family("engine_up", "1 if the engine's metrics page is read; 0 if it no longer is and is still a target."),
+)
+
+TARGETS: Final = (
+    target_family("target_listed", "1; every target of the exporter, whether it answers or not."),
+    target_family(
+        "target_answering",
+        "1 if the last poll got any answer, also one that cannot be read; 0 if it was refused, timed out or had no "
+        "route; absent before the first poll.",
     ),
-    engine_family(
-        "engine_last_demand_requests",
-        "Mean requests running and waiting when the engine last answered; absent while it answers.",
-    ),
+    target_family("target_status", "1 for how the last poll ended, and that in words.", "status", "text"),
+    target_family("target_info", "1; what to type after kvpressure triage to reach the target.", "address"),
+    target_family("target_created_timestamp_seconds", "Unix time at which the target's pod was made."),
 )
 
 SOURCES: Final = (
-    Family("source_up", "gauge", Scope.SOURCE, "1 when the source's last read succeeded."),
+    Family(
+        "source_up",
+        "gauge",
+        Scope.SOURCE,
+        "1 when the source's last read succeeded; absent of a server that is recognised and not read.",
+    ),
     Family("source_duration_seconds", "gauge", Scope.SOURCE, "Duration of the source's last read."),
     Family(
         "source_last_success_timestamp_seconds",
@@ -130,11 +149,9 @@ EXPORTER: Final = (
         "Unix time of the last successful configuration reload.",
     ),
     exporter_family(
-        "target_info",
+        "targets",
         "gauge",
-        "1; address of a target whose name differs from its address; absent for others, and for pods.",
-        "target",
-        "address",
+        "Number of targets; absent until those of discovery and of every target file have been listed once.",
     ),
     exporter_family("thresholds_info", "gauge", "1; hash of the thresholds in use.", "hash"),
     exporter_family("build_info", "gauge", "1; version of kvpressure and Python.", "version", "python_version"),
@@ -161,6 +178,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *gpu.FAMILIES,
     *VERDICTS,
     *limits.FAMILIES,
+    *TARGETS,
     *gpu.GPU_FAMILIES,
     *SOURCES,
     *CONTAINERS,
@@ -170,14 +188,64 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 
 def engine_values(view: EngineView) -> Derived:
-    """Return an engine's values as they are exported; of a silent engine, for how long, and its last state."""
-    diagnosis, silence = view.diagnosis, view.silence
-    if silence is not None:
-        cause = None if diagnosis is None else {diagnosis.cause.value: 1.0}
-        demand = {"engine_last_bottleneck": cause, "engine_last_demand_requests": silence.demand_requests}
-        return known({"engine_up": 0.0, "engine_silent_seconds": silence.seconds, **demand})
-    step = {"recommended_action": {view.step: 1.0}} if view.step else {}
-    return {"engine_up": 1.0, **view.derived, **({} if diagnosis is None else diagnosis_families(diagnosis)), **step}
+    """Return an engine's values as they are exported; of a silent engine only that it is: rules remember the rest."""
+    diagnosis = view.diagnosis
+    if view.silence is not None:
+        return {"engine_up": 0.0}
+    return {
+        "engine_up": 1.0,
+        **view.derived,
+        **({} if diagnosis is None else diagnosis_families(diagnosis)),
+        **_recommended(view),
+    }
+
+
+def _recommended(view: EngineView) -> Derived:
+    keys = {"first": view.step, "without_gpu": view.step_without_gpu}
+    steps = {rank: {key: {step_text(key): 1.0}} for rank, key in keys.items() if key}
+    return {"recommended_action": steps} if steps else {}
+
+
+STEP_TEXTS: Final = {
+    **FIRST_STEPS,
+    **{
+        key: remedy.title
+        for runtime in RUNTIMES
+        for key, remedy in runtime.advice.remedies.items()
+        if len(remedy.title) <= MAX_STEP_TEXT
+    },
+}
+"""What alerts say of a step, by its word: a closed table."""
+
+
+def step_text(word: str) -> str:
+    """Return a step in words for alerts."""
+    return STEP_TEXTS.get(word, "run triage")
+
+
+def cause_text(diagnosis: Diagnosis) -> str:
+    """Return the cause with its detail in words, of a closed table."""
+    row = CATALOGUE[diagnosis.cause]
+    return row.details.get(diagnosis.detail, row.label)
+
+
+def target_values(target: Target, health: SourceHealth) -> Mapping[str, object]:
+    """Return the values of the families of targets."""
+    status = status_of(health)
+    return {
+        "target_listed": 1.0,
+        "target_answering": status.answering.value,
+        "target_status": {status.word: {status.text: 1.0}},
+        "target_info": {address_of(target): 1.0},
+        "target_created_timestamp_seconds": target.created,
+    }
+
+
+def address_of(target: Target) -> str:
+    """Return what to type after `kvpressure triage` to reach a target: its pod, or its address."""
+    if target.pod:
+        return f"-n {target.namespace} pod/{target.pod}" if target.namespace else f"pod/{target.pod}"
+    return typed_address(target.url, target.path)
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:
@@ -190,7 +258,7 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
             "symptom": symptoms or None,
             "score": diagnosis.score,
             "bottleneck": {cause.value: float(cause is diagnosis.cause) for cause in Cause},
-            "bottleneck_info": {diagnosis.cause.value: {diagnosis.detail: 1.0}},
+            "bottleneck_info": {diagnosis.cause.value: {diagnosis.detail: {cause_text(diagnosis): 1.0}}},
             "bottleneck_confidence": diagnosis.confidence,
         }
     )
@@ -200,7 +268,7 @@ def source_values(health: SourceHealth) -> Mapping[str, object]:
     """Return the values of the source families, None where they are not known."""
     usual, longest = health.usual_seconds, health.longest_seconds
     return {
-        "source_up": float(health.up),
+        "source_up": None if health.not_read else float(health.up),
         "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
         "source_last_success_timestamp_seconds": health.last_success,
         "source_errors_total": health.errors,

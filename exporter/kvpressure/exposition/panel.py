@@ -26,6 +26,8 @@ from kvpressure.exposition.wording import (
 from kvpressure.exposition.working_set import working_set
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.model.samples import SourceHealth
+from kvpressure.model.target_status import state_of_silent
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of, role_of
@@ -68,12 +70,12 @@ def engine_panel(
     runbook: str,
     *,
     selected: bool,
-    error: str = "",
+    unread: SourceHealth | None = None,
 ) -> dict[str, object]:
     """Return an engine's panel: open when in trouble or `selected`, without charts when `past` is None.
 
-    `runbook` is the address of its runbook, "" without one; `error` is why a silent engine cannot be read. The values
-    of a silent engine are those of its last answer.
+    `runbook` is the address of its runbook, "" without one; `unread` is the health of a target that cannot be read. The
+    values of a silent engine are those of its last answer.
     """
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
@@ -91,8 +93,8 @@ def engine_panel(
         "grounds": diagnosis.grounds if diagnosis else "",
         "missing": diagnosis.missing if diagnosis else (),
         "calm": calm,
-        "silent": duration(silence.seconds) if silence else "",
-        "error": error,
+        "silent": f"{state_of_silent(unread)} for {duration(silence.seconds)}" if silence else "",
+        "error": unread.error if unread else "",
         "uncharted": past is None,
         "open": selected or not calm,
         "since": clock(since, day=now - since > DAY_AFTER_SECONDS) if since > 0 else "",

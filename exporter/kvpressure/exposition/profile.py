@@ -49,13 +49,10 @@ _FLEET: Final = frozenset(
         "kv_exhaustion_seconds",
         "queue_unserved_seconds",
         # Load, output, and the loss of trouble.
+        "requests_running",
         "requests_waiting",
         "tokens_per_second",
         "lost_tokens_total",
-        # Of a silent engine, instead of all the above but the first.
-        "engine_silent_seconds",
-        "engine_last_bottleneck",
-        "engine_last_demand_requests",
         # Of targets, containers and the exporter itself: what alerts need.
         "source_up",
         "source_errors_total",
@@ -67,7 +64,7 @@ _FLEET: Final = frozenset(
 
 _EXPORTED: Final[Mapping[Profile, tuple[Family, ...]]] = {
     Profile.FULL: FAMILIES,
-    Profile.FLEET: tuple(one for one in FAMILIES if one.key in _FLEET or one.scope is Scope.EXPORTER),
+    Profile.FLEET: tuple(one for one in FAMILIES if one.key in _FLEET or one.scope in (Scope.TARGET, Scope.EXPORTER)),
 }
 
 

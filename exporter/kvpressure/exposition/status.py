@@ -17,6 +17,7 @@ from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas.diagnosis import VERSION
+from kvpressure.model.target_status import status_of
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
 
@@ -99,7 +100,7 @@ def status_html(
     engines and for the one whose id is `selected`, which is shown open.
     """
     past, known = snapshot.histories, runbooks or {}
-    errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE and not one.up}
+    unreadable = {one.target: one for one in snapshot.sources if one.source == ENGINE_SOURCE and not one.up}
     engines = [
         engine_panel(
             view,
@@ -108,7 +109,7 @@ def status_html(
             advise(view),
             _runbook(known[cause_of(view)], view) if cause_of(view) in known else "",
             selected=ident(view.key) == selected,
-            error=errors.get(view.key.target, ""),
+            unread=unreadable.get(view.key.target),
         )
         for place, view in enumerate(worst_first(snapshot.known))
     ]
@@ -120,7 +121,8 @@ def status_html(
         icon=_icon(snapshot),
         down=_down(snapshot.sources),
         engines=engines,
-        unread=[{"target": one.target, "error": one.error, "waited_for": not one.errors} for one in snapshot.unread],
+        unread=[_unread(one) for one in snapshot.unread if status_of(one).is_trouble],
+        waited_for=[_unread(one) for one in snapshot.unread if not status_of(one).is_trouble],
         gpus=[gpu_card(view, past.gpu(view.labels) if past else None) for view in snapshot.gpus],
         sources=[_source_row(health, snapshot) for health in snapshot.sources],
         problems=snapshot.environment.problems,
@@ -129,6 +131,13 @@ def status_html(
         css=_css(),
         script=assets.source("page.js"),
     )
+
+
+def _unread(health: SourceHealth) -> dict[str, str]:
+    """Return a target of which no engine is known: what that is, and why."""
+    status = status_of(health)
+    known = f"{status.state}: {status.text}" if status.is_trouble else status.state
+    return {"target": health.target, "state": f"{known}, never read" if health.errors else known, "error": health.error}
 
 
 def content_security_policy() -> str:
@@ -153,8 +162,10 @@ def _headline(snapshot: Snapshot) -> str:
     if not total:
         return "no engine is configured or found"
     troubles = Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines if cause_of(view) not in CALM)
-    if gone := len(snapshot.silent) + sum(bool(one.errors) for one in snapshot.unread):
-        troubles["not answering"] = gone
+    healths = {one.target: one for one in snapshot.sources if one.source == ENGINE_SOURCE}
+    silent = (status_of(healths[view.key.target]) for view in snapshot.silent if view.key.target in healths)
+    unread = (*silent, *map(status_of, snapshot.unread))
+    troubles.update(status.state for status in unread if status.is_trouble)
     if not troubles and not snapshot.known:
         return f"{total} engine{'s' * (total != 1)}: not read yet"
     found = troubles or Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines)
@@ -187,7 +198,7 @@ def _runbook(name: str, view: EngineView) -> str:
 
 
 def _down(sources: Sequence[SourceHealth]) -> str:
-    down = sum(not health.up and not health.absent for health in sources)
+    down = sum(not (health.up or health.absent or health.not_read) for health in sources)
     return f"{down} of {len(sources)} sources down" if down else ""
 
 

@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kvpressure.exposition import Snapshot, profile
-from kvpressure.exposition.families import container_values, engine_values, source_values
+from kvpressure.exposition.families import container_values, engine_values, source_values, target_values
 from kvpressure.model.family import Scope
 from kvpressure.model.samples import HistogramSample
 from kvpressure.printable import distinct
@@ -133,6 +133,10 @@ def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
         Scope.ENGINE: [
             (_labels(Scope.ENGINE, view.labels), profile.shown(snapshot.profile, engine_values(view)))
             for view in snapshot.known
+        ],
+        Scope.TARGET: [
+            (_labels(Scope.TARGET, (target.name, target.namespace, target.pod)), target_values(target, health))
+            for target, health in snapshot.polled
         ],
         Scope.GPU: [(_labels(Scope.GPU, view.labels), view.derived) for view in snapshot.gpus],
         Scope.SOURCE: [

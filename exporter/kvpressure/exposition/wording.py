@@ -86,10 +86,12 @@ def quantity(value: float, unit: str = "") -> str:
 def percent(value: float) -> str:
     """Return a share in percent; one that is neither 0 nor 1 is not rounded to 0% or 100%.
 
-    >>> percent(0.934), percent(0.9996), percent(0.0004), percent(0.0)
-    ('93%', '99%', '1%', '0%')
+    >>> percent(0.934), percent(0.9996), percent(0.00006), percent(0.0)
+    ('93%', '>99%', '<1%', '0%')
     """
-    return f"{min(max(value, 0.01), 0.99):.0%}" if 0.0 < value < 1.0 else f"{value:.0%}"
+    if 0.0 < value < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= value < 1.0 else f"{value:.0%}"
 
 
 def seconds(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Requests to the API server: objects, lists, watches, texts and websockets; errors are `KubeError`s."""
+"""Requests of the daemon to the API server, with its service account; errors are `KubeError`s."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -13,26 +13,14 @@ import aiohttp
 from yarl import URL
 
 from kvpressure.kubernetes import Action, GoneError, KubeError
-from kvpressure.kubernetes.credentials import Credentials
-from kvpressure.kubernetes.kubeconfig import Config
-from kvpressure.kubernetes.objects import Object, at
-from kvpressure.kubernetes.websocket import MAX_MESSAGE_BYTES, WebSocket, refuse_redirected_upgrade
+from kvpressure.kubernetes.service_account import ServiceAccount
 from kvpressure.net.addresses import refusal
 from kvpressure.net.http import open_session, shown
-from kvpressure.net.outgoing import (
-    FAILURES,
-    environment_proxy,
-    is_supported,
-    reason_and_sentence,
-)
+from kvpressure.net.outgoing import reason_and_sentence
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 from kvpressure.printable import brief
 
-DEADLINE_SECONDS: Final = 15.0
-MAX_JSON_BYTES: Final = 64 << 20
 MAX_STATUS_BYTES: Final = 64 << 10
-MAX_PAGES: Final = 200
-"""Of one list."""
 
 Query = Mapping[str, str]
 
@@ -42,23 +30,21 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (soc
 
 
 class KubeClient:
-    """One API server, at `where`, with one user's credentials. Use it as an async context manager.
+    """The API server of this pod's cluster, at `where`. Use it as an async context manager.
 
-    Redirects are refused, responses are bounded, and addresses of clouds' metadata services are never requested. Only
-    requests that a person waits for have a deadline here. A `daemon` does not use the environment's proxies.
+    Redirects and the environment's proxies are not followed, responses are bounded, and addresses of clouds' metadata
+    services are never requested. There are no deadlines here.
     """
 
-    def __init__(self, config: Config, *, daemon: bool = False) -> None:
+    def __init__(self, account: ServiceAccount) -> None:
         try:
-            url = URL(config.server)
+            url = URL(account.server)
         except ValueError as error:
-            raise KubeError(f"{config.origin} names a server that is no address: {brief(error)}") from error
-        self.config = config
-        self._credentials = Credentials(config)
-        self._proxy = _proxy(config, url, daemon=daemon)
+            raise KubeError(f"the API server's address {account.server} is none: {brief(error)}") from error
+        self._account = account
         self._host = url.host or ""
         self._session: aiohttp.ClientSession | None = None
-        self._who = f"context {config.context}" if config.context else config.origin
+        self._context: ssl.SSLContext | None = None
         self.where = brief(url.host_port_subcomponent, 80)
         self._shown = shown(url.with_port(None) if url.is_default_port() else url)
 
@@ -74,110 +60,38 @@ class KubeClient:
         if session is not None:
             await session.close()
 
-    async def json(self, path: str, action: Action, query: Query | None = None) -> Object:
-        """Return one object or list. Raises KubeError, with the status that the API server answered."""
-        body = await self._body(path, action, query or {}, MAX_JSON_BYTES)
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            sentence = f"{self.config.server} answered something that is no JSON; is it an API server?"
-            raise KubeError(sentence, reason="garbage") from error
-        return found if isinstance(found, dict) else {}
-
-    async def items(self, path: str, action: Action, *, limit: int) -> list[Object]:
-        """Return every object of a list, read in pages of `limit`. Raises KubeError."""
-        found: list[Object] = []
-        query = {"limit": str(limit)}
-        for _ in range(MAX_PAGES):
-            page = await self.json(path, action, query)
-            items = at(page, "items")
-            found += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-            if not (following := at(page, "metadata", "continue")):
-                return found
-            query = {"limit": str(limit), "continue": str(following)}
-        raise KubeError(f"the answer to {action} has more than {MAX_PAGES} pages", reason="too_large")
-
-    async def text(self, path: str, action: Action, query: Query, cap_bytes: int) -> bytes:
-        """Return at most `cap_bytes` of a text, such as a log. Raises KubeError."""
-        return await self._body(path, action, query, cap_bytes, cut=True)
-
     async def open(self, path: str, action: Action, query: Query) -> aiohttp.ClientResponse:
         """Return the API server's response before its body is read, without a deadline.
 
-        Raises KubeError for any status but 200, after a second request where new credentials may help, and `FAILURES`.
+        Raises KubeError for any status but 200, and `FAILURES`.
         """
-        renewed = False
-        while True:
-            response = await self._opened().get(allow_redirects=False, **await self._request(path, query))
-            if response.status == 200:
-                return response
-            async with response:
-                body = await capped(response, MAX_STATUS_BYTES)
-            message = body[:300].decode(errors="replace").strip()
-            with suppress(ValueError, RecursionError):  # of a `Status` object its message
-                status = json.loads(body)
-                message = str(status.get("message", "")) if isinstance(status, dict) else ""
-            if response.status != 401 or renewed or not self._credentials.renewable:
-                raise self._refusal(response.status, message, action)
-            self._credentials.renew()
-            renewed = True
+        response = await self._opened().get(allow_redirects=False, **self._request(path, query))
+        if response.status == 200:
+            return response
+        async with response:
+            body = await capped(response, MAX_STATUS_BYTES)
+        message = body[:300].decode(errors="replace").strip()
+        with suppress(ValueError, RecursionError):  # of a `Status` object its message
+            status = json.loads(body)
+            message = str(status.get("message", "")) if isinstance(status, dict) else ""
+        raise self._refusal(response.status, message, action)
 
-    async def websocket(self, path: str, action: Action, query: Query, protocol: str) -> WebSocket:
-        """Return an open websocket that speaks `protocol`. Raises KubeError."""
-        try:
-            request = await self._request(path, query)
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                made = await self._opened().ws_connect(protocols=(protocol,), max_msg_size=MAX_MESSAGE_BYTES, **request)
-            if made.protocol == protocol:
-                return WebSocket(made)
-            await WebSocket(made).close()
-            status = 101
-        except aiohttp.WSServerHandshakeError as error:
-            status = error.status
-        except TimeoutError as error:
-            raise self._too_slow() from error
-        except FAILURES as error:
-            raise self.unreachable(error) from error
-        if status == 101:
-            sentence = f"{self.config.server} does not forward ports over websockets ({protocol}); is a proxy between?"
-            raise KubeError(sentence, reason="garbage")
-        if status == 401 and self._credentials.renewable:
-            self._credentials.renew()
-        # The response to an upgrade has no body; the same request without an upgrade returns the reason.
-        await self._body(path, action, query, MAX_STATUS_BYTES)
-        raise self._refusal(status, "", action)
-
-    async def _body(self, path: str, action: Action, query: Query, cap_bytes: int, *, cut: bool = False) -> bytes:
-        try:
-            await self._credentials.tls()  # outside of the deadline: a plugin may wait for a person
-            async with asyncio.timeout(DEADLINE_SECONDS), await self.open(path, action, query) as response:
-                body = await capped(response, cap_bytes)
-        except TimeoutError as error:
-            raise self._too_slow() from error
-        except FAILURES as error:
-            raise self.unreachable(error) from error
-        if len(body) > cap_bytes and not cut:
-            sentence = f"the answer to {action} is larger than {cap_bytes >> 20} MiB; narrow it with -l or a name"
-            raise KubeError(sentence, reason="too_large")
-        return body[:cap_bytes]
-
-    async def _request(self, path: str, query: Query) -> dict[str, Any]:
+    def _request(self, path: str, query: Query) -> dict[str, Any]:
         if reason := refusal(self._host, link_local=True):
             raise RefusedAddressError(f"{self._host} is {reason}, which is never connected to")
-        context = await self._credentials.tls()
+        if self._context is None and self._account.server.startswith("https://"):
+            self._context = self._account.tls()
         return {
-            "url": self.config.server + path,
+            "url": self._account.server + path,
             "params": dict(query),
-            "headers": await self._credentials.headers(),
-            "ssl": context or True,
-            "server_hostname": (self.config.server_name or None) if context else None,
-            "proxy": self._proxy or None,
+            "headers": {"Authorization": f"Bearer {self._account.token()}"},
+            "ssl": self._context or True,
         }
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, resolver=ThreadPerLookup(), socket_factory=_kept_alive)
-            self._session = open_session(connector, _HEADERS, refuse_redirected_upgrade)
+            self._session = open_session(connector, _HEADERS)
         return self._session
 
     def _refusal(self, status: int, message: str, action: Action) -> KubeError:
@@ -186,7 +100,7 @@ class KubeClient:
         if 300 <= status < 400:
             sentence = f"{server} answered with a redirect, which is not followed; is a proxy between?"
         elif status == 401:
-            sentence = f"{server} does not know the credentials of {self._who}{detail}; log in again"
+            sentence = f"{server} does not know this pod's service account{detail}"
         elif status == 403:
             sentence = f"you may not {action}{detail}; ask the administrator of the cluster for a Role that allows it"
         elif status == 404:
@@ -196,13 +110,10 @@ class KubeClient:
         kind = GoneError if status == 410 else KubeError
         return kind(sentence, status, reason=reason, message=message)
 
-    def _too_slow(self) -> KubeError:
-        return KubeError(f"{self._shown} did not answer within {DEADLINE_SECONDS:.0f} s", reason="timeout")
-
     def unreachable(self, error: BaseException) -> KubeError:
         """Return the KubeError for a request that raised one of `FAILURES`."""
         reason, cause = reason_and_sentence(error, self._shown, "the cluster's CA")
-        return KubeError(f"the API server of {self._who} cannot be reached: {cause}", reason=reason, cause=cause)
+        return KubeError(f"the API server cannot be reached: {cause}", reason=reason, cause=cause)
 
 
 async def capped(response: aiohttp.ClientResponse, cap_bytes: int) -> bytes:
@@ -220,14 +131,3 @@ def _kept_alive(info: tuple[Any, ...]) -> socket.socket:
     for option, value in _KEEPALIVE:
         made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
-
-
-def _proxy(config: Config, url: URL, *, daemon: bool) -> str:
-    """Return the kubeconfig's proxy, else the environment's, as kubectl does. Raises KubeError unless it is HTTP."""
-    proxy = config.proxy or ("" if daemon else environment_proxy(url.scheme, url.host or ""))
-    if not is_supported(proxy):
-        scheme = proxy.partition(":")[0]
-        raise KubeError(
-            f"the proxy for {brief(url.host)} is a {scheme} one; only http and https proxies are understood"
-        )
-    return proxy

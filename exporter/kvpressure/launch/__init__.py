@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvpressure.commandline.budget import Budget, BudgetExceededError
-from kvpressure.commandline.options import Given, Options, human, read_options, unresolved
-from kvpressure.commandline.programs import Launch, image_of, programs, settle, talks
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.options import Given, Options, human, read_options, unknown_names
+from kvpressure.commandline.programs import Launch, Program, container_run, programs, talks
+from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, settle
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
@@ -25,12 +24,16 @@ _SERVER: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One start of a server: its words, the options among them, and the runtime that it is of."""
+    """One start of a server: its words, the options among them, and the runtime that it is of.
+
+    `program` is what runs it, with the condition around it.
+    """
 
     words: Words = ()
     runtime: Runtime = ASSUMED
     module: str = ""
     options: Options = field(default_factory=Options)
+    program: Program = field(default_factory=lambda: Program(()))
 
     @property
     def is_worker(self) -> bool:
@@ -55,6 +58,7 @@ class Start:
     `servers` are those that it starts (`is_known`), else the one that the image's entrypoint or the first program may
     be, read as one of the image's runtime or of the assumed one; `only`: it is not one program among several. `cut`
     says why not everything could be read, as a sentence without a full stop: what was read may be contradicted there.
+    `written` are the texts that here-documents of its scripts write, by path.
     """
 
     command: Words = ()
@@ -63,48 +67,61 @@ class Start:
     is_known: bool = False
     only: bool = False
     cut: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_start(
     command: Sequence[str],
     args: Sequence[str],
-    env: Mapping[str, str],
+    env: Variables,
     budget: Budget,
     files: Mapping[str, str] | None = None,
     image: str = "",
 ) -> Start:
     """Read what a container starts. Never raises: where the budget does not suffice the reading is `cut`.
 
-    `env` holds the variables with plain values in the order of the manifest, `files` the texts of files mounted from
-    ConfigMaps by their path in the container; options are read as those of the server that the `image` itself starts.
+    `env` holds the variables in the order of the manifest, None for those whose value is not known, `files` the texts
+    of files mounted from ConfigMaps by their path in the container; options are read as those of the server that the
+    `image` itself starts.
     """
     own_start = tuple(command), tuple(args)
     count = 0
     first: Words = ()
-    launched: list[tuple[Runtime, Launch]] = []
+    launched: list[tuple[Runtime, Launch, Program]] = []
     servers: list[Server] = []
-    cut = unreadable = ""
+    written: dict[str, str] = {}
+    cut = ""
     try:
         settled = settle(env, budget)
         for program in programs(command, args, settled, budget, files):
             count, first = count + 1, first or program.words
-            unreadable = unreadable or program.unreadable
-            if (one := launch(program.words)) is not None:
-                launched.append(one)
-                cut = cut or program.unreadable
-        cut = cut if launched else unreadable
-        of_image = (one for one in RUNTIMES if not command and one.starting.image_serves(image, (), own_start[1], ()))
-        whose = ASSUMED if launched else next(of_image, ASSUMED)
-        for runtime, started in launched or [(whose, Launch(first if command or count < 2 else ()))]:
+            written.update(program.files)
+            if (found := launch(program.words)) is not None:
+                launched.append((*found, program))
+        own_image = (one for one in RUNTIMES if not command and one.starting.image_serves(image, (), own_start[1], ()))
+        whose = ASSUMED if launched else next(own_image, ASSUMED)
+        alone = Launch(first if command or count < 2 else ())
+        for runtime, started, program in launched or [(whose, alone, Program((), env=settled, files=files or {}))]:
             budget.take(steps=_SERVER)
-            own = runtime.starting
-            words = started.arguments if command else own.completed(started.arguments, args, settled, budget)
-            options = read_options(words, files or {}, budget, own.flags.dialect)
-            servers.append(Server(words, runtime, started.module, options))
+            servers.append(_server(runtime, started, program, None if command else args, budget))
     except BudgetExceededError:
         cut = TOO_MUCH
-        servers += [Server(one.arguments, runtime, one.module) for runtime, one in launched[len(servers) :]]
-    return Start(*own_start, tuple(servers), bool(launched), not command or count < 2, cut)
+        servers += [Server(one.arguments, runtime, one.module) for runtime, one, _ in launched[len(servers) :]]
+    for path in files or {}:
+        written.pop(path, None)
+    return Start(*own_start, tuple(servers), bool(launched), not command or count < 2, cut, written)
+
+
+def _server(runtime: Runtime, started: Launch, program: Program, args: Sequence[str] | None, budget: Budget) -> Server:
+    """Read the options of a server; `args` are those of the image's own entrypoint, None where a command is given."""
+    run, own = container_run(program.words), runtime.starting
+    env = {**program.env, **run.env()} if run is not None else program.env
+    words = started.arguments
+    if run is not None or args is not None:
+        known = {name: value for name, value in env.items() if value is not None}
+        words = own.completed(words, args or (), known, budget)
+    options = read_options(words, program.files, budget, own.flags.dialect)
+    return Server(words, runtime, started.module, options, replace(program, env=env))
 
 
 def launch(words: Words) -> tuple[Runtime, Launch] | None:
@@ -117,11 +134,11 @@ def launch(words: Words) -> tuple[Runtime, Launch] | None:
 
 def _launched_image(words: Words) -> tuple[Runtime, Launch] | None:
     """Return the server that an image's own entrypoint starts in `docker run`."""
-    image, arguments = image_of(words)
-    if not image:
+    run = container_run(words)
+    if run is None:
         return None
-    served = (runtime for runtime in RUNTIMES if runtime.starting.image_serves(image, (), arguments, ()))
-    return next(((runtime, Launch(arguments)) for runtime in served), None)
+    served = (one for one in RUNTIMES if one.starting.image_serves(run.image, (), run.arguments, ()))
+    return next(((runtime, Launch(run.arguments)) for runtime in served), None)
 
 
 def runtime_of(image: str, start: Start) -> Runtime | None:
@@ -156,6 +173,8 @@ CHOOSES: Final = "chooses the value"
 
 _DIFFER: Final = "the command starts several servers that differ in it"
 _SHOWN: Final = 80
+_SHOWN_WORDS: Final = 2
+_MOST_NAMES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +183,8 @@ class Reading:
 
     `unclear` says of a limit that is given, and of an option that several servers differ in, why its value is not
     known; `hidden` why others may be given that could not be read. `options` are the options behind them, by name
-    without dashes; `model` is what is served, "" where not given. They were read as options of `runtime`.
+    without dashes; `model` is what is served, "" where not given. They were read as options of `runtime`. `notes` say
+    which conditions and variables all that depends on.
     """
 
     limits: Mapping[str, DeclaredLimit] = field(default_factory=dict)
@@ -173,6 +193,7 @@ class Reading:
     options: Mapping[str, Given] = field(default_factory=dict)
     model: str = ""
     runtime: Runtime = ASSUMED
+    notes: tuple[str, ...] = ()
 
 
 def read_limits(start: Start) -> Reading:
@@ -185,7 +206,7 @@ def read_limits(start: Start) -> Reading:
     if start.is_known or not start.command:
         return reading
     # The first word is a program and no model, and what it passes to the server is not known.
-    started = " ".join((*start.command, *start.args))[:_SHOWN]
+    started = " ".join((*start.command, *start.args)[:_SHOWN_WORDS])[:_SHOWN]
     return replace(reading, hidden=(*reading.hidden, f"what {started} starts is not known from the manifest"), model="")
 
 
@@ -209,7 +230,7 @@ def declared(reading: Reading, *, command_is_known: bool) -> tuple[DeclaredLimit
 
 
 def _read(server: Server) -> Reading:
-    flags, title, unsettled = server.flags, server.runtime.title, server.options.unsettled
+    flags, title = server.flags, server.runtime.title
     # Without a value it sizes nothing: `--kv-cache-memory-bytes=${BYTES-}`.
     options = {name: one for name, one in server.options.given.items() if one.text or name != flags.sizes_pool}
     limits: dict[str, DeclaredLimit] = {}
@@ -217,8 +238,6 @@ def _read(server: Server) -> Reading:
     for name, (option, read) in flags.limits.items():
         if option in options:
             _note(name, options[option], read(options[option].text), limits, unclear, title)
-        if option in unsettled and limits.pop(name, None) is not None:
-            unclear[name] = _overridden(options[option], unsettled[option])
     if flags.sizes_pool in options:
         limits.pop("gpu_memory_utilization", None)
     if flags.capacity is not None and (found := flags.capacity(options)) is not None:
@@ -229,10 +248,28 @@ def _read(server: Server) -> Reading:
         limits["kv_role"] = DeclaredLimit("kv_role", code, where[:200])
     for cap in server.options.new_tokens:
         _note("max_output_tokens", cap, human(cap.text), limits, unclear, title)
-    if flags.output_cap in unsettled and limits.pop("max_output_tokens", None) is not None:
-        unclear["max_output_tokens"] = _overridden(options[flags.output_cap], unsettled[flags.output_cap])
     model = _model(server.words, options, flags.model)
-    return Reading(limits, unclear, server.options.hidden, options, model, server.runtime)
+    return Reading(
+        limits, unclear, server.options.hidden, options, model, server.runtime, tuple(_notes(server, options))
+    )
+
+
+def _notes(server: Server, options: Mapping[str, Given]) -> Iterator[str]:
+    """Yield what the values depend on: a condition, and variables."""
+    program = server.program
+    if program.only_if:
+        yield f"only if {program.only_if} says so"
+    if names := dict.fromkeys(name for given in options.values() for name in given.unless):
+        yield f"as stated here, unless set elsewhere: {_listed(names)}"
+    names = dict.fromkeys(name for word in server.words for name in unknown_names(word))
+    if names:
+        yield f"not known: {', '.join(list(names)[:_MOST_NAMES])}"
+    for name, condition in list(program.uncertain.items())[:_MOST_NAMES]:
+        yield f"only if {condition} says so: ${name}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"${name}" for name in list(names)[:_MOST_NAMES])
 
 
 def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:
@@ -251,12 +288,9 @@ def _note(
         unclear.pop(name, None)
     else:
         limits.pop(name, None)  # an earlier value is overridden, whatever this one is
-        why = "its value is not known from the manifest" if unresolved(source.text) else f"{NO_VALUE} {title} can use"
+        unknown = ", ".join(unknown_names(source.text))
+        why = f"not known: {unknown}" if unknown else f"{NO_VALUE} {title} can use"
         unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
-
-
-def _overridden(source: Given, word: str) -> str:
-    return f"{source.written[:200]}: {word[:200]} behind it is not known from the manifest and may set it anew"
 
 
 def _automatic(text: str) -> bool:
@@ -286,4 +320,5 @@ def _agreed(readings: Sequence[Reading]) -> Reading:
         options,
         first.model if len({reading.model for reading in readings}) == 1 else "",
         first.runtime,
+        tuple(dict.fromkeys(note for reading in readings for note in reading.notes)),
     )

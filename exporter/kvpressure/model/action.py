@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
@@ -143,6 +144,7 @@ def _requests(value: float) -> str:
 NEED_GPUS: Final = frozenset({"add_replica", "decode_replica", "route_by_length"})
 """Keys of actions that take GPUs which the engine does not have."""
 FIRST_STEPS: Final[Mapping[str, str]] = {
+    "abort_request": "end the request that does not fit",
     "add_replica": "add replicas",
     "ask_less": "let clients ask for fewer tokens",
     "another_limit": "see which limit holds requests back",
@@ -154,26 +156,35 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "decode_replica": "add decode replicas or KV cache there",
     "fewer_sessions": "send fewer sessions here",
     "host_memory": "raise the container's memory limit",
-    "kv_cache_dtype": "KV cache in 8 bits",
+    "kv_cache_dtype": "fp8 KV cache (--kv-cache-dtype)",
     "kv_offloading": "an offload tier",
     "less_work": "less work per request",
-    "max_num_batched_tokens": "change the tokens of a step",
-    "max_num_seqs": "change the cap on sequences",
+    "lower_max_num_batched_tokens": "lower --max-num-batched-tokens",
+    "lower_max_num_seqs": "lower --max-num-seqs",
+    "lower_memory_headroom": "lower --gpu-memory-utilization",
+    "max_num_batched_tokens": "set --max-num-batched-tokens",
+    "max_num_seqs": "set --max-num-seqs",
     "measure": "measure evictions",
-    "memory_headroom": "change the memory share",
-    "prefix_caching": "turn prefix caching on",
+    "memory_headroom": "set --gpu-memory-utilization",
+    "prefix_caching": "enable prefix caching",
     "queue_limit": "raise the limit of the queue",
+    "release_blocks": "end requests that hold the cache",
+    "raise_max_num_batched_tokens": "raise --max-num-batched-tokens",
+    "raise_max_num_seqs": "raise --max-num-seqs",
+    "raise_memory_headroom": "raise --gpu-memory-utilization",
     "restart": "restart it",
-    "route": "send requests to calm replicas",
+    "route": "send requests to replicas with room",
     "save_evidence": "save the log, then restart",
     "see_decode_side": "look at the decode engines",
     "see_what_is_waited_for": "see what requests wait for",
     "see_whether_it_runs": "see whether its server runs",
     "short_first": "schedule short prompts first",
     "tokenizer_workers": "more tokenizer processes",
-    "watermark": "keep a share of the pool free",
+    "watermark": "set --watermark",
 }
-"""What an alert, which has room for forty characters, says of an action that stands first; by its key."""
+"""What an alert, which has room for forty characters, says of an action that stands first; by its `word`."""
+
+_NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 @record
@@ -207,6 +218,15 @@ class Action:
     value: float | None = None
     since: float | None = None
     revised: str = ""
+
+    @property
+    def word(self) -> str:
+        """The key, with the direction of the change before it where that is known and `FIRST_STEPS` has it."""
+        current, new = _NUMBER.match(self.current), _NUMBER.match(self.new)
+        if current is None or new is None:
+            return self.key
+        directed = f"{'raise' if float(new[0]) > float(current[0]) else 'lower'}_{self.key}"
+        return directed if directed in FIRST_STEPS else self.key
 
     @property
     def needs_gpu(self) -> bool:

@@ -18,6 +18,7 @@ class Scope(Enum):
     """What a family describes; its value is the labels that every series of it carries."""
 
     ENGINE = ENGINE_LABELS
+    TARGET = ("target", "namespace", "pod")
     GPU = ("gpu_uuid", "gpu_index", "vendor")
     SOURCE = ("source", "target")
     CONTAINER = ("namespace", "pod", "container")
@@ -55,6 +56,11 @@ def engine_family(key: str, text: str, *labels: str, kind: str = "gauge") -> Fam
 def gpu_family(key: str, text: str, *labels: str) -> Family:
     """Return a family of GPUs."""
     return Family(key, "gauge", Scope.GPU, text, labels)
+
+
+def target_family(key: str, text: str, *labels: str) -> Family:
+    """Return a family of targets, whether they answer or not."""
+    return Family(key, "gauge", Scope.TARGET, text, labels)
 
 
 def container_family(key: str, kind: str, text: str, *labels: str) -> Family:

@@ -35,10 +35,10 @@ class HistogramSample:
         return self.counts[-1]
 
 
-ADMISSIONS: Final = ("prompt", "reserved", "unseen")
-"""What a request has to fit into the KV cache with when it is admitted: its prompt; all that it may generate as well,
-which is then part of what is in use; or the same where the page does not say how much is reserved: a prompt that does
-not fit still says so, one that fits says nothing."""
+ADMISSIONS: Final = ("prompt", "unseen")
+"""What a request has to fit into the KV cache with when it is admitted: its prompt; or all that it may
+generate as well, and the page does not say how much is reserved: a prompt that does not fit still says so, one that
+fits says nothing."""
 
 
 @record
@@ -148,6 +148,9 @@ class GpuReport:
 ABSENT_REASON: Final = "library_not_found"
 """What a source says that has nothing to read on this machine."""
 
+NOT_READ_REASON: Final = "not_read"
+"""What a target says that answers with the metrics of a server which is recognised and not read."""
+
 
 @record
 class SourceHealth:
@@ -175,3 +178,8 @@ class SourceHealth:
     def absent(self) -> bool:
         """Whether the source does not exist here, which is no error: a GPU vendor's library is not installed."""
         return self.reason == ABSENT_REASON
+
+    @property
+    def not_read(self) -> bool:
+        """Whether it answers with metrics that are recognised and not read: neither an error nor a dead engine."""
+        return self.reason == NOT_READ_REASON

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvpressure.model.samples import HistogramSample
 
@@ -17,19 +17,30 @@ Derived: TypeAlias = dict[str, Value]
 """Family name without the `kvpressure_` prefix to value; a family whose input is unknown has no key."""
 
 
+_NUMBERS: Final = (float, int)
+_TREE: Final = (dict, Mapping)
+"""Dictionaries first: of them a type check is quick."""
+
+
 def known(values: Mapping[str, Value | None]) -> Derived:
     """Return `values` without the unknown ones, among which are numbers that are not finite."""
-    return {name: finite for name, value in values.items() if (finite := _finite(value)) is not None}
-
-
-def _finite(value: Value | None) -> Value | None:
-    if value is None:
-        return None
-    if isinstance(value, float | int):  # first: most are, and asking for an abstract class is dear
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return known(value) or None
-    return value
+    found: Derived = {}
+    value: Any
+    for name, value in values.items():
+        if value is None:
+            continue
+        # First what most are: asking for an abstract class is dear.
+        if value.__class__ is dict:
+            if inner := known(value):
+                found[name] = inner
+        elif value.__class__ is float or isinstance(value, _NUMBERS):
+            if -math.inf < value < math.inf:
+                found[name] = value
+        elif not isinstance(value, _TREE):
+            found[name] = value
+        elif inner := known(value):
+            found[name] = inner
+    return found
 
 
 def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
@@ -37,16 +48,14 @@ def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUA
     return None if values is None else {str(q): value for q, value in zip(quantiles, values, strict=True)}
 
 
-_TREE: Final = (dict, Mapping)
-"""Dictionaries first: of them a type check is quick."""
-
-
 def at(derived: Mapping[str, Value], *path: str) -> float | None:
     """Return the number at `path` (family, then its label values); None where it is not known."""
-    value: object = derived
+    value: Any = derived
     for key in path:
-        value = value.get(key) if isinstance(value, _TREE) else None
-    return value if isinstance(value, int | float) else None
+        if value.__class__ is not dict and not isinstance(value, _TREE):
+            return None
+        value = value.get(key)
+    return value if value.__class__ is float or isinstance(value, _NUMBERS) else None
 
 
 def quantile(histogram: HistogramSample, q: float) -> float | None:
@@ -59,7 +68,9 @@ def quantile(histogram: HistogramSample, q: float) -> float | None:
     if total <= 0:
         return None
     rank = q * total
-    index = next(i for i, count in enumerate(counts) if count >= rank)
+    index = 0
+    while counts[index] < rank:
+        index += 1
     if index == len(bounds) - 1:
         return bounds[-2] if len(bounds) > 1 else None
     low, below = (bounds[index - 1], counts[index - 1]) if index else (min(0.0, bounds[0]), 0.0)
@@ -81,20 +92,3 @@ def number(value: float) -> str:
     ('8,160', '0.7', '2.25')
     """
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
-
-
-def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Return the solution of a small, positive definite system."""
-    size = len(right)
-    rows = [[*line, value] for line, value in zip(matrix, right, strict=True)]
-    for place in range(size):
-        pivot = max(range(place, size), key=lambda line: abs(rows[line][place]))
-        rows[place], rows[pivot] = rows[pivot], rows[place]
-        for line in range(place + 1, size):
-            factor = rows[line][place] / rows[place][place]
-            rows[line] = [a - factor * b for a, b in zip(rows[line], rows[place], strict=True)]
-    found = [0.0] * size
-    for place in reversed(range(size)):
-        rest = sum(rows[place][other] * found[other] for other in range(place + 1, size))
-        found[place] = (rows[place][size] - rest) / rows[place][place]
-    return found

@@ -14,8 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.files import Stamp, stamp_of
+from kvpressure.net.open_files import open_regular
 from kvpressure.printable import brief
 
 FileName: TypeAlias = str | Path | None
@@ -84,7 +85,7 @@ class SecretFile:
 
     def _read(self) -> str:
         try:
-            with Path(self._path).open("rb") as file:
+            with open_regular(Path(self._path)) as file:
                 text = file.read(MAX_SECRET_BYTES + 1).decode().strip("\r\n")
         except OSError as error:
             raise _unreadable(self._path, self._what, "credentials", error) from error

@@ -16,8 +16,9 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import Share
 from kvpressure.net.schedule import (
     COSTLY_REASONS,
     Clock,
@@ -82,7 +83,7 @@ class PollCounts:
 
 
 class Guard(Generic[T]):
-    """Runs one source's readings and keeps its health.
+    """Runs one source's readings and keeps its health; none of them while its `share` of the budget is used up.
 
     `deadline_seconds` is measured on the event loop's clock, also with a virtual `clock`; `silence` begins the error of
     a reading that exceeded it.
@@ -97,9 +98,11 @@ class Guard(Generic[T]):
         deadline_seconds: float | None = None,
         clock: Clock | None = None,
         silence: str = "no answer",
+        share: Share | None = None,
     ) -> None:
         self._source = source
         self._target = target
+        self._share = share
         self._clock: Clock = clock or SystemClock()
         self._ticks = Ticks(interval_seconds, spread(target or source))
         self.deadline_seconds = deadline_seconds or default_deadline_seconds(interval_seconds)
@@ -131,6 +134,8 @@ class Guard(Generic[T]):
         began = self._began = self._clock.monotonic()
         self.counts.polls += 1
         try:
+            if self._share is not None:
+                self._share.require()
             async with asyncio.timeout(self.deadline_seconds):
                 value = await read()
             if deliver is not None:

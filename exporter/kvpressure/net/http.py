@@ -16,7 +16,9 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from kvpressure.model.record import SourceError, record
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
+from kvpressure.model.target_status import http_reason
 from kvpressure.net.addresses import refusal
 from kvpressure.net.credentials import Authorization, TlsFiles, TlsOptions, tls_context, tls_files
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
@@ -39,7 +41,7 @@ class HttpStatusError(SourceError):
     """The server answered with a status other than 200."""
 
     def __init__(self, status: int, sentence: str) -> None:
-        super().__init__("redirect" if 300 <= status < 400 else "http_status", sentence)
+        super().__init__("redirect" if 300 <= status < 400 else http_reason(status), sentence)
         self.status = status
 
 
@@ -170,9 +172,7 @@ class HttpClient:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def open_session(
-    connector: aiohttp.BaseConnector, headers: Mapping[str, str], *middlewares: aiohttp.ClientMiddlewareType
-) -> aiohttp.ClientSession:
+def open_session(connector: aiohttp.BaseConnector, headers: Mapping[str, str]) -> aiohttp.ClientSession:
     """Return a session that keeps no cookies, unpacks nothing, and has no proxy or timeout of its own."""
     return aiohttp.ClientSession(
         connector=connector,
@@ -181,7 +181,6 @@ def open_session(
         timeout=_NO_TIMEOUTS,
         auto_decompress=False,
         trust_env=False,
-        middlewares=middlewares,
     )
 
 

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
+from kvpressure.net.budget import Share
 from kvpressure.printable import brief
 
 T = TypeVar("T")
@@ -42,23 +43,46 @@ def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
     return answer
 
 
-class SingleFlightThread(Generic[T]):
-    """Runs `read` once at a time: if it hangs, that costs one thread, not one for each attempt."""
+_HOP_SECONDS: Final = 0.0002
+"""What a call in a thread takes of the event loop's."""
+_WAIT_SECONDS: Final = 0.05
 
-    def __init__(self, read: Callable[[], T]) -> None:
+
+async def on_share(share: Share, call: Callable[..., T], *arguments: object) -> T:
+    """Return the result of a call in a thread, begun when the source's share allows it."""
+    while not share.allows():  # noqa: ASYNC110 - time alone gives more
+        await asyncio.sleep(_WAIT_SECONDS)
+
+    def measured() -> T:
+        with share.measured():
+            return call(*arguments)
+
+    share.charge(_HOP_SECONDS)
+    return await asyncio.to_thread(measured)
+
+
+class SingleFlightThread(Generic[T]):
+    """Runs `read` once at a time, on a source's `share`: if it hangs, that costs one thread, not one per attempt."""
+
+    def __init__(self, read: Callable[[], T], share: Share) -> None:
         self._read = read
+        self._share = share
         self._pending: asyncio.Future[T] | None = None
 
     async def get(self) -> T:
         """Return the result of a new read, or of the one under way. Cancelling leaves the read running."""
         if self._pending is None:
-            self._pending = in_own_thread(self._read, "single-flight")
+            self._pending = in_own_thread(self._measured, "single-flight")
         pending = self._pending
         try:
             return await asyncio.shield(pending)
         finally:
             if pending.done() and self._pending is pending:
                 self._pending = None
+
+    def _measured(self) -> T:
+        with self._share.measured():
+            return self._read()
 
 
 class Worker:

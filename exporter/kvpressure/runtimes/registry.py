@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.model.record import exported
+from kvpressure.model.plugins import exported
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.table import Table
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import Dialect, Given, Options, whole
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Budget, Words
 
 DYNAMO: Final = "dynamo."
 """How the modules of Dynamo's workers begin: they take the options of their engine."""
@@ -94,6 +93,8 @@ class Starting:
     runtime's with an API. `image_serves` says whether an image's own entrypoint, or a start script in it, is the
     server, from the image, the command, the arguments and the options among them. `port` is the port of the API, None
     where not known. `completed` are the words of an entrypoint with the options that it takes from the environment.
+    `variables` are the options that an image's own entrypoint makes of its variables, as words, by the image and its
+    variables; None for an image that is not known to do that.
     """
 
     flags: Flags
@@ -107,6 +108,9 @@ class Starting:
     completed: Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words] = field(
         default=lambda words, args, env, budget: words  # noqa: ARG005 - one of several
     )
+    variables: Callable[[str, Mapping[str, str | None]], Words | None] = field(
+        default=lambda image, env: None  # noqa: ARG005 - one of several
+    )
 
 
 def port_or(default: int) -> Callable[[str, Options], int | None]:
@@ -118,22 +122,6 @@ def port_or(default: int) -> Callable[[str, Options], int | None]:
         return int(number) if number is not None and number <= 65535 else None
 
     return port
-
-
-def with_variables(
-    option: Callable[[str], str],
-) -> Callable[[Words, Sequence[str], Mapping[str, str], Budget], Words]:
-    """Return a function that puts the options of variables before the words; those of the words win.
-
-    `option` is the option of a variable, without dashes, "" for none.
-    """
-
-    def completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:  # noqa: ARG001
-        budget.take(sum(map(len, env.values())))
-        given = [(option(name), value) for name, value in env.items()]
-        return (*(word for name, value in given if name for word in (f"--{name}", value)), *words)
-
-    return completed
 
 
 @dataclass(frozen=True, slots=True)

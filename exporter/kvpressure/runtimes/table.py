@@ -158,7 +158,6 @@ OWN_GAUGES: Final = {
     "waiting_room": "waiting requests that wait for room in the cache, where the runtime itself reports them",
     "seats": "requests that may run at once, where the page says so",
     "keeps_last_step": "1 where gauges stay what they were in the last step while there is nothing to do",
-    "kv_tokens": "tokens that requests have or have reserved, where the page has no share of the cache",
 }
 """Gauges that some runtimes have and the assumed one has not."""
 
@@ -170,6 +169,7 @@ COUNTERS: Final = {
     "steps": "engine steps that produced output",
     "decode_steps": "of these, the steps without prompts, where a step has either prompts or answers",
     "finished": "requests that ended, for any reason",
+    "aborted": "of these, requests that their clients gave up",
     "rejected": "requests refused before admission",
     "prefix_queries": "prefix cache lookups, in the runtime's own unit",
     "prefix_hits": "prefix cache hits, in the same unit",

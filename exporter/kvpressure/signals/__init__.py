@@ -1,8 +1,11 @@
-"""PURE: windows to derived values, one file per family of values."""
+"""PURE: windows to derived values, one file per family of values; the registry of all signals, in their order."""
 
 from __future__ import annotations
 
-from kvpressure.model.values import Derived, Value, known
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kvpressure.model.values import Derived, Value
 from kvpressure.signals import (
     batch,
     gpu,
@@ -18,12 +21,13 @@ from kvpressure.signals import (
 from kvpressure.signals.context import Context
 from kvpressure.signals.gpu import derive_gpu
 from kvpressure.signals.optional import optional_groups
+from kvpressure.signals.reading import Reading, judged
 from kvpressure.signals.verdict_window import VerdictWindow, verdict_window
 from kvpressure.signals.windows import EngineWindow
 
-__all__ = ["Context", "Derived", "Value", "VerdictWindow", "compute", "derive_gpu"]
+__all__ = ["Context", "Derived", "Reading", "Value", "VerdictWindow", "compute", "derive_gpu"]
 
-_FAMILIES = (
+OF_WINDOW: Final[tuple[Callable[[EngineWindow, Context], Derived], ...]] = (
     batch.derive,
     kv.derive,
     prefix_cache.derive,
@@ -34,23 +38,26 @@ _FAMILIES = (
     traffic.derive_refusals,
     gpu.derive,
 )
+"""The signals of the window alone, in their order; those of optional sources come after them."""
+
+OF_VERDICT: Final[tuple[Callable[[Reading], Derived], ...]] = (
+    judged,
+    lambda reading: transfer.derive(reading.newest.transfer),
+    lambda reading: saturation.derive(reading.window, reading.context, reading.newest),
+)
+"""The signals of the newest polls as a verdict counts them, in their order; what an engine remembers comes after."""
 
 
-def compute(window: EngineWindow, context: Context) -> tuple[Derived, VerdictWindow]:
+def compute(window: EngineWindow, context: Context, remembered: Sequence[Callable[[Reading], Derived]] = ()) -> Reading:
     """Return every value of one engine that is exported, and its newest polls as a verdict counts them.
 
-    What cannot be known has no key. Of a value that is both exported and judged there is one: the verdict window's.
+    What cannot be known has no key. `remembered` are the signals that are kept from poll to poll, in their order: each
+    finds what those before it have found in the reading.
     """
     derived: Derived = {}
-    for family in (*_FAMILIES, *(group.derive for group in optional_groups())):
-        derived.update(family(window, context))
-    newest = verdict_window(window, context)
-    judged = {
-        "kv_cache_usage_ratio": newest.kv_usage_ratio,
-        "admission_blocked_ratio": newest.fit.blocked_ratio,
-        "preempted_request_ratio": newest.preemption.request_ratio,
-        "refused_request_ratio": newest.refused_ratio,
-    }
-    return derived | known(judged) | transfer.derive(newest.transfer) | saturation.derive(
-        window, context, newest
-    ), newest
+    for of_window in (*OF_WINDOW, *(group.derive for group in optional_groups())):
+        derived.update(of_window(window, context))
+    reading = Reading(window, context, derived, verdict_window(window, context))
+    for of_reading in (*OF_VERDICT, *remembered):
+        derived.update(of_reading(reading))
+    return reading

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import Point, growth, values, weighted_quantiles
+from kvpressure.signals.points import Point, grown, values, weighted_quantiles
 from kvpressure.signals.windows import EngineWindow
 
 BATCH_BOUNDS = (1.0, 2.0, 3.0, 8.0, 32.0, 128.0)
@@ -56,7 +57,7 @@ def newest_batch(window: EngineWindow) -> tuple[float, float] | None:
     return pairs[-1] if pairs else None
 
 
-def _batches(window: EngineWindow) -> list[tuple[float, float] | None]:
+def _batches(window: EngineWindow) -> Sequence[tuple[float, float] | None]:
     if never_decoded(window):
         return []
     return window.each_interval(_merged_batch if window.multiprocess else _batch)
@@ -69,9 +70,9 @@ def _batch(before: Point, after: Point, *, multiprocess: bool = False) -> tuple[
     merged pages of several API processes each process counts every step, so tokens per step would be too small
     by their number: there the sampled running requests stand in, as they do for runtimes that count no steps.
     """
-    steps, tokens = (growth((before, after), name) for name in ("steps", "generation_tokens"))
+    steps, tokens = (grown(before, after, name) for name in ("steps", "generation_tokens"))
     if steps is not None and tokens is not None and not multiprocess:
-        drafts = growth((before, after), "accepted_draft_tokens") or 0.0
+        drafts = grown(before, after, "accepted_draft_tokens") or 0.0
         return (max(0.0, tokens - drafts) / steps, steps) if steps > 0 else None
     running = values((before, after), "running")
     weight = after.t - before.t if steps is None else steps

@@ -6,7 +6,7 @@ What was found at longer turnovers is known of the engine's own past, else of ot
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Final
 
@@ -16,7 +16,7 @@ from kvpressure.model.record import record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
 from kvpressure.signals.octaves import Hits, Octaves
-from kvpressure.signals.points import Point, rate
+from kvpressure.signals.points import Polls
 from kvpressure.signals.prefix_cache import (
     computed_prompt_tokens_per_second,
     computed_rate,
@@ -233,7 +233,7 @@ _RATE_SECONDS: Final = 20.0
 """An engine computes prompts at its highest rate for so long at least, to be taken at it."""
 
 
-def newest_minute(window: EngineWindow) -> Sequence[Point]:
+def newest_minute(window: EngineWindow) -> Polls:
     """Return the polls of which hits are the mean."""
     return window.points if window.seconds <= HITS_SECONDS else window.latest(HITS_SECONDS, 3)
 
@@ -245,7 +245,7 @@ def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
     """
     points, cache = newest_minute(window), window.cache
     prompt = typical_prompt_tokens(window) or at(derived, "kv_tokens_per_request")
-    generated, ratio = rate(points, "generation_tokens"), hit_ratio(points)
+    generated, ratio = points.rate("generation_tokens"), hit_ratio(points)
     computed = computed_rate(points) if generated is None else computed_prompt_tokens_per_second(points, cache)
     free, written = free_tokens(points, cache), None if computed is None else computed + (generated or 0.0)
     if cache.prefix_caching is False or not free or not written or ratio is None or ratio >= 1.0 or prompt is None:
@@ -253,11 +253,11 @@ def _hits(window: EngineWindow, derived: Derived) -> Hits | None:
     return Hits(free / written, ratio, prompt, computed or 0.0)
 
 
-def time_ratio(points: Sequence[Point], recomputed: float | None) -> float | None:
+def time_ratio(points: Polls, recomputed: float | None) -> float | None:
     """Return the share of the engine's time that goes into prompt tokens computed again, over the polls.
 
     While on average n requests are between admission and first token (Little's law), prompts are computed for a share
     min(1, n) of the time at most.
     """
-    prefilling = rate(points, "prefill_seconds")
+    prefilling = points.rate("prefill_seconds")
     return None if prefilling is None or recomputed is None else recomputed * min(1.0, prefilling)

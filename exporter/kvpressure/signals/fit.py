@@ -21,10 +21,9 @@ from kvpressure.signals.lengths import (
     long_prompt_tokens,
     longest_of_histogram,
     placed_share,
-    reserved_tokens,
     typical_prompt_tokens,
 )
-from kvpressure.signals.points import Point, batch_of, growth, mean, rate, values
+from kvpressure.signals.points import BATCH, Point, Polls, batch_of, grown, mean, values
 from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
     at_peak,
@@ -80,7 +79,7 @@ class Fit:
     room_is_unseen: bool = False
 
 
-def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
+def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
     """Test the polls `points`, the newest of `window`.
 
     Where no fixed cap limits the batch, a long prompt at the head of the queue counts as the one that waits; and
@@ -95,16 +94,13 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
     long = long_prompt_tokens(window, typical, thresholds.room.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
-    if window.cache.admission == "reserved":
-        typical, long = (
-            None if own is None else own + window.of_histograms(reserved_tokens) for own in (typical, long)
-        )
     steadiness = _steadiness(points, window.highest_running())
     capped = _at_cap(points, window, steadiness, thresholds)
+    declared = _at_declared_cap(window, context)
     cache = window.cache
     if cache.capacity_tokens is None:
         cache = replace(cache, capacity_tokens=estimated_capacity_tokens(points, window))
-    polls = [poll(point, cache, streams=streams) for point in points]
+    polls = window.each_poll(poll, cache, streams)[-len(points) :]
     unreserved = less(polls, in_next_step(points, window, context, typical))
     polls = long_polls = as_answered = unreserved
     if "reserve_ratio" in points[-1].gauges:
@@ -113,12 +109,14 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         )
         *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
+    capped = capped and (declared or _room_is_seen(points, window, ratio, by_long, thresholds))
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = (
-        bool(waiting) and mean([float(value >= 1) for value in waiting]) >= thresholds.room.starved_min_waiting_ratio
+        bool(waiting)
+        and len([True for value in waiting if value >= 1]) / len(waiting) >= thresholds.room.starved_min_waiting_ratio
     )
     starved, by_longest = False, by_long
-    if any(value >= 1 for value in waiting):
+    if max(waiting, default=0.0) >= 1:
         longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
         by_longest = blocked_ratio(long_polls, longest)
     if not capped and ratio is not None and by_long is not None:
@@ -142,23 +140,23 @@ def fit_of(points: Sequence[Point], window: EngineWindow, context: Context, *, s
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
         by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.requested_tokens else None,
-        seats=max(values(points, "seats"), default=None),
+        seats=max(points.values("seats"), default=None),
         room_is_unseen=room_is_unseen(points, window.cache),
     )
 
 
-def _by_watermark_ratio(points: Sequence[Point], cache: CacheConfig, long: float | None) -> float | None:
+def _by_watermark_ratio(points: Polls, cache: CacheConfig, long: float | None) -> float | None:
     if not kept_tokens(cache):
         return None
     whole = replace(cache, watermark_ratio=None)
-    polls, without = ([poll(point, one, streams=False) for point in points] for one in (cache, whole))
+    polls, without = ([poll(point, one, False) for point in points] for one in (cache, whole))
     return share_that_fits(polls, without, long)
 
 
-def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
+def _starved(points: Polls, window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
     """Whether nothing starts for lack of room for a long request and its answer; without tokens the engine hangs."""
-    started, usage = growth(points, "started"), values(points, "kv_usage")
-    if started is None or started > 0 or not usage or not growth(points, "generation_tokens"):
+    started, usage = points.growth("started"), points.values("kv_usage")
+    if started is None or started > 0 or not usage or not points.growth("generation_tokens"):
         return False
     capacity, answer = window.cache.capacity_tokens, p95(window.long_histogram("request_output_tokens"))
     if capacity is None or long is None or answer is None:
@@ -166,7 +164,7 @@ def _starved(points: Sequence[Point], window: EngineWindow, long: float | None, 
     return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
 
 
-def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | None, thresholds: Thresholds) -> bool:
+def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thresholds: Thresholds) -> bool:
     """Whether a fixed cap limits the batch while requests wait: it is as large as ever, and free places do not last.
 
     At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
@@ -177,22 +175,53 @@ def _at_cap(points: Sequence[Point], window: EngineWindow, steadiness: float | N
     highest, queued = window.highest_running(), _queued(points)
     if seats := values(queued, "seats"):
         full = mean(values(queued, "running")) >= thresholds.batch.at_cap_min_ratio * mean(seats)
-        return full and any(waiting >= 1 for waiting in values(queued, "waiting"))
+        return full and max(values(queued, "waiting"), default=0.0) >= 1
     if room_is_unseen(points, window.cache):
         return False  # a batch of requests that reserve alike is as steady as one at a cap
     if highest is None or highest < LEAST_CAP or steadiness is None or steadiness < thresholds.batch.at_cap_min_ratio:
         return False
-    started, steps = growth(points, "started"), growth(points, "steps")
+    started, steps = points.growth("started"), points.growth("steps")
+    came = points.growth("finished") if started is None else started
+    if not came:
+        return False  # a batch that stands while nobody comes or goes shows no cap
     if started is None or not steps:
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     in_steps = thresholds.batch.refill_max_step_count * started / steps
-    in_prefill = min(1.0, (rate(points, "started") or 0.0) * _prefill_seconds(window))
+    in_prefill = min(1.0, (points.rate("started") or 0.0) * _prefill_seconds(window))
     expected = max(in_steps, in_prefill) * len(queued)
     # Deferred requests may be what keeps places free: then chance gets no benefit of the doubt.
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if mostly_deferred else thresholds.batch.refill_spare_count
     return free <= expected + thresholds.batch.refill_deviation_max_factor * math.sqrt(expected) + spare
+
+
+def _at_declared_cap(window: EngineWindow, context: Context) -> bool:
+    """Return whether the batch has been as large as a known cap lets it, by the page or by how it was started."""
+    highest, most = window.highest_running(), context.max_num_seqs
+    seats = window.max("seats")
+    return seats is not None or (
+        most is not None and highest is not None and highest >= context.thresholds.batch.at_cap_min_ratio * most
+    )
+
+
+def _room_is_seen(
+    points: Polls,
+    window: EngineWindow,
+    blocked: float | None,
+    blocked_by_long: float | None,
+    thresholds: Thresholds,
+) -> bool:
+    """Return whether a steady batch may be one at a cap that nobody has declared: the cache is seen to have room.
+
+    Where lengths or the size of the cache are not known, most of it has to be free; and a few requests of which the
+    next may not fit are as steady as a batch at a cap.
+    """
+    if blocked is None:
+        usage = points.values("kv_usage")
+        return not usage or mean(usage) <= thresholds.room.room_ample_max_usage_ratio
+    few = (window.highest_running() or 0.0) < thresholds.batch.cap_steady_min_sequences
+    return not (few and (blocked_by_long or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio)
 
 
 def _prefill_seconds(window: EngineWindow) -> float:
@@ -202,7 +231,7 @@ def _prefill_seconds(window: EngineWindow) -> float:
 
 
 def _longest_prompt_tokens(
-    points: Sequence[Point], window: EngineWindow, typical: float | None, long: float | None, thresholds: Thresholds
+    points: Polls, window: EngineWindow, typical: float | None, long: float | None, thresholds: Thresholds
 ) -> float | None:
     """Return the longest recent prompt, or what a request may take where layers differ; at least `long`.
 
@@ -214,23 +243,25 @@ def _longest_prompt_tokens(
     found = [long, _most_of_one_request(points, window, thresholds)]
     if (finished := window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)) is not None:
         found.append(finished)
-    for tokens, started in window.each_interval(_starts):
-        if tokens and started is not None and started <= MAX_STARTS:
-            found.append(tokens - max(0.0, started - 1) * typical)
+    found += [
+        tokens - (started - 1) * typical if started > 1 else tokens
+        for tokens, started in window.each_interval(_starts)
+        if tokens and started is not None and started <= MAX_STARTS
+    ]
     return max(found)
 
 
 def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
     """Return prompt tokens computed between two polls, and requests started."""
-    return growth((before, after), "prompt_tokens"), growth((before, after), "started")
+    return grown(before, after, "prompt_tokens"), grown(before, after, "started")
 
 
-def _most_of_one_request(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> float:
+def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresholds) -> float:
     """Return the most tokens of the pool that one request may take where layers differ; 0 where they do not.
 
     No more than one of full length, nor much more than those that run take on average.
     """
-    cache, usage, running = window.cache, values(points, "kv_usage"), values(points, "running")
+    cache, usage, running = window.cache, points.values("kv_usage"), points.values("running")
     if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
         return 0.0
     each = mean(usage) * cache.capacity_tokens / mean(running)
@@ -239,13 +270,17 @@ def _most_of_one_request(points: Sequence[Point], window: EngineWindow, threshol
     )
 
 
-def _queued(points: Sequence[Point]) -> Sequence[Point]:
+def _queued(points: Polls) -> Sequence[Point]:
     """Return the polls with a queue, else all: others do not show what limits the batch, which may run empty."""
-    return [point for point in points if point.gauges.get("waiting", 0.0) >= 1] or points
+    waiting = points.readings("waiting")
+    queued = [point for point, many in zip(points, waiting, strict=True) if many is not None and many >= 1]
+    return queued if queued and len(queued) < len(points) else points
 
 
-def _steadiness(points: Sequence[Point], highest: float | None) -> float | None:
-    running = [batch_of(point) for point in _queued(points) if "running" in point.gauges]
+def _steadiness(points: Polls, highest: float | None) -> float | None:
+    running = [
+        point.gauges.get(BATCH, point.gauges["running"]) for point in _queued(points) if "running" in point.gauges
+    ]
     return median(running) / highest if running and highest else None
 
 

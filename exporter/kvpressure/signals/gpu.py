@@ -83,10 +83,18 @@ def _of_all(summed: Callable[[Sequence[float]], float], values: Sequence[float |
     return summed(known_values) if known_values and len(known_values) == len(values) else None
 
 
+def gpu_label_set(sample: GpuSample) -> tuple[str, ...]:
+    """Return the values of all labels of a GPU's series."""
+    return (sample.uuid, sample.index, sample.vendor, *_details(sample))
+
+
+def _details(sample: GpuSample) -> tuple[str, ...]:
+    return (sample.name, sample.driver_version, sample.profile, sample.parent_uuid, sample.memory_kind)
+
+
 def _info(sample: GpuSample) -> Value:
     value: Value = 1.0
-    labels = (sample.name, sample.driver_version, sample.profile, sample.parent_uuid, sample.memory_kind)
-    for label in reversed(labels):
+    for label in reversed(_details(sample)):
         value = {label: value}
     return value
 

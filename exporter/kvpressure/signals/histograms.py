@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import operator
 from collections import deque
 from collections.abc import Mapping
 
@@ -33,16 +33,27 @@ class SpacedHistograms:
 
     def place(self, since: float) -> int:
         """Return the place of the newest reading that is not after `since`, 0 if all are."""
-        return max(0, sum(t <= since for t, _ in self._readings) - 1)
+        place = -1
+        for t, _ in self._readings:
+            if t > since:
+                break
+            place += 1
+        return max(0, place)
 
     def growth(self, name: str, first: int = 0) -> HistogramSample | None:
         """Return what a histogram observed since the reading at the place `first`; None when nothing, or not known."""
-        last = self.newest.get(name)
-        if last is None:
+        readings = self._readings
+        if not readings or name not in readings[-1][1]:
             return None
-        readings = (values.get(name) for _, values in itertools.islice(self._readings, first, None))
-        before = next(found for found in readings if found is not None and found.bounds == last.bounds)
-        if last.count <= before.count:
+        last = before = readings[-1][1][name]
+        for place in range(first, len(readings)):
+            values = readings[place][1]
+            if name in values and values[name].bounds == last.bounds:
+                before = values[name]
+                break
+        if last.counts[-1] <= before.counts[-1]:
             return None
-        counts = tuple(max(0.0, a - b) for a, b in zip(last.counts, before.counts, strict=True))
+        counts = tuple(map(operator.sub, last.counts, before.counts))
+        if min(counts) < 0.0:
+            counts = tuple([max(0.0, count) for count in counts])
         return HistogramSample(last.bounds, counts, max(0.0, last.sum - before.sum))

@@ -37,6 +37,9 @@ STEP_BACK_SECONDS: Final = 1.0
 COMPLETE_SECONDS: Final = 120.0
 """Once events were read for so long, what was evicted before them is rarely requested."""
 
+LOST: Final = ("forgotten", "oversized", "skipped", "bad")
+"""Counts of batches without which what was evicted, or computed again, is only known in part."""
+
 EVENTS: Final = ("stored", "removed", "cleared", "unknown")
 BATCHES: Final = ("batches", "missing", "replayed", "bad", "oversized", "skipped")
 
@@ -133,11 +136,12 @@ class EventWindow:
         if not self._reports:
             return {}
         newest = self._reports[-1].report
+        whole = not self._lost
         curve = misses.hit_ratio_by_pool if misses is not None else {}
         return known(
             {
-                "kv_capacity_miss_tokens_total": newest.missed_tokens,
-                "kv_evicted_blocks_total": float(newest.evicted_blocks),
+                "kv_capacity_miss_tokens_total": newest.missed_tokens if whole else None,
+                "kv_evicted_blocks_total": float(newest.evicted_blocks) if whole else None,
                 "prefix_cache_hit_ratio_by_pool": {f"{pool:g}": ratio for pool, ratio in curve.items()},
                 "kv_events_total": {kind: float(newest.counts.get(kind, 0)) for kind in EVENTS},
                 "kv_event_batches_total": {
@@ -147,10 +151,16 @@ class EventWindow:
             }
         )
 
+    @property
+    def _lost(self) -> bool:
+        """Whether events of the window are missing: figures without them would be too small."""
+        first, last = self._reports[0].report.counts, self._reports[-1].report.counts
+        return any(last.get(kind, 0) > first.get(kind, 0) for kind in LOST)
+
     def misses(self, window: EngineWindow, derived: Derived) -> Misses | None:
-        """Return the misses; None while nothing is computed, and until enough of the window was read."""
+        """Return the misses; None while nothing is computed, and until the window was read, without a gap."""
         computed, hits = at(derived, "computed_prompt_tokens_per_second"), at(derived, "prefix_cache_hit_ratio")
-        if not computed or not self._reports:
+        if not computed or not self._reports or self._lost:
             return None
         (begin, first, _), (end, last, _) = self._reports[0], self._reports[-1]
         if end - max(begin, self._since) < LEAST_SHARE * self._seconds:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.model.family import engine_family
@@ -10,7 +11,7 @@ from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import QUANTILES, Derived, Value, known, quantile
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import Point, growth
+from kvpressure.signals.points import Polls
 from kvpressure.signals.windows import EngineWindow
 
 KINDS = ("e2e", "ttft", "inter_token", "queue")
@@ -77,8 +78,8 @@ def slowdown_factor(between: HistogramSample | None, baseline: Mapping[str, floa
         return None
     usual = baseline.get(MEAN_GAP)
     by_mean = between.sum / between.count / usual if usual else 1.0
-    at_least = max((bound for bound in between.bounds if bound < latency), default=0.0)
-    at_most = min(bound for bound in between.bounds if bound >= healthy)
+    at_least = (0.0, *between.bounds)[bisect_left(between.bounds, latency)]
+    at_most = between.bounds[bisect_left(between.bounds, healthy)]
     return min(latency / healthy, max(1.0, by_mean, at_least / at_most))
 
 
@@ -117,19 +118,19 @@ class TimeOutsideEngine:
     whole: bool
 
 
-def time_outside_engine(points: Sequence[Point], window: EngineWindow, seconds: float) -> TimeOutsideEngine | None:
+def time_outside_engine(points: Polls, window: EngineWindow, seconds: float) -> TimeOutsideEngine | None:
     """Return that of the requests that ended during `points`, or of first tokens in the last `seconds`.
 
     The latter where the runtime does not count the time in the batch. None when nothing ended, or not known, or where
     times in the server and in the queue are not those of the same requests.
     """
-    inside = growth(points, "inference_seconds")
+    inside = points.growth("inference_seconds")
     if inside is None:
         return _of_first_tokens(window, seconds)
-    ended, all_seconds, queued = (growth(points, name) for name in ("ended", "e2e_seconds", "queue_seconds"))
+    ended, all_seconds, queued = (points.growth(name) for name in ("ended", "e2e_seconds", "queue_seconds"))
     if not ended or not all_seconds or queued is None:
         return None
-    counted = growth(points, "queued")
+    counted = points.growth("queued")
     if counted is not None and abs(counted - ended) > max(1.0, COUNTED_ALIKE_RATIO * ended):
         return None  # those that did not wait have no time in the queue here: the difference is of other requests
     outside = max(0.0, all_seconds - queued - inside)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from functools import lru_cache
+from operator import mul, sub
 
 from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.windows import EngineWindow
@@ -37,12 +40,6 @@ def _share(window: EngineWindow, counter: str, *more: str) -> float | None:
     return min(1.0, (some + sum(window.delta(name) or 0.0 for name in more)) / prompts)
 
 
-def reserved_tokens(window: EngineWindow) -> float:
-    """Return what a request reserves for its answer on average: its `max_tokens`, else the length of answers."""
-    requested = _finished(window, "request_max_tokens")
-    return answer_mean_tokens(window) if requested is None else requested.sum / requested.count
-
-
 def typical_prompt_tokens(window: EngineWindow) -> float | None:
     """Return the mean prompt length of the requests that wait for admission, in tokens.
 
@@ -50,6 +47,10 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
     requests finish, so at the onset of long prompts the finished ones lag; and when admission is blocked, the last
     to start may have done so a while ago. With neither, the mean since the server started.
     """
+    return window.once(_typical_prompt_tokens)
+
+
+def _typical_prompt_tokens(window: EngineWindow) -> float | None:
     finished = ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
     started = window.per_event("prompt_tokens", "started", least=RECENT_STARTS, seconds=RECENT_SECONDS)
     means = [mean for mean in (finished, started) if mean is not None]
@@ -76,10 +77,11 @@ def _long_of_histogram(window: EngineWindow, beyond_factor: float) -> float | No
     histogram = _finished(window, "request_prompt_tokens")
     if histogram is None:
         return None
-    weights = [b - a for a, b in zip((0.0, *histogram.counts), histogram.counts, strict=False)]
-    middles = [_middle(histogram, index, beyond_factor) for index in range(len(weights))]
-    total = sum(w * m for w, m in zip(weights, middles, strict=True))
-    return sum(w * m * m for w, m in zip(weights, middles, strict=True)) / total if total else None
+    weights = tuple(map(sub, histogram.counts, (0.0, *histogram.counts)))
+    middles = _middles(histogram.bounds, beyond_factor)
+    tokens = tuple(map(mul, weights, middles))
+    total = sum(tokens)
+    return sum(map(mul, tokens, middles)) / total if total else None
 
 
 def longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | None:
@@ -87,13 +89,16 @@ def longest_of_histogram(window: EngineWindow, beyond_factor: float) -> float | 
     histogram = _finished(window, "request_prompt_tokens")
     if histogram is None:
         return None
-    last = next(index for index, count in enumerate(histogram.counts) if count == histogram.count)
-    return _middle(histogram, last, beyond_factor)
+    return _middles(histogram.bounds, beyond_factor)[histogram.counts.index(histogram.counts[-1])]
 
 
-def _middle(histogram: HistogramSample, bucket: int, beyond_factor: float) -> float:
-    low, high = histogram.bounds[bucket - 1] if bucket else 0.0, histogram.bounds[bucket]
-    return (low + high) / 2 if math.isfinite(high) else beyond_factor * low
+@lru_cache(maxsize=64)
+def _middles(bounds: tuple[float, ...], beyond_factor: float) -> tuple[float, ...]:
+    """Return the middle of each bucket."""
+    return tuple(
+        (low + high) / 2 if math.isfinite(high) else beyond_factor * low
+        for low, high in itertools.pairwise((0.0, *bounds))
+    )
 
 
 def _finished(window: EngineWindow, name: str) -> HistogramSample | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -43,11 +42,14 @@ class LongMeans:
 
     def __init__(self) -> None:
         self._readings: deque[_Reading] = deque(maxlen=int(SECONDS / SPACING_SECONDS) + 2)
+        self._intervals: deque[Interval] = deque()
+        """Between each two readings."""
         self._newest: _Reading | None = None
 
     def forget(self) -> None:
         """Begin again: another process answers."""
         self._readings.clear()
+        self._intervals.clear()
         self._newest = None
 
     def take(self, window: EngineWindow) -> None:
@@ -71,10 +73,14 @@ class LongMeans:
                 last.waiting_seconds + elapsed * waiting,
                 last.busy_seconds + (elapsed if running else 0.0),
             )
-        if not self._readings or point.t - self._readings[-1].t >= SPACING_SECONDS:
-            self._readings.append(self._newest)
-        while len(self._readings) > 1 and self._readings[1].t <= point.t - SECONDS:
-            self._readings.popleft()
+        readings, intervals = self._readings, self._intervals
+        if not readings or point.t - readings[-1].t >= SPACING_SECONDS:
+            intervals.extend([_interval(readings[-1], self._newest)] if readings else ())
+            readings.append(self._newest)
+        while len(readings) > 1 and readings[1].t <= point.t - SECONDS:
+            readings.popleft()
+        while len(intervals) >= len(readings):
+            intervals.popleft()
 
     def minutes(self) -> Minutes | None:
         """Return the means; None of less than a minute, and without a lookup or a generated token."""
@@ -91,7 +97,7 @@ class LongMeans:
             waiting=(last.waiting_seconds - first.waiting_seconds) / seconds,
             tokens_per_second=generated / seconds,
             hit_ratio=min(1.0, max(0.0, hits / queries)),
-            intervals=tuple(itertools.starmap(_interval, itertools.pairwise(self._readings))),
+            intervals=tuple(self._intervals),
         )
 
 

@@ -41,15 +41,15 @@ class Monotonic:
 
     def fell(self, values: Mapping[str, float]) -> bool:
         """Whether a counter is lower than it was: another process counts."""
-        return any(value < self._last.get(name, value) for name, value in values.items())
+        last = self._last
+        return any(name in last and value < last[name] for name, value in values.items())
 
     def counters(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return `values` plus what was counted before each one's last fall."""
         last, carry = self._last, self._carry
         for name, value in values.items():
-            before = last.get(name, 0.0)
-            if value < before:
-                carry[name] = carry.get(name, 0.0) + before
+            if name in last and value < last[name]:
+                carry[name] = carry.get(name, 0.0) + last[name]
             last[name] = value
         if not carry:
             return values

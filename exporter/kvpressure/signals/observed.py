@@ -11,7 +11,7 @@ from kvpressure.model.view import Interval, Observed, Unfinished
 from kvpressure.signals.baseline import BATCH
 from kvpressure.signals.lengths import ratio
 from kvpressure.signals.minutes import COUNTED
-from kvpressure.signals.points import Point, growth
+from kvpressure.signals.points import Point, grown
 from kvpressure.signals.windows import EngineWindow
 
 LEAST_ENDED = 8.0
@@ -47,7 +47,7 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
 
 
 def _interval(before: Point, after: Point) -> Interval:
-    grew = partial(growth, (before, after))
+    grew = partial(grown, before, after)
     ended_prompts, ended_outputs = grew("finished_prompt_tokens"), grew("finished_output_tokens")
     return Interval(
         seconds=after.t - before.t,
@@ -62,10 +62,10 @@ def _interval(before: Point, after: Point) -> Interval:
 
 def _sequences(before: Point, after: Point) -> float | None:
     """Return the mean sequences in a step between two polls; None where drafts or prompts' steps would blur it."""
-    steps, tokens = (growth((before, after), name) for name in ("steps", "generation_tokens"))
+    steps, tokens = (grown(before, after, name) for name in ("steps", "generation_tokens"))
     if not steps or tokens is None or "decode_steps" in after.counters:
         return None
-    return (tokens - (growth((before, after), "accepted_draft_tokens") or 0.0)) / steps
+    return (tokens - (grown(before, after, "accepted_draft_tokens") or 0.0)) / steps
 
 
 def _by_steps(intervals: Sequence[Interval], sequences: Sequence[float | None]) -> tuple[Interval, ...]:
@@ -76,8 +76,8 @@ def _by_steps(intervals: Sequence[Interval], sequences: Sequence[float | None]) 
     """
     pairs = list(zip(intervals, sequences, strict=True))
     known = [(one, batch) for one, batch in pairs if batch is not None and one.running is not None and one.steps]
-    running = sum((one.running or 0.0) * (one.steps or 0.0) for one, _ in known)
-    if not running or sum(batch * (one.steps or 0.0) for one, batch in known) < ALIASED_RATIO * running:
+    running = sum([(one.running or 0.0) * (one.steps or 0.0) for one, _ in known])
+    if not running or sum([batch * (one.steps or 0.0) for one, batch in known]) < ALIASED_RATIO * running:
         return tuple(intervals)
     return tuple(
         one if batch is None or one.running is None else replace(one, running=max(one.running, batch), usage_ratio=None)

@@ -55,8 +55,9 @@ class Octaves:
         """
         best: tuple[float, float] | None = None
         seconds = hits = tokens = 0.0
+        shortest = max(known, _octave(now.turnover_seconds))
         for octave in sorted(self._means, reverse=True):
-            if octave <= max(known, _octave(now.turnover_seconds)):
+            if octave <= shortest:
                 break
             mean = self._means[octave]
             seconds += mean.seconds
@@ -80,10 +81,11 @@ class Octaves:
     def of_others(self, now: Hits, own: Octaves, thresholds: Thresholds) -> float | None:
         """Return the best hits of the others than `own` at turnovers and prompts no longer than now; None as above."""
         best: float | None = None
+        longest = _octave(now.turnover_seconds)
         for octave, all_of_them in self._means.items():
             mine = own._means.get(octave, _Mean())
             seconds = all_of_them.seconds - mine.seconds
-            if octave > _octave(now.turnover_seconds) or seconds < thresholds.eviction.known_min_seconds:
+            if octave > longest or seconds < thresholds.eviction.known_min_seconds:
                 continue
             hits, tokens = (
                 (getattr(all_of_them, name) * all_of_them.seconds - getattr(mine, name) * mine.seconds) / seconds
@@ -123,4 +125,4 @@ class _Mean:
 
 
 def _octave(seconds: float) -> int:
-    return min(OCTAVES, max(0, math.floor(math.log2(max(seconds, 1.0)))))
+    return 0 if seconds <= 1.0 else min(OCTAVES, math.floor(math.log2(seconds)))

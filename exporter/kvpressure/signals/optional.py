@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from kvpressure.config.target import Target
 from kvpressure.model.environment import EngineReport
 from kvpressure.model.family import Family
-from kvpressure.model.record import exported
+from kvpressure.model.plugins import exported
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import Derived
 from kvpressure.signals.context import Context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
@@ -15,7 +16,7 @@ from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import Observed
-from kvpressure.signals import compute
+from kvpressure.signals import Reading, compute
 from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
@@ -29,6 +30,7 @@ from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import RequestedTokens
+from kvpressure.signals.stall import ServiceWatch, Stall
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -74,9 +76,13 @@ class EngineHistory:
         self._events = EventWindow(seconds)
         self._pool_means = PoolMeans()
         self._means = LongMeans()
+        self._service = ServiceWatch()
+        self._stall = Stall()
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
+        self._remembered = self._batch_sizes, self._queue, self._evictions
+        """The signals that are kept from poll to poll, in their order."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -86,6 +92,7 @@ class EngineHistory:
         self._queue_wait = QueueWait()
         self._requested_tokens = RequestedTokens()
         self._harm.restarted()
+        self._service.begin_anew()
 
     @property
     def t(self) -> float:
@@ -113,8 +120,9 @@ class EngineHistory:
         another process answers than before.
         """
         window, page_cache = self._window, sample.cache or self._page_cache
-        cache = replace(_with_learned(page_cache, log), watermark_ratio=watermark_ratio)
-        sample = _with_share(sample, cache)
+        cache = _with_learned(page_cache, log)
+        if cache.watermark_ratio != watermark_ratio:
+            cache = replace(cache, watermark_ratio=watermark_ratio)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._events.take(events, self.newest)
@@ -126,8 +134,10 @@ class EngineHistory:
             self._hit_curve.restarted()
             self._harm.restarted()
             self._means.forget()
+            self._service = ServiceWatch()
         self._page_cache, window.cache = page_cache, cache
         self._means.take(window)
+        self._stall = self._service.take(self.newest, window)
         if (pair := newest_batch(window)) is not None:
             self._batches.observe(*pair)
         return True
@@ -141,27 +151,35 @@ class EngineHistory:
         requested = self._requested_tokens.take(self._window, thresholds)
         baseline = self.baseline.values(thresholds)
         context = replace(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
-        derived, verdict_window = compute(self._window, context)
-        derived["effective_batch_size"] = self._batches.histogram()
-        waiting = verdict_window.queue.waiting
-        derived |= self._queue_wait.families(self._window, waiting, derived, baseline, thresholds)
-        eviction = self._hit_curve.take(self._window.t, self._window, derived, thresholds)
-        misses = self._events.misses(self._window, derived)
-        eviction = with_events(eviction, misses, self._window, derived, thresholds)
-        eviction = self._harm.take(self._window.t, eviction, thresholds)
-        derived |= self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
-        self._pool_means.take(self._window.t, eviction.hit_ratio_by_pool)
+        reading = compute(self._window, context, self._remembered)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
-            derived=derived,
-            verdict_window=replace(verdict_window, eviction=eviction),
+            derived=reading.derived,
+            verdict_window=replace(reading.newest, eviction=reading.eviction, stall=self._stall),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
-            signals=self._window.signals().union(
-                name for name in _CACHE if getattr(self._window.cache, name) is not None
-            ),
+            signals=self._window.signals() | _known_of(self._window.cache) | self._window.histograms(),
         )
+
+    def _batch_sizes(self, _: Reading) -> Derived:
+        """Return the batches of all steps since it is watched."""
+        return {"effective_batch_size": self._batches.histogram()}
+
+    def _queue(self, reading: Reading) -> Derived:
+        """Return how long those who wait now will wait."""
+        waiting, context = reading.newest.queue.waiting, reading.context
+        return self._queue_wait.families(reading.window, waiting, reading.derived, context.baseline, context.thresholds)
+
+    def _evictions(self, reading: Reading) -> Derived:
+        """Find what is computed again, by what hits were before and by KV events; return the series of it."""
+        window, derived, thresholds = reading.window, reading.derived, reading.context.thresholds
+        eviction = self._hit_curve.take(window.t, window, derived, thresholds)
+        misses = self._events.misses(window, derived)
+        eviction = with_events(eviction, misses, window, derived, thresholds)
+        reading.eviction = eviction = self._harm.take(window.t, eviction, thresholds)
+        self._pool_means.take(window.t, eviction.hit_ratio_by_pool)
+        return self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
 
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
@@ -219,12 +237,7 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
     return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
 
 
-def _with_share(sample: EngineSample, cache: CacheConfig) -> EngineSample:
-    """Return the sample with the share of the cache that is taken, where the page has tokens and no share."""
-    tokens = sample.gauges.get("kv_tokens")
-    if tokens is None or cache.capacity_tokens is None or "kv_usage" in sample.gauges:
-        return sample
-    return replace(sample, gauges={**sample.gauges, "kv_usage": min(1.0, tokens / cache.capacity_tokens)})
-
-
-_CACHE = tuple(field.name for field in fields(CacheConfig))
+@lru_cache(maxsize=256)
+def _known_of(cache: CacheConfig) -> frozenset[str]:
+    """Return the names of what is known of a cache."""
+    return frozenset(field.name for field in fields(cache) if getattr(cache, field.name) is not None)

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
@@ -32,11 +32,13 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
     More tokens of a step than there are requests are drafts that were accepted.
     """
-    polls = () if before is None else (before, point)
-    steps, tokens = growth(polls, "decode_steps"), growth(polls, "generation_tokens")
+    # Where prompts are counted when requests end, so are answers: their growth is not that of the steps.
+    if before is None or "prefill_tokens" not in point.counters:
+        return point
+    steps, tokens = grown(before, point, "decode_steps"), grown(before, point, "generation_tokens")
     if not steps or tokens is None or steps < _LEAST_STEPS:
         return point
-    most = max(values(polls, "running"), default=0.0) + (growth(polls, "started") or 0.0) + 0.5
+    most = max(values((before, point), "running"), default=0.0) + (grown(before, point, "started") or 0.0) + 0.5
     return replace(point, gauges={**point.gauges, BATCH: tokens / steps}) if tokens / steps <= most else point
 
 
@@ -45,8 +47,10 @@ def batch_of(point: Point) -> float:
     return point.gauges.get(BATCH, point.gauges.get("running", 0.0))
 
 
-def values(points: Sequence[Point], gauge: str) -> list[float]:
+def values(points: Sequence[Point], gauge: str) -> Sequence[float]:
     """Return the readings of a gauge, polls without it left out."""
+    if isinstance(points, Polls):
+        return points.values(gauge)
     return [value for point in points if (value := point.gauges.get(gauge)) is not None]
 
 
@@ -60,26 +64,154 @@ _DEMAND: Final = frozenset({"running", "waiting"})
 
 def demand(points: Sequence[Point]) -> float | None:
     """Return the mean of the requests that run or wait, over the polls that have both; None where none has."""
+    if isinstance(points, Polls):
+        return points.demand()
     found = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
     return mean(found) if found else None
 
 
 def growth(points: Sequence[Point], counter: str) -> float | None:
     """Return how much a counter grew from the first reading to the last; None with fewer than two."""
-    ends = _ends(points, counter)
-    return None if ends is None else ends[1].counters[counter] - ends[0].counters[counter]
+    ends = points.ends(counter) if isinstance(points, Polls) else _ends(points, counter)
+    return None if ends is None else ends[0]
 
 
 def rate(points: Sequence[Point], counter: str) -> float | None:
     """Return growth per second between the first reading and the last; None with fewer than two."""
-    ends = _ends(points, counter)
-    return None if ends is None else (ends[1].counters[counter] - ends[0].counters[counter]) / (ends[1].t - ends[0].t)
+    ends = points.ends(counter) if isinstance(points, Polls) else _ends(points, counter)
+    return None if ends is None else ends[0] / ends[1]
 
 
-def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point] | None:
-    first = next((point for point in points if counter in point.counters), None)
-    last = next((point for point in reversed(points) if counter in point.counters), None)
-    return None if first is None or last is None or first is last else (first, last)
+def grown(before: Point, after: Point, counter: str) -> float | None:
+    """Return how much a counter grew between two polls; None where one of them lacks it."""
+    first, last = before.counters.get(counter), after.counters.get(counter)
+    return None if first is None or last is None else last - first
+
+
+_Ends: TypeAlias = tuple[float, float]
+"""By how much a counter grew between its first reading and its last, and the seconds between these."""
+
+
+def _ends(points: Sequence[Point], counter: str) -> _Ends | None:
+    # Nearly every poll has every counter: the first and the last of them are looked at first.
+    first = last = None
+    for point in points:
+        if counter in point.counters:
+            first = point
+            break
+    for point in reversed(points):
+        if counter in point.counters:
+            last = point
+            break
+    if first is None or last is None or first is last:
+        return None
+    return last.counters[counter] - first.counters[counter], last.t - first.t
+
+
+class Polls(list[Point]):
+    """Consecutive polls, oldest first, that answer by the name of a signal without a walk over them.
+
+    Readings are kept in columns from the time they are first asked for; sums and ends are computed once between two
+    polls. `enter` and `leave` alone may change it. What it returns holds until then.
+    """
+
+    __slots__ = ("_columns", "_counted", "_ends", "_first", "_means", "_values", "_whole", "times")
+
+    def __init__(self, points: Sequence[Point] = (), *, whole: Polls | None = None, first: int = 0) -> None:
+        super().__init__(points)
+        last = first + len(points)
+        self.times: list[float] = [point.t for point in points] if whole is None else whole.times[first:last]
+        self._whole, self._first = whole, first
+        self._columns: dict[str, list[float | None]] = {}
+        self._counted: dict[str, list[float | None]] = {}
+        self._values: dict[str, Sequence[float]] = {}
+        self._means: dict[str, float | None] = {}
+        self._ends: dict[str, _Ends | None] = {}
+
+    def enter(self, point: Point) -> None:
+        """Take the newest poll in."""
+        self.append(point)
+        self.times.append(point.t)
+        gauges = point.gauges
+        for gauge, column in self._columns.items():
+            column.append(gauges.get(gauge))
+        counters = point.counters
+        for counter, column in self._counted.items():
+            column.append(counters.get(counter))
+        self._values, self._means, self._ends = {}, {}, {}
+
+    def leave(self) -> Point:
+        """Let the oldest poll go."""
+        del self.times[0]
+        for column in self._columns.values():
+            del column[0]
+        for column in self._counted.values():
+            del column[0]
+        self._values, self._means, self._ends = {}, {}, {}
+        return self.pop(0)
+
+    def newest(self, first: int, last: int | None = None) -> Polls:
+        """Return the polls from the place `first` on, to the one before `last` if that is given."""
+        return Polls(self[first:last], whole=self, first=first)
+
+    def since(self, t: float) -> Polls:
+        """Return the polls from `t` (unix seconds) on."""
+        return self.newest(bisect.bisect_left(self.times, t))
+
+    def readings(self, gauge: str) -> Sequence[float | None]:
+        """Return the reading of a gauge at each poll, None where it lacks it."""
+        if gauge in self._columns:
+            return self._columns[gauge]
+        if self._whole is None:
+            column = [point.gauges.get(gauge) for point in self]
+        else:
+            column = list(self._whole.readings(gauge)[self._first : self._first + len(self)])
+        self._columns[gauge] = column
+        return column
+
+    def counts(self, counter: str) -> Sequence[float | None]:
+        """Return the reading of a counter at each poll, None where it lacks it."""
+        if counter not in self._counted:
+            self._counted[counter] = [point.counters.get(counter) for point in self]
+        return self._counted[counter]
+
+    def values(self, gauge: str) -> Sequence[float]:
+        """Return the readings of a gauge, polls without it left out."""
+        if gauge not in self._values:
+            self._values[gauge] = [value for value in self.readings(gauge) if value is not None]
+        return self._values[gauge]
+
+    def mean(self, gauge: str) -> float | None:
+        """Return the mean of a gauge; None where no poll has it."""
+        if gauge not in self._means:
+            readings = self.values(gauge)
+            self._means[gauge] = sum(readings) / len(readings) if readings else None
+        return self._means[gauge]
+
+    def ends(self, counter: str) -> _Ends | None:
+        """Return what a counter grew by, and over which time; None with fewer than two readings."""
+        if counter not in self._ends:
+            self._ends[counter] = _ends(self, counter)
+        return self._ends[counter]
+
+    def growth(self, counter: str) -> float | None:
+        """Return how much a counter grew from the first reading to the last; None with fewer than two."""
+        ends = self._ends[counter] if counter in self._ends else self.ends(counter)
+        return None if ends is None else ends[0]
+
+    def rate(self, counter: str) -> float | None:
+        """Return growth per second between the first reading and the last; None with fewer than two."""
+        ends = self._ends[counter] if counter in self._ends else self.ends(counter)
+        return None if ends is None else ends[0] / ends[1]
+
+    def demand(self) -> float | None:
+        """Return the mean of the requests that run or wait, over the polls that have both; None where none has."""
+        found = [
+            running + waiting
+            for running, waiting in zip(self.readings("running"), self.readings("waiting"), strict=True)
+            if running is not None and waiting is not None
+        ]
+        return mean(found) if found else None
 
 
 CLOCK_STEP_SECONDS: Final = 5.0
@@ -121,11 +253,11 @@ class Tally:
 
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
     """Return quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
-    ordered = sorted(pair for pair in pairs if pair[1] > 0)
+    ordered = sorted([pair for pair in pairs if pair[1] > 0])
     if not ordered:
         return None
-    total = math.fsum(weight for _, weight in ordered)
-    up_to = list(itertools.accumulate(weight for _, weight in ordered))
+    total = math.fsum([weight for _, weight in ordered])
+    up_to = list(itertools.accumulate([weight for _, weight in ordered]))
     return [ordered[min(bisect.bisect_left(up_to, q * total), len(ordered) - 1)][0] for q in qs]
 
 

@@ -11,7 +11,7 @@ from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
 from kvpressure.signals.lengths import ratio, typical_prompt_tokens
-from kvpressure.signals.points import Point, growth, mean, rate, values
+from kvpressure.signals.points import Point, Polls, mean
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -66,18 +66,18 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     )
 
 
-def hit_ratio(points: Sequence[Point]) -> float | None:
+def hit_ratio(points: Polls) -> float | None:
     """Return prefix hits over lookups in the polls, 0..1; None without a lookup."""
-    queries, hits = growth(points, "prefix_queries"), growth(points, "prefix_hits")
+    queries, hits = points.growth("prefix_queries"), points.growth("prefix_hits")
     return None if not queries or hits is None else min(1.0, hits / queries)
 
 
-def computed_prompt_tokens_per_second(points: Sequence[Point], cache: CacheConfig) -> float | None:
+def computed_prompt_tokens_per_second(points: Polls, cache: CacheConfig) -> float | None:
     """Return prompt tokens per second that had to be computed; from the hits where the page does not count them."""
     for counter in ("computed_prompt_tokens", "prefill_tokens"):
-        if (counted := rate(points, counter)) is not None:
+        if (counted := points.rate(counter)) is not None:
             return counted
-    prompts, hits = rate(points, "prompt_tokens"), hit_ratio(points)
+    prompts, hits = points.rate("prompt_tokens"), hit_ratio(points)
     if cache.prefix_caching is False:
         return prompts
     return None if prompts is None or hits is None else prompts * (1.0 - hits)
@@ -85,9 +85,11 @@ def computed_prompt_tokens_per_second(points: Sequence[Point], cache: CacheConfi
 
 def written_tokens(counters: Mapping[str, float]) -> float | None:
     """Return the tokens written into the cache so far, by the counters; None where they do not have it."""
-    generated, prompts, hits = (counters.get(name) for name in ("generation_tokens", "prompt_tokens", "prefix_hits"))
-    found = None if prompts is None or hits is None else prompts - hits
-    computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens", found))
+    generated = counters.get("generation_tokens")
+    computed = counters.get("computed_prompt_tokens", counters.get("prefill_tokens"))
+    if computed is None:
+        prompts, hits = counters.get("prompt_tokens"), counters.get("prefix_hits")
+        computed = None if prompts is None or hits is None else prompts - hits
     return None if generated is None or computed is None else computed + generated
 
 
@@ -97,9 +99,9 @@ def missed_tokens(counters: Mapping[str, float]) -> float | None:
     return None if looked_up is None or found is None else looked_up - found
 
 
-def computed_rate(points: Sequence[Point]) -> float | None:
+def computed_rate(points: Polls) -> float | None:
     """Return the prompt tokens computed a second, by what was looked up and not found; None where it is not counted."""
-    queries, hits = rate(points, "prefix_queries"), rate(points, "prefix_hits")
+    queries, hits = points.rate("prefix_queries"), points.rate("prefix_hits")
     return None if queries is None or hits is None else max(0.0, queries - hits)
 
 
@@ -111,9 +113,9 @@ def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hit
     return max(prompts, computed / (1.0 - hits)) if hits < 1.0 else prompts
 
 
-def free_tokens(points: Sequence[Point], cache: CacheConfig) -> float | None:
+def free_tokens(points: Polls, cache: CacheConfig) -> float | None:
     """Return the tokens in no request's use, mean over the polls, less those that are kept free."""
-    usage, capacity = values(points, "kv_usage"), cache.capacity_tokens
+    usage, capacity = points.values("kv_usage"), cache.capacity_tokens
     if not usage or capacity is None:
         return None
     return max(0.0, (1.0 - mean(usage)) * capacity - kept_tokens(cache))
@@ -133,20 +135,38 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
 
     def free_at(point: Point, more: float) -> float | None:
         usage = point.gauges.get("kv_usage")
-        return None if usage is None else max(0.0, max(0.0, (1.0 - usage) * capacity - kept) + more)
+        if usage is None:
+            return None
+        free = (1.0 - usage) * capacity - kept
+        free = (max(0.0, free)) + more
+        return max(0.0, free)
 
     touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.rate("prompt_tokens")
     factor = touched / prompts if touched is not None and prompts else None
 
-    def touched_tokens(point: Point) -> float | None:
-        prompt, generated = (point.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
-        return None if prompt is None or generated is None or factor is None else prompt * factor + generated
+    def touched_tokens(counted: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
+        return [
+            None if prompt is None or generated is None or factor is None else prompt * factor + generated
+            for prompt, generated in counted
+        ]
 
     return {
         "cache_eviction_age_min_seconds": window.seconds_since(
-            touched_tokens, lambda point: free_at(point, -prompt), max(0.0, least - prompt)
+            touched_tokens(window.each_poll(_prompts_and_answers)),
+            lambda point: touched_tokens([_prompts_and_answers(point)])[0],
+            lambda point: free_at(point, -prompt),
+            max(0.0, least - prompt),
         ),
         "cache_eviction_age_max_seconds": window.seconds_since(
-            lambda point: written_tokens(point.counters), lambda point: free_at(point, prompt), least + prompt
+            window.each_poll(_written), _written, lambda point: free_at(point, prompt), least + prompt
         ),
     }
+
+
+def _prompts_and_answers(point: Point) -> tuple[float | None, float | None]:
+    """Return the prompt tokens and generated tokens counted so far."""
+    return point.counters.get("prompt_tokens"), point.counters.get("generation_tokens")
+
+
+def _written(point: Point) -> float | None:
+    return written_tokens(point.counters)

@@ -7,9 +7,9 @@ prompts and steps without one generated token.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from kvpressure.model.record import record
 from kvpressure.signals.gateway import IN_ENGINE
@@ -56,27 +56,27 @@ class Progress:
 
 def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progress:
     """Return what the window's polls show; a long prompt also where it was done in the last `done_within_seconds`."""
-    points = [point for point in window.points if point.t >= window.joined]
-    newest = points[-1]
+    track = _Track(window)
+    points, newest, last = track.points, track.points[-1], track.last
     if paused_by := _paused_by(newest):
         return Progress(paused_by=paused_by)
-    unmoved = max(_unmoved_since(points, _COUNTERS), _since(points, lambda point: _same_gauges(point, newest)))
+    unmoved = points[max(track.unmoved(_WORK, last), track.same_gauges())].t
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
     if "keeps_last_step" in newest.gauges and newest.t > unmoved and (running != 0 or waiting):
-        return Progress(last_step_seconds=newest.t - unmoved, moved=unmoved > points[0].t)
+        return Progress(last_step_seconds=newest.t - unmoved, moved=unmoved > points[track.first].t)
     deferred = newest.gauges.get("waiting_deferred", 0.0)
-    counted = any(name in newest.counters for name in _OUTPUT)
+    counted = not newest.counters.keys().isdisjoint(_OUTPUT)
     seconds = newest.t - unmoved if counted else 0.0
     frozen = seconds if running else 0.0
-    still = newest.t - _still_since(points) if running == 0 and waiting - deferred >= 1 else 0.0
-    looping = _looping(points) if running and counted else 0.0
-    filling, filled = _filling(points, window.cache.capacity_tokens, done_within_seconds) if counted else (0.0, 0.0)
+    still = newest.t - points[track.still()].t if running == 0 and waiting - deferred >= 1 else 0.0
+    looping = track.looping_seconds() if running and counted else 0.0
+    filling, filled = track.filling(window.cache.capacity_tokens, done_within_seconds) if counted else (0.0, 0.0)
     return Progress(
         frozen_seconds=frozen,
         still_seconds=still,
         looping_seconds=looping,
         standing_seconds=max(frozen, still, looping),
-        moved=not counted or seconds == 0.0 or newest.t - unmoved < newest.t - points[0].t,
+        moved=not counted or seconds == 0.0 or newest.t - unmoved < newest.t - points[track.first].t,
         standing=_standing(newest, everything=frozen >= max(still, looping)) if max(frozen, still, looping) else (),
         filling_seconds=filling,
         filled_ratio=filled,
@@ -98,82 +98,138 @@ def _paused_by(point: Point) -> str:
     return "pause_call" if gauges.get("pauses", 0.0) > gauges.get("resumes", 0.0) else ""
 
 
-def _same_gauges(one: Point, other: Point) -> bool:
-    """Return whether no gauge that work moves differs; what a gateway holds back changes while an engine hangs."""
-    behind = IN_ENGINE in one.gauges or IN_ENGINE in other.gauges
-    names = _GAUGES_BEHIND if behind else _GAUGES
-    waiting, other_waiting = (point.gauges.get(IN_ENGINE, point.gauges.get("waiting")) for point in (one, other))
-    return waiting == other_waiting and all(one.gauges.get(name) == other.gauges.get(name) for name in names)
+class _Same(NamedTuple):
+    """Whether counters are the same at two polls in a row: all that work moves, what comes out of it, prompts."""
+
+    work: bool
+    output: bool
+    prompts: bool
 
 
-def _unmoved_since(points: Sequence[Point], counters: Sequence[str]) -> float:
-    """Return since when all of these have been what they are in the newest poll."""
-    newest = points[-1]
-
-    def same(point: Point) -> bool:
-        return not any(point.counters.get(name) != newest.counters.get(name) for name in counters)
-
-    return _since(points, same)
+_WORK, _CAME_OUT, _PROMPT = range(3)
+"""Places in `_Same`."""
 
 
-def _still_since(points: Sequence[Point]) -> float:
-    """Return since when nothing has run while requests waited, and nothing came out."""
-
-    def waits(point: Point) -> bool:
-        return point.gauges.get("running") == 0 and point.gauges.get("waiting", 0.0) >= 1
-
-    return max(_since(points, waits), _unmoved_since(points, _OUTPUT))
+def _same(before: Point, after: Point) -> _Same:
+    one, other = before.counters, after.counters
+    moved = {name for name in _COUNTERS if one.get(name) != other.get(name)}
+    return _Same(not moved, moved.isdisjoint(_OUTPUT), moved.isdisjoint(_PROMPTS))
 
 
-def _since(points: Sequence[Point], holds: Callable[[Point], bool]) -> float:
-    return min((point.t for point in itertools.takewhile(holds, reversed(points))), default=points[-1].t)
+class _Track:
+    """The polls of a window since another process joined, and what changed between each two of them.
 
-
-def _looping(points: Sequence[Point]) -> float:
-    """Return how long nothing has come out of a batch whose use of the cache keeps falling; 0 unless it fell twice."""
-    since = _unmoved_since(points, _OUTPUT)
-    falls, _ = _falls_and_rises(points, since)
-    return points[-1].t - since if _runs_since(points) <= since and falls >= 2 else 0.0
-
-
-def _filling(points: Sequence[Point], capacity_tokens: float | None, done_within_seconds: float) -> tuple[float, float]:
-    """Return for how long the cache only filled and no prompt was done, up to now or lately; and the share of prompts.
-
-    The page counts a prompt when its first token comes; answers are counted as they grow.
+    Polls are named by their places. What has been the same since a poll is found by walking back from the newest, no
+    further than that: polls that moved end the walk at once.
     """
-    ends = [points]
-    for place in range(len(points) - 1, 1, -1):
-        if points[-1].t - points[place].t > done_within_seconds:
-            break
-        if _done(points[place - 1], points[place]) and not _done(points[place - 2], points[place - 1]):
-            ends.append(points[:place])
-    return max((_filled(up_to, capacity_tokens) for up_to in ends), default=(0.0, 0.0))
+
+    def __init__(self, window: EngineWindow) -> None:
+        self.points = window.points
+        self.first, self.last = bisect_left(self.points.times, window.joined), len(self.points) - 1
+        self._same = window.each_interval(_same)
+        self._running = self.points.readings("running")
+        self._usage = self.points.readings("kv_usage")
+
+    def unmoved(self, counters: int, last: int) -> int:
+        """Return the first poll since which these have been what they are in the poll `last`."""
+        place, same, first = last, self._same, self.first
+        while place > first and same[place - 1][counters]:
+            place -= 1
+        return place
+
+    def same_gauges(self) -> int:
+        """Return the first poll since which no gauge that work moves has differed from the newest.
+
+        What a gateway holds back changes while an engine hangs.
+        """
+        last = self.last
+        waiting, deferred, inside = map(self.points.readings, ("waiting", "waiting_deferred", IN_ENGINE))
+        running, usage = self._running, self._usage
+        place, behind = last, inside[last] is not None
+        own = inside[last] if behind else waiting[last]
+        while place > self.first:
+            before = place - 1
+            other = waiting[before] if inside[before] is None else inside[before]
+            if other != own or running[before] != running[last] or usage[before] != usage[last]:
+                break
+            alone = not behind and inside[before] is None
+            if alone and (waiting[before] != waiting[last] or deferred[before] != deferred[last]):
+                break
+            place = before
+        return place
+
+    def still(self) -> int:
+        """Return the first poll since which nothing has run while requests waited, and nothing came out."""
+        place, waiting = self.unmoved(_CAME_OUT, self.last), self.points.readings("waiting")
+        for at in range(self.last, place, -1):
+            if not self._waits(at, waiting):
+                return min(at + 1, self.last)
+        return place if self._waits(place, waiting) else min(place + 1, self.last)
+
+    def _waits(self, place: int, waiting: Sequence[float | None]) -> bool:
+        return self._running[place] == 0 and (waiting[place] or 0.0) >= 1
+
+    def _runs(self, last: int, least: int) -> int:
+        """Return the first poll since which requests have run, up to the poll `last`; no earlier one than `least`."""
+        place, running = last + 1, self._running
+        while place > least and (running[place - 1] or 0.0) >= 1:
+            place -= 1
+        return min(place, last)
+
+    def looping_seconds(self) -> float:
+        """Return how long nothing has come out of a batch whose cache use keeps falling; 0 unless it fell twice."""
+        last = self.last
+        since = self.unmoved(_CAME_OUT, last)
+        falls, _ = self._falls_and_rises(since, last)
+        return self.points[last].t - self.points[since].t if falls >= 2 and self._runs(last, since) <= since else 0.0
+
+    def filling(self, capacity_tokens: float | None, done_within_seconds: float) -> tuple[float, float]:
+        """Return for how long the cache only filled and no prompt was done, now or lately; and the share of prompts.
+
+        The page counts a prompt when its first token comes; answers are counted as they grow.
+        """
+        last, same = self.last, self._same
+        longest, newest_t = self._filled(last, capacity_tokens), self.points[last].t
+        for place in range(last, self.first + 1, -1):
+            if newest_t - self.points[place].t > done_within_seconds:
+                break
+            if not same[place - 1][_PROMPT] and same[place - 2][_PROMPT]:
+                longest = max(longest, self._filled(place - 1, capacity_tokens))
+        return longest
+
+    def _filled(self, last: int, capacity_tokens: float | None) -> tuple[float, float]:
+        """Return the same of the time up to the poll `last`; 0 seconds unless the use of the cache rose twice."""
+        since = self._runs(last, self.unmoved(_PROMPT, last))
+        if last - since < 2:
+            return 0.0, 0.0
+        falls, rises = self._falls_and_rises(since, last)
+        if falls or rises < 2:
+            return 0.0, 0.0
+        first, newest = self.points[since], self.points[last]
+        if not _counts_answers(first, newest):
+            return 0.0, 0.0
+        generated = newest.counters.get("generation_tokens", 0.0) - first.counters.get("generation_tokens", 0.0)
+        came = (newest.gauges.get("kv_usage", 0.0) - first.gauges.get("kv_usage", 0.0)) * (capacity_tokens or 0.0)
+        ratio = 1.0 if generated <= 0 else max(0.0, 1.0 - generated / came) if came else 0.0
+        return newest.t - first.t, ratio
+
+    def _falls_and_rises(self, since: int, last: int) -> tuple[int, int]:
+        """Return how often the use of the cache fell and rose from one poll to the next."""
+        falls = rises = 0
+        before = self._usage[since] or 0.0
+        for place in range(since + 1, last + 1):
+            after = self._usage[place] or 0.0
+            falls, rises = falls + (after < before), rises + (after > before)
+            before = after
+        return falls, rises
 
 
-def _done(before: Point, after: Point) -> bool:
-    """Return whether a prompt was done between two polls."""
-    return any(before.counters.get(name) != after.counters.get(name) for name in _PROMPTS)
+def _counts_answers(first: Point, newest: Point) -> bool:
+    """Return whether the page counts tokens as they are generated, so that answers do not look like a prompt.
 
-
-def _filled(points: Sequence[Point], capacity_tokens: float | None) -> tuple[float, float]:
-    """Return the same of the time up to the newest poll; 0 seconds unless the use of the cache rose twice."""
-    since = max(_unmoved_since(points, _PROMPTS), _runs_since(points))
-    falls, rises = _falls_and_rises(points, since)
-    if falls or rises < 2:
-        return 0.0, 0.0
-    first, newest = next(point for point in points if point.t >= since), points[-1]
-    generated = newest.counters.get("generation_tokens", 0.0) - first.counters.get("generation_tokens", 0.0)
-    came = (newest.gauges.get("kv_usage", 0.0) - first.gauges.get("kv_usage", 0.0)) * (capacity_tokens or 0.0)
-    ratio = 1.0 if generated <= 0 else max(0.0, 1.0 - generated / came) if came else 0.0
-    return newest.t - since, ratio
-
-
-def _runs_since(points: Sequence[Point]) -> float:
-    return _since(points, lambda point: point.gauges.get("running", 0.0) >= 1)
-
-
-def _falls_and_rises(points: Sequence[Point], since: float) -> tuple[int, int]:
-    """Return how often the use of the cache fell and rose from one poll to the next."""
-    usages = [point.gauges.get("kv_usage", 0.0) for point in points if point.t >= since]
-    changes = [after - before for before, after in itertools.pairwise(usages)]
-    return sum(change < 0 for change in changes), sum(change > 0 for change in changes)
+    Some runtimes count them when requests end, and some monitoring drops the counter.
+    """
+    if "generation_tokens" not in newest.counters:
+        return False
+    decoded = newest.counters.get("decode_steps", 0.0) - first.counters.get("decode_steps", 0.0)
+    return decoded <= 0 or newest.counters["generation_tokens"] > first.counters.get("generation_tokens", 0.0)

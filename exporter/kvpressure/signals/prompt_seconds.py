@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kvpressure.model.values import solved
+from kvpressure.model.linear_system import solved
 from kvpressure.signals.points import Point
 
 ROWS: Final = 60

@@ -7,13 +7,14 @@ all the others, because they were preempted or have a lower priority, the slowes
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, at, known, quantile
-from kvpressure.signals.points import mean, values
+from kvpressure.signals.points import mean
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
@@ -87,15 +88,18 @@ def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: fl
     if now is None:
         return None
     queued, drain = True, None
-    for point in reversed(window.points):
-        counted = point.counters.get(counter, now)
+    points, newest_t = window.points, window.t
+    counts, queue = points.counts(counter), points.readings("waiting")
+    for place in range(len(points) - 1, -1, -1):
+        t, read = points.times[place], counts[place]
+        counted = now if read is None else read
         if counted < now:
-            drain = waiting * (window.t - point.t) / (now - counted)
-            if window.t - point.t >= least_seconds:
+            drain = waiting * (newest_t - t) / (now - counted)
+            if newest_t - t >= least_seconds:
                 break
-        queued = queued and counted >= now and point.gauges.get("waiting", 0.0) > 0
-        since = point.t if queued else since
-    return window.t - since if drain is None else drain
+        queued = queued and counted >= now and (queue[place] or 0.0) > 0
+        since = t if queued else since
+    return newest_t - since if drain is None else drain
 
 
 def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> float:
@@ -128,7 +132,7 @@ def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:
     """Whether far fewer wait than a moment ago: what is over soon is not reported any more."""
     seconds = thresholds.verdict.verdict_window_seconds
     before, now = (
-        values([one for one in window.points if one.t > window.t - lately], "waiting")
+        window.points.newest(bisect_right(window.points.times, window.t - lately)).values("waiting")
         for lately in (seconds, seconds / NEWEST_PARTS)
     )
     return bool(now) and mean(now) < thresholds.queue.queue_shrinks_max_ratio * mean(before)

@@ -18,7 +18,7 @@ from kvpressure.model.environment import DECODE
 from kvpressure.signals.kv import free_tokens
 from kvpressure.signals.latency import p95
 from kvpressure.signals.lengths import answer_mean_tokens, computed_share, typical_prompt_tokens
-from kvpressure.signals.points import BATCH, Point, batch_of, growth, values
+from kvpressure.signals.points import BATCH, Point, batch_of, grown, values
 from kvpressure.signals.windows import EngineWindow
 
 MIN_POLLS: Final = 3
@@ -94,7 +94,7 @@ def _alike(tokens: float, others: float) -> bool:
 
 def _batch(window: EngineWindow, thresholds: Thresholds) -> _Batch | None:
     """Return the batch of the newest polls if requests waited in all of them, steps went on and few had prompts."""
-    points = list(window.points)[-MIN_POLLS - 1 :]
+    points = window.points[-MIN_POLLS - 1 :]
     newest, prompt = points[-1], typical_prompt_tokens(window)
     ratio, free = newest.gauges.get("reserve_ratio"), free_tokens(newest, window.cache)
     if prompt is None or ratio is None or free is None:
@@ -115,9 +115,9 @@ def _most(before: Point, after: Point, thresholds: Thresholds) -> float | None:
 
     At a cap, places are free for no longer than it takes to fill them.
     """
-    batch, polls = after.gauges.get(BATCH), (before, after)
-    steps, decoding = growth(polls, "steps"), growth(polls, "decode_steps")
+    batch = after.gauges.get(BATCH)
+    steps, decoding = grown(before, after, "steps"), grown(before, after, "decode_steps")
     if batch is None or not steps or not decoding or 2 * decoding < steps:
         return None
-    filling = thresholds.batch.refill_max_step_count * (growth(polls, "started") or 0.0) / decoding
+    filling = thresholds.batch.refill_max_step_count * (grown(before, after, "started") or 0.0) / decoding
     return batch + filling + thresholds.batch.refill_spare_count / 2

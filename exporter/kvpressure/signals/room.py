@@ -12,7 +12,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import free_tokens
 from kvpressure.signals.lengths import answer_mean_tokens, placed_share, typical_prompt_tokens
-from kvpressure.signals.points import Point, growth, mean, values
+from kvpressure.signals.points import Point, Polls, growth, mean
 from kvpressure.signals.waiting import waiting_of
 from kvpressure.signals.windows import EngineWindow
 
@@ -33,24 +33,28 @@ class Poll(NamedTuple):
     fits_by_prompt: bool = True
 
 
-def poll(point: Point, cache: CacheConfig, *, streams: bool) -> Poll:
+def poll(point: Point, cache: CacheConfig, streams: bool) -> Poll:
     """Return what a poll shows of the room there is; idle `streams` do not count as waiting."""
     gauges, waiting = point.gauges, waiting_of(point, streams=streams)
     free, fits_by_prompt = free_tokens(point, cache), cache.admission != "unseen"
     return Poll(gauges.get("running"), waiting, free, gauges.get("waiting_room"), fits_by_prompt)
 
 
-def does_not_fit(poll: Poll, prompt_tokens: float | None) -> bool | None:
-    """Return whether requests wait that do not fit in the free tokens (the fit test); None where not known."""
-    if poll.waiting is None:
-        return None
-    if poll.waiting <= 0:
-        return False
-    if poll.room is not None:
-        return poll.room >= 1
-    if poll.free_tokens is None or prompt_tokens is None:
-        return None
-    return poll.free_tokens < prompt_tokens or (False if poll.fits_by_prompt else None)
+def do_not_fit(polls: Sequence[Poll], prompt_tokens: float | None) -> list[bool | None]:
+    """Return of each poll whether requests wait that do not fit in the free tokens; None where that is not known."""
+    tests: list[bool | None] = []
+    for poll in polls:
+        if poll.waiting is None:
+            tests += (None,)
+        elif poll.waiting <= 0:
+            tests += (False,)
+        elif poll.room is not None:
+            tests += (poll.room >= 1,)
+        elif poll.free_tokens is None or prompt_tokens is None:
+            tests += (None,)
+        else:
+            tests += (poll.free_tokens < prompt_tokens or (False if poll.fits_by_prompt else None),)
+    return tests
 
 
 def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
@@ -60,23 +64,26 @@ def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
     nothing, the share is of all polls, and at least that.
     """
     reported = [poll for poll in polls if poll.room is not None]
-    tests = [test for poll in reported or polls if (test := does_not_fit(poll, prompt)) is not None]
-    if not reported and all(poll.free_tokens is None for poll in polls):
-        return None
-    if not reported and len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
-        return sum(tests) / len(polls) or None
+    tests = [test for test in do_not_fit(reported or polls, prompt) if test is not None]
+    if not reported:
+        if not [True for poll in polls if poll.free_tokens is not None]:
+            return None
+        if len(tests) < len(polls) and [True for poll in polls if not poll.fits_by_prompt]:
+            return sum(tests) / len(polls) or None
     return sum(tests) / len(tests) if tests else None
 
 
 def share_that_fits(polls: Sequence[Poll], without: Sequence[Poll], prompt: float | None) -> float | None:
     """Return the share of the polls in which a prompt does not fit, in which it would `without` something."""
-    pairs = zip(polls, without, strict=True)
-    fits = [float(not does_not_fit(other, prompt)) for one, other in pairs if does_not_fit(one, prompt)]
+    pairs = zip(do_not_fit(polls, prompt), do_not_fit(without, prompt), strict=True)
+    fits = [not other for blocked, other in pairs if blocked]
     return mean(fits) if fits else None
 
 
 def less(polls: Sequence[Poll], kept: Sequence[float]) -> list[Poll]:
     """Return the polls with so much less free."""
+    if not any(kept):
+        return list(polls)
     pairs = zip(polls, kept, strict=True)
     return [
         one if one.free_tokens is None else one._replace(free_tokens=max(0.0, one.free_tokens - tokens))
@@ -90,18 +97,17 @@ def at_peak(polls: Sequence[Poll]) -> list[Poll]:
     A small batch churns: in the step after a request ends there is room for the next, which is only admitted in the one
     after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
     """
-    peak = max((poll.running for poll in polls if poll.running is not None), default=0.0)
+    peak = max([poll.running for poll in polls if poll.running is not None], default=0.0)
     found = [poll for poll in polls if peak > 0 and poll.running == peak]
     return found if len(found) >= MIN_PEAK_POLLS else []
 
 
-def room_is_unseen(points: Sequence[Point], cache: CacheConfig) -> bool:
+def room_is_unseen(points: Polls, cache: CacheConfig) -> bool:
     """Return whether requests take room that the page does not count, or room in a cache of unknown size."""
-    unseen = cache.admission == "unseen" or (cache.admission == "reserved" and cache.capacity_tokens is None)
-    return unseen and not values(points, "waiting_room")
+    return cache.admission == "unseen" and not points.values("waiting_room")
 
 
-def estimated_capacity_tokens(points: Sequence[Point], window: EngineWindow) -> int | None:
+def estimated_capacity_tokens(points: Polls, window: EngineWindow) -> int | None:
     """Return the size of a pool of unknown size by what running requests have in it: prompts, half of their answers.
 
     What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the estimate is too
@@ -127,7 +133,7 @@ def answers_are_one_token(window: EngineWindow, thresholds: Thresholds) -> bool:
     return output / ended <= thresholds.role.prefill_max_output_tokens
 
 
-def in_next_step(points: Sequence[Point], window: EngineWindow, context: Context, typical: float | None) -> list[float]:
+def in_next_step(points: Polls, window: EngineWindow, context: Context, typical: float | None) -> list[float]:
     """Return, of each poll, the tokens that the step after it takes for requests that do not run at the poll.
 
     Requests that end with their prompt come and go within a step: no poll shows them, but the next one would have had
@@ -141,7 +147,7 @@ def in_next_step(points: Sequence[Point], window: EngineWindow, context: Context
     for earlier, later in reversed(list(pairwise(points))):
         following = _step_tokens((earlier, later)) or following
         found.append(following)
-    running = (point.gauges.get("running", 0.0) for point in points)
+    running = [point.gauges.get("running", 0.0) for point in points]
     return [max(0.0, tokens - many * typical) for tokens, many in zip(reversed(found), running, strict=True)]
 
 

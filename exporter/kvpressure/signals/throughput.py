@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -9,7 +10,7 @@ from kvpressure.model.family import engine_family
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.batch import never_decoded
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import demand, mean, rate, values
+from kvpressure.signals.points import mean
 from kvpressure.signals.windows import EngineWindow
 
 _KINDS: Final = ("prompt", "generation")
@@ -68,15 +69,15 @@ def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:
     if never_decoded(window):
         return None
     middle = window.t - window.seconds / 2
-    early = [point for point in window.points if point.t <= middle]
-    late = [point for point in window.points if point.t >= middle]
+    points = window.points
+    early, late = points.newest(0, bisect_right(points.times, middle)), points.since(middle)
     if len(early) < 2 or early[-1].t - early[0].t < window.seconds / 4:
         return None
-    before, after = rate(early, "generation_tokens"), rate(late, "generation_tokens")
-    demand_before, demand_after = demand(early), demand(late)
+    before, after = early.rate("generation_tokens"), late.rate("generation_tokens")
+    demand_before, demand_after = early.demand(), late.demand()
     if before is None or after is None or demand_before is None or demand_after is None:
         return None
-    queued = mean(values(late, "waiting")) >= 1.0
+    queued = mean(late.values("waiting")) >= 1.0
     rising = demand_after - demand_before >= max(
         1.0, thresholds.symptoms.plateau_demand_growth_min_ratio * demand_before
     )

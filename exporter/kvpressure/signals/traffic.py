@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from kvpressure.model.family import engine_family
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import Point, growth
+from kvpressure.signals.points import Point, Polls
 from kvpressure.signals.windows import EngineWindow
 
 SHAPE_QUANTILES = (0.5, 0.95)
@@ -64,7 +64,8 @@ def _shapes(window: EngineWindow) -> Derived:
     for family, (signal, bounds) in _SHAPES.items():
         recent, total = window.long_histogram(signal), window.total(signal)
         if recent is not None:
-            values = [value for q in SHAPE_QUANTILES if (value := token_quantile(recent, q, longest)) is not None]
+            ended = closed(recent, longest)
+            values = [value for q in SHAPE_QUANTILES if (value := quantile(ended, q)) is not None]
             derived |= known({family: by_quantile(values, SHAPE_QUANTILES)})
         if total is not None:
             derived[signal] = powers_of_two(total, bounds, longest)
@@ -80,9 +81,17 @@ def closed(histogram: HistogramSample, longest: int | None) -> HistogramSample:
     last = histogram.bounds[-2] if len(histogram.bounds) > 1 else math.inf
     if not math.isfinite(last) or last <= 0:
         return histogram
-    step = 2.5 if math.isclose(last / 10.0 ** math.floor(math.log10(last)), 2.0) else 2.0
+    step = _step_after(last)
     end = float(longest) if longest is not None and last < longest < last * step else last * step
-    return HistogramSample((*histogram.bounds[:-1], end, math.inf), (*histogram.counts, histogram.count), histogram.sum)
+    return HistogramSample(
+        (*histogram.bounds[:-1], end, math.inf), (*histogram.counts, histogram.counts[-1]), histogram.sum
+    )
+
+
+@lru_cache(maxsize=256)
+def _step_after(bound: float) -> float:
+    """Return the factor to the next value of the series 1-2-5."""
+    return 2.5 if math.isclose(bound / 10.0 ** math.floor(math.log10(bound)), 2.0) else 2.0
 
 
 def token_quantile(histogram: HistogramSample, q: float, longest: int | None = None) -> float | None:
@@ -93,17 +102,16 @@ def token_quantile(histogram: HistogramSample, q: float, longest: int | None = N
 def powers_of_two(histogram: HistogramSample, bounds: tuple[float, ...], longest: int | None = None) -> HistogramSample:
     """Return the histogram over the `bounds`, by interpolation in its buckets; monotone in time and bound."""
     ended = closed(histogram, longest)
-    counts = tuple(float(math.floor(count)) for count in (*(_count_up_to(ended, to) for to in bounds), histogram.count))
-    return HistogramSample((*bounds, math.inf), counts, histogram.sum)
-
-
-def _count_up_to(histogram: HistogramSample, value: float) -> float:
-    bounds, counts = histogram.bounds, histogram.counts
-    index = bisect_left(bounds, value)
-    if not math.isfinite(bounds[index]):
-        return counts[index - 1] if index else 0.0
-    low, below = (bounds[index - 1], counts[index - 1]) if index else (0.0, 0.0)
-    return below + (counts[index] - below) * (value - low) / (bounds[index] - low)
+    edges, below = (0.0, *ended.bounds), (0.0, *ended.counts)
+    counts, index = [], 0
+    for bound in bounds:
+        index = bisect_left(ended.bounds, bound, index)
+        low, high, count = edges[index], edges[index + 1], below[index]
+        if high < math.inf:
+            count += (below[index + 1] - count) * (bound - low) / (high - low)
+        counts.append(count // 1.0)
+    counts.append(histogram.counts[-1] // 1.0)
+    return HistogramSample((*bounds, math.inf), tuple(counts), histogram.sum)
 
 
 def burstiness(window: EngineWindow) -> float | None:
@@ -112,10 +120,11 @@ def burstiness(window: EngineWindow) -> float | None:
     Arrivals between two polls are what finished plus what the engine holds more than before.
     """
     bins: dict[float, float] = {}
+    newest = window.t
     for t, arrived in window.each_interval(_arrivals):
         if arrived is not None:
-            index = (window.t - t) // BURST_BIN_SECONDS
-            bins[index] = bins.get(index, 0.0) + arrived
+            index = (newest - t) // BURST_BIN_SECONDS
+            bins[index] = bins[index] + arrived if index in bins else arrived
     counts = [max(0.0, count) for count in bins.values()]
     return max(counts) * len(counts) / sum(counts) if len(counts) >= 4 and sum(counts) > 0 else None
 
@@ -156,9 +165,9 @@ def _is_shedding_load(window: EngineWindow) -> bool:
     return bool(window.newest("rejected"))
 
 
-def refused_ratio(points: Sequence[Point], window: EngineWindow) -> float | None:
+def refused_ratio(points: Polls, window: EngineWindow) -> float | None:
     """Return the share of requests sent during `points` that it refused, each attempt counted; None where none came."""
-    refused, (_, arrived) = growth(points, "rejected"), _arrivals(points[0], points[-1])
+    refused, (_, arrived) = points.growth("rejected"), _arrivals(points[0], points[-1])
     if refused is None or arrived is None or not _is_shedding_load(window):
         return None
     sent = refused + max(0.0, arrived)

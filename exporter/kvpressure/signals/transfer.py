@@ -7,7 +7,6 @@ request of its own has them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -17,7 +16,7 @@ from kvpressure.model.record import record
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.lengths import long_prompt_tokens, typical_prompt_tokens
-from kvpressure.signals.points import Point, mean, values
+from kvpressure.signals.points import Polls, mean
 from kvpressure.signals.room import answers_are_one_token
 from kvpressure.signals.waiting import Deferral
 from kvpressure.signals.windows import EngineWindow
@@ -56,7 +55,7 @@ class Transfer:
     bytes_per_second: float | None = None
 
 
-def transfer_of(points: Sequence[Point], window: EngineWindow, context: Context, deferral: Deferral) -> Transfer:
+def transfer_of(points: Polls, window: EngineWindow, context: Context, deferral: Deferral) -> Transfer:
     """Return what the polls `points`, the newest of `window`, show."""
     role = context.role or _role_of_page(window, deferral, context.thresholds)
     if role == PREFILL:
@@ -84,9 +83,9 @@ def _role_of_page(window: EngineWindow, deferral: Deferral, thresholds: Threshol
     return PREFILL if not deferral.brought_ratio and answers_are_one_token(window, thresholds) else ""
 
 
-def _held(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> Transfer:
+def _held(points: Polls, window: EngineWindow, thresholds: Thresholds) -> Transfer:
     """Return what is held for transfer: the tokens in use beyond a long prompt for each running request."""
-    capacity, usage = window.cache.capacity_tokens, values(points, "kv_usage")
+    capacity, usage = window.cache.capacity_tokens, points.values("kv_usage")
     prompt = long_prompt_tokens(window, typical_prompt_tokens(window), thresholds.room.last_bucket_middle_factor)
     if capacity is None or prompt is None or not usage:
         return Transfer(PREFILL)

@@ -15,8 +15,9 @@ from kvpressure.signals.fit import Fit, fit_of
 from kvpressure.signals.gpu import utilization_since
 from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, slowdown_factor, time_outside_engine
 from kvpressure.signals.optional import groups_of
-from kvpressure.signals.points import Point, growth, mean, rate, values
+from kvpressure.signals.points import Polls, mean
 from kvpressure.signals.progress import Progress, progress_of
+from kvpressure.signals.stall import Stall
 from kvpressure.signals.traffic import refused_ratio
 from kvpressure.signals.transfer import Transfer, transfer_of
 from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
@@ -73,7 +74,8 @@ class VerdictWindow:
     engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
     `optional` are the groups of optional sources that report, by name (`signals.optional`).
-    `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs.
+    `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs;
+    `stall` is since somebody was last served.
     """
 
     polls: int
@@ -90,6 +92,7 @@ class VerdictWindow:
     answers: Answers = field(default_factory=Answers)
     outside: TimeOutsideEngine | None = None
     progress: Progress = field(default_factory=Progress)
+    stall: Stall = field(default_factory=Stall)
     deferral: Deferral = field(default_factory=Deferral)
     eviction: Eviction = field(default_factory=Eviction)
     transfer: Transfer = field(default_factory=Transfer)
@@ -107,8 +110,9 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     adapters_known = window.t - window.points[0].t >= thresholds.queue.adapters_known_min_seconds
     adapters_wait = deferral.slots_taken and (deferral.adapters_oversubscribed or not adapters_known)
     streams = not adapters_wait and streams_idle(points, window, thresholds)
-    usage = values(points, "kv_usage")
-    inside = sum(points[-1].t - point.t <= thresholds.verdict.verdict_window_seconds for point in points)
+    usage = points.values("kv_usage")
+    newest_t = points.times[-1]
+    inside = len([True for t in points.times if newest_t - t <= thresholds.verdict.verdict_window_seconds])
     return VerdictWindow(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
@@ -135,31 +139,35 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     )
 
 
-def _preemption_bursts(points: Sequence[Point], usage: Sequence[float], least: float) -> int | None:
+def _preemption_bursts(points: Polls, usage: Sequence[float], least: float) -> int | None:
     """Return how many five-second spans had preemptions; none of those that made room where there was plenty."""
     known = [(point.t, point.counters["preemptions"]) for point in points if "preemptions" in point.counters]
     if len(known) < 2:
         return None
     if usage and max(usage) < least:
         return 0
+    if not points.growth("preemptions"):
+        return 0
     return len({int((points[-1].t - t) // BURST_SECONDS) for (_, a), (t, b) in itertools.pairwise(known) if b > a})
 
 
-def _preempted_ratio(points: Sequence[Point]) -> float | None:
-    preempted, started = growth(points, "preemptions"), growth(points, "started")
+def _preempted_ratio(points: Polls) -> float | None:
+    preempted, started = points.growth("preemptions"), points.growth("started")
+    if started is None:
+        started = points.growth("finished")  # as many come as go, in the long run
     if preempted is None or started is None:
         return None
-    served = started + next(iter(values(points, "running")), 0.0)
+    served = started + next(iter(points.values("running")), 0.0)
     return min(1.0, preempted / served) if served > 0 else float(preempted > 0)
 
 
-def _throughput(points: Sequence[Point], window: EngineWindow, context: Context) -> Throughput:
-    prompt, output, steps = (growth(points, name) for name in ("prompt_tokens", "generation_tokens", "steps"))
+def _throughput(points: Polls, window: EngineWindow, context: Context) -> Throughput:
+    prompt, output, steps = (points.growth(name) for name in ("prompt_tokens", "generation_tokens", "steps"))
     if prompt is not None:
-        prompt = max(0.0, prompt - (growth(points, "brought_prompt_tokens") or 0.0))
+        prompt = max(0.0, prompt - (points.growth("brought_prompt_tokens") or 0.0))
     computed = None if prompt is None or output is None else prompt + output
     between = window.histogram("inter_token", context.thresholds.verdict.verdict_window_seconds)
-    decoding = growth(points, "decode_steps")
+    decoding = points.growth("decode_steps")
     with_prompts = None if decoding is None or steps is None else steps - decoding
     return Throughput(
         generated_tokens=output,
@@ -167,7 +175,7 @@ def _throughput(points: Sequence[Point], window: EngineWindow, context: Context)
         inter_token_mean_seconds=None if between is None else between.sum / between.count,
         slowdown_factor=slowdown_factor(between, context.baseline),
         prefill_ratio=prompt / computed if prompt is not None and computed else None,
-        prefilling=rate(points, "prefill_seconds"),
+        prefilling=points.rate("prefill_seconds"),
         held_up_ratio=None if between is None else _held_up(between),
         prompt_steps_ratio=with_prompts / steps if steps and with_prompts is not None else None,
         prompt_step_tokens=prompt / with_prompts if with_prompts and prompt is not None else None,
@@ -193,10 +201,11 @@ def _held_up(between: HistogramSample) -> float | None:
     return max(0.0, 1.0 - on_pace / between.sum)
 
 
-def _busy(points: Sequence[Point]) -> bool | None:
+def _busy(points: Polls) -> bool | None:
     """Return whether there was anything to do; pooling shows in prompts and finished requests only."""
-    running, waiting = values(points, "running"), values(points, "waiting")
-    worked = (growth(points, name) for name in ("generation_tokens", "prompt_tokens", "finished"))
-    if any(running) or any(waiting) or any(worked):
+    running, waiting = points.values("running"), points.values("waiting")
+    if any(running) or any(waiting):
+        return True
+    if points.growth("generation_tokens") or points.growth("prompt_tokens") or points.growth("finished"):
         return True
     return False if running and waiting else None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
-from kvpressure.signals.points import Point, growth, mean, values
+from kvpressure.signals.points import Point, Polls, mean
 from kvpressure.signals.windows import EngineWindow
 
 
@@ -22,7 +22,7 @@ class Queue:
     `deferred_ratio` is the share of waiting requests that the engine has deferred, over the polls in which any waited,
     `fetching_ratio` of those whose KV comes from elsewhere; `reasons_known` is whether the page has the reasons.
     `all_deferred_ratio` is the share of polls in which nothing ran and all that waited were deferred, `unchanged`
-    whether they were as many all the time.
+    whether they were as many all the time. `ended` is how many requests ended.
     """
 
     demand: float | None = None
@@ -34,28 +34,32 @@ class Queue:
     fetching_ratio: float | None = None
     all_deferred_ratio: float | None = None
     unchanged: bool = False
+    ended: float | None = None
 
 
-def queue_of(points: Sequence[Point], *, streams: bool) -> Queue:
+def queue_of(points: Polls, *, streams: bool) -> Queue:
     """Return what at least one poll shows of running and waiting requests; idle `streams` do not count as waiting."""
-    running, queue, deferred = (values(points, name) for name in ("running", "waiting", "waiting_deferred"))
-    waiting = [value for point in points if (value := waiting_of(point, streams=streams)) is not None]
+    running, queue, deferred = (points.values(name) for name in ("running", "waiting", "waiting_deferred"))
+    waiting = queue
+    if streams:
+        waiting = [value for point in points if (value := waiting_of(point, streams=True)) is not None]
     return Queue(
         demand=mean(running) + mean(waiting) if running and waiting else None,
         waiting=mean(waiting) if waiting else None,
-        waiting_ratio=mean([float(value >= 1) for value in waiting]) if waiting else None,
+        waiting_ratio=len([True for value in waiting if value >= 1]) / len(waiting) if waiting else None,
         waited_steps=_waited_steps(points, waiting),
         reasons_known=bool(deferred),
         deferred_ratio=0.0 if streams else _share(deferred, queue),
-        fetching_ratio=_share(values(points, "fetching"), queue),
+        fetching_ratio=_share(points.values("fetching"), queue),
         all_deferred_ratio=mean(all_deferred) if (all_deferred := _all_deferred(points)) else None,
         unchanged=len(set(queue)) == 1,
+        ended=points.growth("finished"),
     )
 
 
-def _waited_steps(points: Sequence[Point], waiting: Sequence[float]) -> float | None:
+def _waited_steps(points: Polls, waiting: Sequence[float]) -> float | None:
     """Return how many steps pass while a request waits; where none has started, at least as many as there were."""
-    steps, started = growth(points, "steps"), growth(points, "started")
+    steps, started = points.growth("steps"), points.growth("started")
     return mean(waiting) * steps / max(1.0, started) if waiting and steps and started is not None else None
 
 
@@ -64,27 +68,30 @@ def _share(some: Sequence[float], waiting: Sequence[float]) -> float | None:
     return min(1.0, sum(some) / sum(waiting)) if some and sum(waiting) > 0 else None
 
 
-def _all_deferred(points: Sequence[Point]) -> list[float]:
+def _all_deferred(points: Polls) -> list[float]:
     """Return for each poll that shows it whether nothing ran and all that waited were deferred."""
     names = ("running", "waiting", "waiting_deferred")
-    shown = ([point.gauges[name] for name in names] for point in points if all(name in point.gauges for name in names))
-    return [float(running == 0 and deferred >= waiting >= 1) for running, waiting, deferred in shown]
+    return [
+        1.0 if running == 0 and deferred >= waiting >= 1 else 0.0
+        for running, waiting, deferred in zip(*map(points.readings, names), strict=True)
+        if running is not None and waiting is not None and deferred is not None
+    ]
 
 
-def streams_idle(points: Sequence[Point], window: EngineWindow, thresholds: Thresholds) -> bool:
+def streams_idle(points: Polls, window: EngineWindow, thresholds: Thresholds) -> bool:
     """Whether the deferred requests are streams without input now, by Little's law.
 
     If n wait at a time, and r a second start, each waits n / r seconds. Where first tokens come much sooner than that,
     or no later than for those that wait for their turn, the deferred ones are not on their way to one: they are streams
     whose next piece of input is missing.
     """
-    deferred, started = mean(values(points, "waiting_deferred") or [0.0]), window.rate("started")
+    deferred, started = mean(points.values("waiting_deferred") or [0.0]), window.rate("started")
     ttft = window.histogram("ttft")
     if deferred <= 0 or not started or ttft is None:
         return False
     if window.t - window.points[0].t < thresholds.queue.stream_known_min_seconds:
         return False
-    seconds, turn = ttft.sum / ttft.count, mean(values(points, "waiting_capacity") or [0.0])
+    seconds, turn = ttft.sum / ttft.count, mean(points.values("waiting_capacity") or [0.0])
     if turn < 1 and seconds > thresholds.queue.stream_first_token_max_seconds:
         return False
     return started * seconds < turn + thresholds.queue.deferred_min_expected_ratio * deferred

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
 from kvpressure.signals.histograms import SpacedHistograms
 from kvpressure.signals.monotonic import Monotonic
-from kvpressure.signals.points import BATCH, Line, Point, growth, line, rate, with_batch
+from kvpressure.signals.points import BATCH, Line, Point, Polls, line, with_batch
 
 MAX_POINTS = 600
 """Points kept per window at most: ten minutes at 1 Hz; at faster polling the window shortens rather than grows."""
@@ -44,7 +44,9 @@ class EngineWindow:
     def __init__(self, seconds: float, long_window_seconds: float) -> None:
         self.seconds = seconds
         self.long_window_seconds = long_window_seconds
-        self.points: deque[Point] = deque()
+        self.points = Polls()
+        self.t = -math.inf
+        """Time of the newest point; -inf before the first."""
         self.cache = CacheConfig()
         self.multiprocess = False
         self.joined = -math.inf
@@ -55,14 +57,11 @@ class EngineWindow:
         self._older: deque[Point] = deque(maxlen=LONG_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
         self._last_read: dict[str, float] = {}
+        self._per_event: dict[_PerEvent, float | None] = {}
+        self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
-        self._intervals: dict[Callable[[Point, Point], Any], deque[tuple[float, Any]]] = {}
-        self._series: dict[str, deque[float]] = {}
-
-    @property
-    def t(self) -> float:
-        """Time of the newest point; -inf before the first."""
-        return self.points[-1].t if self.points else -math.inf
+        self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
+        self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
 
     def add(
         self,
@@ -95,6 +94,7 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
+        self._per_event, self._once = {}, {}
         self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
@@ -106,20 +106,12 @@ class EngineWindow:
 
     def _enter(self, point: Point) -> None:
         if len(self.points) == MAX_POINTS:
-            self._leave()
-        self.points.append(point)
-        for gauge, readings in self._series.items():
-            if (value := point.gauges.get(gauge)) is not None:
-                readings.append(value)
-        while self.points[0].t < point.t - self.seconds:
-            self._keep_older(self._leave())
-
-    def _leave(self) -> Point:
-        point = self.points.popleft()
-        for gauge, readings in self._series.items():
-            if gauge in point.gauges:
-                readings.popleft()
-        return point
+            self.points.leave()
+        self.points.enter(point)
+        self.t = point.t
+        oldest = point.t - self.seconds
+        while self.points[0].t < oldest:
+            self._keep_older(self.points.leave())
 
     def _note_highest(self, t: float, running: float | None) -> None:
         """Keep the running maximum: readings that no later one reached."""
@@ -152,9 +144,23 @@ class EngineWindow:
         value: T = self._once_of_histograms[key]
         return value
 
+    def once(self, compute: Callable[[EngineWindow], T]) -> T:
+        """Return `compute(self)`, computed once a poll: what several signals start from."""
+        if compute not in self._once:
+            self._once[compute] = compute(self)
+        value: T = self._once[compute]
+        return value
+
     def signals(self) -> frozenset[str]:
         """Return names of the gauges and counters that some poll of the window had."""
-        return frozenset(name for name in self._last_read if self.shows(name))
+        if not self.points:
+            return frozenset()
+        oldest = self.points[0].t
+        return frozenset([name for name, t in self._last_read.items() if t >= oldest])
+
+    def histograms(self) -> frozenset[str]:
+        """Return names of the histograms that the page has, as signals: `ttft_histogram` of `ttft`."""
+        return frozenset(f"{name}_histogram" for name in self._recent.newest)
 
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
@@ -162,43 +168,46 @@ class EngineWindow:
 
     def series(self, gauge: str) -> Sequence[float]:
         """Return the window's readings of a gauge, oldest first, polls without it left out."""
-        readings = self._series.get(gauge)
-        if readings is None:
-            found = (point.gauges.get(gauge) for point in self.points)
-            readings = self._series[gauge] = deque(value for value in found if value is not None)
-        return readings
+        return self.points.values(gauge)
 
     def trend(self, gauge: str, seconds: float) -> Line | None:
         """Return the straight line through the readings of a gauge over the last `seconds`; None with too few."""
-        points = [point for point in self.points if point.t >= self.t - seconds]
-        return line([(point.t, value) for point in points if (value := point.gauges.get(gauge)) is not None])
+        first = bisect_left(self.points.times, self.t - seconds)
+        readings = zip(self.points.times[first:], self.points.readings(gauge)[first:], strict=True)
+        return line([(t, value) for t, value in readings if value is not None])
 
     def mean(self, gauge: str) -> float | None:
         """Return the mean of the window's readings."""
-        values = self.series(gauge)
-        return sum(values) / len(values) if values else None
+        return self.points.mean(gauge)
 
     def max(self, gauge: str) -> float | None:
         """Return the highest of the window's readings."""
-        return max(self.series(gauge), default=None)
+        return max(self.points.values(gauge), default=None)
 
     def delta(self, counter: str) -> float | None:
         """Return growth of a counter over the window; None with fewer than two readings."""
-        return growth(self.points, counter)
+        return self.points.growth(counter)
 
     def rate(self, counter: str) -> float | None:
         """Return growth per second over the window; None with fewer than two readings."""
-        return rate(self.points, counter)
+        return self.points.rate(counter)
 
     def newest(self, counter: str) -> float | None:
         """Return the newest reading of a counter in the window."""
-        return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
+        for point in reversed(self.points):
+            if counter in point.counters:
+                return point.counters[counter]
+        return None
 
     def increased_in_long_window(self, counter: str) -> bool:
         """Whether a counter grew within the long window."""
-        known = (p.counters[counter] for p in itertools.chain(self._older, self.points) if counter in p.counters)
         newest = self.points[-1].counters.get(counter) if self.points else None
-        return newest is not None and newest > next(known)
+        if newest is None:
+            return False
+        for point in itertools.chain(self._older, self.points):
+            if counter in point.counters:
+                return newest > point.counters[counter]
+        return False
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
         """Return growth of `total` per growth of `events` over the shortest time up to now with enough of them.
@@ -206,68 +215,118 @@ class EngineWindow:
         It is at least `seconds`, and until `events` grew by `least`, beyond the window if need be; with fewer than
         `least` in all, everything known. None when there was none.
         """
-        newest, found = None, None
-        for point in itertools.chain(reversed(self.points), reversed(self._older)):
-            if total not in point.counters or events not in point.counters:
-                continue
-            newest = newest or point
-            count = newest.counters[events] - point.counters[events]
-            if count > 0:
-                found = (newest.counters[total] - point.counters[total]) / count
-            if count >= least and newest.t - point.t >= seconds:
-                break
+        question = total, events, least, seconds
+        if question in self._per_event:
+            return self._per_event[question]
+        points = self.points
+        counts, totals = points.counts(events), points.counts(total)
+        if not points or None in counts or None in totals:
+            found = _per_event(itertools.chain(reversed(points), reversed(self._older)), question)
+        else:
+            # Neither time nor a counter goes back: once a poll is far enough away, all before it are.
+            newest, newest_t = points[-1].counters[events], self.t
+            low, high = 0, len(points)
+            while low < high:
+                middle = (low + high) // 2
+                point = points[middle]
+                if newest - point.counters[events] >= least and newest_t - point.t >= seconds:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low:
+                oldest = points[low - 1].counters
+                found = (points[-1].counters[total] - oldest[total]) / (newest - oldest[events])
+            else:
+                found = _per_event(itertools.chain((points[-1], points[0]), reversed(self._older)), question)
+        self._per_event[question] = found
         return found
 
     def seconds_since(
-        self, count: Callable[[Point], float | None], room: Callable[[Point], float | None], least: float
+        self,
+        counts: Sequence[float | None],
+        count: Callable[[Point], float | None],
+        room: Callable[[Point], float | None],
+        least: float,
     ) -> float | None:
         """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        No poll of the window has a `room` below `least`. Beyond the oldest poll that is known it is by the rate since
-        then. None where it does not grow.
+        `counts` is `count` of every poll of the window, none of which has a `room` below `least`. Beyond the oldest
+        poll that is known it is by the rate since then. None where it does not grow.
         """
-        newest = self.points[-1] if self.points else None
-        now = None if newest is None else count(newest)
-        if newest is None or now is None:
+        now, newest_t = counts[-1] if counts else None, self.t
+        if now is None:
             return None
-        points = list(self.points)
+        known = [-math.inf if counted is None else counted for counted in counts]
         # Polls that have certainly counted too much are left out: all after the first that has.
-        after = bisect_right(points, now - least, key=lambda p: -math.inf if (done := count(p)) is None else done)
-        later: tuple[float, float, float] | None = None
-        for point in itertools.chain(reversed(points[: after + 1]), reversed(self._older)):
-            if (counted := count(point)) is None or (left := room(point)) is None:
+        after = bisect_right(known, now - least)
+        points, later_t = self.points, newest_t
+        later: tuple[float, float] | None = None
+        place = min(after, len(points) - 1)
+        older = reversed(self._older)
+        while True:
+            if place >= 0:
+                point, counted = points[place], counts[place]
+                place -= 1
+            elif (before := next(older, None)) is not None:
+                point, counted = before, count(before)
+            else:
+                break
+            if counted is None or (left := room(point)) is None:
                 continue
             over = now - counted - left
             if over >= 0:
-                share = over / (over - later[1]) if later is not None else 1.0
-                return newest.t - (point.t + share * ((newest.t if later is None else later[0]) - point.t))
-            later = point.t, over, left
-        if later is None or later[1] + later[2] <= 0:
+                share = over / (over - later[0]) if later is not None else 1.0
+                return newest_t - (point.t + share * (later_t - point.t))
+            later, later_t = (over, left), point.t
+        if later is None or later[0] + later[1] <= 0:
             return None
-        return (newest.t - later[0]) * later[2] / (later[1] + later[2])
+        return (newest_t - later_t) * later[1] / (later[0] + later[1])
 
-    def each_interval(self, compute: Callable[[Point, Point], T]) -> list[T]:
+    def each_interval(self, compute: Callable[[Point, Point], T]) -> Sequence[T]:
         """Return what `compute` gives for each two consecutive polls (earlier, later), oldest first.
 
         `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
         window.
         """
-        kept = self._intervals.setdefault(compute, deque())
-        since, fresh = kept[-1][0] if kept else -math.inf, []
-        for later, earlier in itertools.pairwise(reversed(self.points)):
-            if later.t <= since:
-                break
-            fresh.append((later.t, compute(earlier, later)))
-        kept.extend(reversed(fresh))
-        while kept and kept[0][0] <= self.points[0].t:
-            kept.popleft()
-        return [value for _, value in kept]
+        kept = self._intervals.get(compute)
+        if kept is None:
+            kept = self._intervals[compute] = [], []
+        ends, results = kept
+        points, since = self.points, ends[-1] if ends else -math.inf
+        later = len(points) - 1
+        while later > 0 and points[later].t > since:
+            later -= 1
+        for earlier, point in itertools.pairwise(points[later:]):
+            ends.append(point.t)
+            results.append(compute(earlier, point))
+        gone = bisect_right(ends, points[0].t) if points else 0
+        if gone:
+            del ends[:gone], results[:gone]
+        return results
 
-    def latest(self, seconds: float, least: int) -> list[Point]:
+    def each_poll(self, compute: Callable[..., T], *arguments: object) -> Sequence[T]:
+        """Return what `compute(poll, *arguments)` gives for each poll, oldest first.
+
+        Its results are kept while their polls are in the window and the arguments are what they were.
+        """
+        kept = self._polls.get(compute)
+        if kept is None or kept[0] != arguments:
+            kept = self._polls[compute] = arguments, [], []
+        _, times, results = kept
+        points = self.points
+        gone = bisect_left(times, points[0].t) if points else 0
+        if gone:
+            del times[:gone], results[:gone]
+        for point in points[len(times) :]:
+            times.append(point.t)
+            results.append(compute(point, *arguments))
+        return results
+
+    def latest(self, seconds: float, least: int) -> Polls:
         """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
-        points = list(self.points)
-        first = next((i for i, point in enumerate(points) if point.t >= self.t - seconds), len(points))
-        return points[max(0, min(first, len(points) - least)) :]
+        points = self.points
+        first = bisect_left(points.times, self.t - seconds)
+        return points.newest(max(0, min(first, len(points) - least)))
 
     def histogram(self, name: str, seconds: float | None = None) -> HistogramSample | None:
         """Return what a histogram observed within the window, or its last `seconds`.
@@ -290,3 +349,23 @@ class EngineWindow:
     def total(self, name: str) -> HistogramSample | None:
         """Return the histogram since this engine was first polled or its server started, monotonic over restarts."""
         return self._recent.newest.get(name)
+
+
+_PerEvent: TypeAlias = tuple[str, str, float, float]
+"""What `EngineWindow.per_event` is asked for: total, events, least, seconds."""
+
+
+def _per_event(points: Iterable[Point], question: _PerEvent) -> float | None:
+    """Return that of polls, the newest first, by a walk over them."""
+    total, events, least, seconds = question
+    newest, found = None, None
+    for point in points:
+        if total not in point.counters or events not in point.counters:
+            continue
+        newest = newest or point
+        count = newest.counters[events] - point.counters[events]
+        if count > 0:
+            found = (newest.counters[total] - point.counters[total]) / count
+        if count >= least and newest.t - point.t >= seconds:
+            break
+    return found

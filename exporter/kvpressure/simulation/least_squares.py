@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kvpressure.model.values import solved
+from kvpressure.model.linear_system import solved
 
 MAX_ITERATIONS: Final = 30
 CONVERGED: Final = 1e-4

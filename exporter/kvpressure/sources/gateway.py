@@ -14,8 +14,9 @@ from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
 from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment, GatewayReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
 from kvpressure.net.http import HttpClient
@@ -94,13 +95,15 @@ class GatewaySource(Source):
             authorization=Authorization(target.bearer_token_file, target.basic_auth),
             cap_bytes=LARGEST_BODY_BYTES,
         )
-        self._page = MetricsPage(self._client, self._url, NAMES, self._chosen)
+        share = BUDGET.share(NAME)
+        self._page = MetricsPage(self._client, self._url, NAMES, self._chosen, share)
         self._guard = Guard[None](
             NAME,
             target.name,
             interval_seconds=settings.interval_seconds,
             deadline_seconds=settings.timeout_seconds + 1.0,
             clock=clock,
+            share=share,
         )
         self._waited: deque[tuple[float, float, float]] = deque()
         """Of each reading: when, seconds waited, and requests that had waited, since the gateway started."""

@@ -17,6 +17,7 @@ from kvpressure.config.settings.polling import ClientSettings
 from kvpressure.config.settings.types import Endpoint, Number
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import GpuReport, SourceHealth
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
 from kvpressure.net.http import HttpClient, shown
@@ -52,10 +53,11 @@ class GpuExporterSource(Source):
             authorization=Authorization(settings.bearer_token_file, settings.basic_auth),
             cap_bytes=MAX_BYTES,
         )
+        share = BUDGET.share(NAME)
         self._guard = Guard[GpuReport](
-            NAME, shown(self._url), interval_seconds=settings.interval_seconds, clock=wiring.clock
+            NAME, shown(self._url), interval_seconds=settings.interval_seconds, clock=wiring.clock, share=share
         )
-        self._page = MetricsPage(self._client, self._url, WANTED, read_page)
+        self._page = MetricsPage(self._client, self._url, WANTED, read_page, share)
         self._held: Mapping[ContainerId, Assignment] = {}
         self._reported: dict[str, float] = {}
         self._elsewhere: frozenset[str] = frozenset()

@@ -20,8 +20,9 @@ from typing import Final
 
 from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.net.threads import Worker
@@ -162,6 +163,7 @@ class HostSource(Source):
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
         self._worker = Worker(NAME)
+        self._share = BUDGET.share(NAME)
         self._health = Health(NAME, "", self._clock.wall())
         self._report = HostReport(self._clock.wall())
         self._containers: Mapping[ContainerId, str] = {}
@@ -205,6 +207,7 @@ class HostSource(Source):
         containers, began, now = self._containers, self._clock.monotonic(), self._clock.wall()
         late = f"no answer of procfs and cgroups in {DEADLINE_SECONDS:g} s"
         try:
+            self._share.require()
             reading = await self._worker.run(lambda: self._read(containers, began), DEADLINE_SECONDS, late)
         except SourceError as error:
             self._report, self._before = HostReport(now), None

@@ -1,22 +1,21 @@
-"""Reads a metrics page of another program: whole, bounded, and a long one without blocking the event loop."""
+"""Reads a metrics page of another program: whole, bounded, beside the event loop and on its source's budget."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from yarl import URL
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
+from kvpressure.net.budget import Share
 from kvpressure.net.http import HttpClient, shown
-from kvpressure.promtext.lines import PageError, Series, require_end
+from kvpressure.net.threads import in_own_thread
+from kvpressure.promtext.lines import PageError, Series, Steps, require_end
 from kvpressure.promtext.scanner import PageScanner
 
 T = TypeVar("T")
-
-ON_LOOP_BYTES: Final = 256 << 10
-"""What is longer may have 40,000 series to read, half a second's work: a thread does it, not the event loop."""
 
 
 class MetricsPage(Generic[T]):
@@ -31,25 +30,28 @@ class MetricsPage(Generic[T]):
         url: URL,
         names: frozenset[bytes],
         made: Callable[[Sequence[Series], Sequence[float], float], T],
+        share: Share,
     ) -> None:
-        self._client, self._url, self._names, self._made = client, url, names, made
+        self._client, self._url, self._names, self._made, self._share = client, url, names, made, share
         self._scanner = PageScanner[tuple[Series, ...]](names, tuple)
+        self._job: asyncio.Future[T] | None = None
 
     async def read(self, timeout_seconds: float) -> tuple[float, T]:
         """Return when the page came, and what was made of it. Raises SourceError, which names the address."""
         answer = await self._client.get(self._url, timeout_seconds)
+        if self._job is not None and not self._job.done():  # its deadline ended the waiting, not the thread
+            raise SourceError("timeout", f"{shown(self._url)}: the page before is still being read")
+        steps = self._steps(answer.body, answer.t)
+        self._job = in_own_thread(lambda: self._share.work(steps), "metrics-page")
         try:
-            if len(answer.body) <= ON_LOOP_BYTES:
-                return answer.t, self._of(self._scanner, answer.body, answer.t)
-            # A scanner of its own: where the deadline ends the waiting, the thread goes on.
-            scanner = PageScanner[tuple[Series, ...]](self._names, tuple)
-            return answer.t, await asyncio.to_thread(self._of, scanner, answer.body, answer.t)
+            return answer.t, await asyncio.shield(self._job)
         except (PageError, SourceError) as error:
             raise SourceError(error.reason, f"{shown(self._url)}: {error}") from error
 
-    def _of(self, scanner: PageScanner[tuple[Series, ...]], body: bytes, t: float) -> T:
-        series, values = scanner.scan(body)
+    def _steps(self, body: bytes, t: float) -> Steps[T]:
+        series, values = yield from self._scanner.steps(body)
         if series:
             require_end(body)
         once = dict(zip(series, values, strict=True))  # a series that is there twice is no second one
+        yield
         return self._made(tuple(once), tuple(once.values()), t)

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import whole
+from kvpressure.commandline.words import Budget
 from kvpressure.launch import Start, declared, read_limits, read_start, runtime_of
 from kvpressure.model.environment import Assignment, ContainerId, DeclaredLimit, Environment
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
 from kvpressure.net.threads import SingleFlightThread
@@ -93,8 +94,9 @@ class LocalProcesses(Source):
         self._ports: dict[str, int] = {}
         self._any = asyncio.Event()
         self._owners: Mapping[int, PortOwner] = {}
-        self._thread = SingleFlightThread(lambda: find_owners(self._ports.values(), proc, sys))
-        self._guard = Guard[bool](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock)
+        share = BUDGET.share(NAME)
+        self._thread = SingleFlightThread(lambda: find_owners(self._ports.values(), proc, sys), share)
+        self._guard = Guard[bool](NAME, "", interval_seconds=INTERVAL_SECONDS, clock=clock, share=share)
 
     async def run(self) -> None:
         """Wait for the first such target, and from then on look until cancelled."""

@@ -46,6 +46,11 @@ class Source(ABC):
     discovers = False
     """Whether it discovers engines."""
 
+    @property
+    def listed(self) -> bool:
+        """Whether all engines that it discovers have been listed once: before that, one that is missing may exist."""
+        return True
+
     @abstractmethod
     async def run(self) -> None:
         """Read until cancelled, or return where there is nothing to read. Raises nothing but cancellation."""

@@ -83,7 +83,10 @@ class Acceptor:
         self._pending = asyncio.Semaphore(max(4, min(MAX_PENDING, connections.limit // 4)))
 
     async def listen(self, address: ListenAddress) -> int:
-        """Listen on `address`, on every interface for a host ""; return the port. Raises OSError."""
+        """Listen on `address`, on every interface for a host "", and for :: with IPv4 too; return the port.
+
+        Raises OSError.
+        """
         found = await self._loop.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -91,7 +94,8 @@ class Acceptor:
         missing: OSError | None = None
         for family, _, _, _, place in dict.fromkeys(found):
             try:
-                bound.append(socket.create_server(place, family=family, backlog=BACKLOG))
+                both = place[0] == "::" and bool(address.host) and socket.has_dualstack_ipv6()
+                bound.append(socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=both))
             except OSError as error:
                 if address.host or error.errno not in _NOT_HERE:
                     for one in bound:

@@ -14,7 +14,7 @@ import secrets
 import ssl
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -29,6 +29,7 @@ from kvpressure.config.settings.load import resolve_paths
 from kvpressure.config.settings.polling import Section
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 from kvpressure.net.files import FileWatch
+from kvpressure.net.open_files import open_regular
 
 _HASH: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _MAX_COST: Final = 15
@@ -38,6 +39,7 @@ _CLIENT_AUTH: Final = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
+_STRICTNESS: Final = {kind: place for place, kind in enumerate(_CLIENT_AUTH)}
 _TLS_UNSUPPORTED: Final = (
     *("cert", "key", "client_ca", "client_allowed_sans", "max_version"),
     *("cipher_suites", "prefer_server_cipher_suites", "curve_preferences"),
@@ -122,7 +124,7 @@ def tls_context(config: WebConfig, document: Document) -> ssl.SSLContext | None:
     for key, path in (("cert_file", tls.cert_file), ("key_file", tls.key_file), ("client_ca_file", tls.client_ca_file)):
         try:
             if path is not None:
-                path.read_bytes()
+                open_regular(path).close()  # OpenSSL waits for a pipe
         except OSError as error:
             where = ("tls_server_config", key)
             problems.append(document.problem(where, f"{path} cannot be read: {error.strerror or error}"))
@@ -228,20 +230,31 @@ class WebGuard:
         self._path = path
         self._watch = FileWatch(() if path is None else (path,))
         self._pending: frozenset[Path] = frozenset()
+        self.is_current = True
         self.config, self.context, self.auth = self._load()
 
     def refresh(self) -> Refresh:
         """Check the files once and put changes in force.
 
         A renewed certificate is loaded into the present context, which new connections use at once. Raises ConfigError
-        when the new files are invalid; then the old configuration stays in force. Reads files.
+        when the new files are invalid, or take protection away; then the old configuration stays in force, and
+        `is_current` is False until files are taken. Reads files.
         """
         changed = self._watch.look()
-        return self._reload(changed) if changed else Refresh.UNCHANGED
+        if not changed:
+            return Refresh.UNCHANGED
+        self.is_current = False
+        refresh = self._reload(changed)
+        self.is_current = True
+        return refresh
 
     def _reload(self, changed: frozenset[Path]) -> Refresh:
         self._pending |= changed  # kept for the next attempt where this one fails
         config, context, auth = self._load()
+        if lost := list(_lost(self.config, config)):
+            # A file that was cut short, by a full disk or a failed render, is valid YAML too, and asks for less.
+            sentence = "no longer sets {}, which a running exporter keeps: restart it if that is meant"
+            raise ConfigError([Problem(str(self._path), None, "", sentence.format(one)) for one in lost])
         old, tls = self.config.tls_server_config, config.tls_server_config
         replaced = old != tls or (tls is not None and tls.client_ca_file in self._pending)
         if replaced:
@@ -264,6 +277,18 @@ class WebGuard:
         for path in set(config.files) - set(self._watch.paths):
             self._watch.add(path)
         return config, tls_context(config, document), BasicAuth(config.basic_auth_users)
+
+
+def _lost(old: WebConfig, new: WebConfig) -> Iterator[str]:
+    """Yield what protects requests in the old configuration, and not in the new one."""
+    if old.basic_auth_users and not new.basic_auth_users:
+        yield "basic_auth_users"
+    if old.tls_server_config is None:
+        return
+    if new.tls_server_config is None:
+        yield "tls_server_config"
+    elif _STRICTNESS[new.tls_server_config.client_auth_type] < _STRICTNESS[old.tls_server_config.client_auth_type]:
+        yield "client_auth_type " + old.tls_server_config.client_auth_type
 
 
 def _credentials(header: str | None) -> tuple[bytes, bytes] | None:

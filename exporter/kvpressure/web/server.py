@@ -65,7 +65,11 @@ class WebServer:
         """Return the counts of connections and refused requests, keyed as the exporter's families. From any thread."""
         refused = {reason: float(count) for reason, count in self.connections.refused.items()}
         refused |= {"passwords": float(self._passwords.refused), "pages": float(self._site.drawing.refused)}
-        return {"web_connections": float(len(self.connections)), "web_refused_total": refused}
+        return {
+            "web_connections": float(len(self.connections)),
+            "web_refused_total": refused,
+            "config_last_reload_successful": float(self._guard.is_current),
+        }
 
     async def start(self) -> list[str]:
         """Bind every address; return their URLs. Raises ConfigError when one cannot be bound."""

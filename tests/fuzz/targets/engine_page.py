@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import cache
 from random import Random
 
 from kvpressure.engines.reader import PageReader
 from kvpressure.promtext.lines import PageError
+from kvpressure.runtimes.not_read import OF_METRIC
 from tests.fuzz.pages import NUMBERS, value
 from tests.fuzz.target import Target, expect
 from tests.support.pages import SINGLES, inventory, made, single
-from tests.support.reserving_server import Server, tgi, triton, trtllm
-from tests.support.tools import FIXTURES
+from tests.support.reserving_server import Server, triton, trtllm
 
-_REASONS = {"not_metrics", "truncated", "malformed", "too_large"}
+_REASONS = {"not_metrics", "truncated", "malformed", "not_read", "too_large"}
 
 
 def check(data: bytes) -> tuple[object, ...]:
@@ -37,9 +36,8 @@ def check(data: bytes) -> tuple[object, ...]:
 @cache
 def _lines() -> tuple[bytes, ...]:
     pages = [*(made(version) for version in inventory()), *map(single, SINGLES)]
-    pages += [page(Server(8000)) for page in (tgi, trtllm, triton)]
-    slots = json.loads((FIXTURES / "llamacpp/inventory-b11434.json").read_text())["metrics"]
-    pages.append("".join(f"{name} 1\n" for name in slots).encode())
+    pages += [page(Server(8000)) for page in (trtllm, triton)]
+    pages.append("".join(f"{name} 1\n" for name in OF_METRIC).encode())
     lines = (line for page in pages for line in page.split(b"\n"))
     own = (b"vllm", b"proc", b"tgi_", b"trtllm", b"nv_trt", b"llamacpp")
     return tuple(dict.fromkeys(line for line in lines if line.startswith(own)))
@@ -61,7 +59,7 @@ def make(random: Random) -> bytes:
 
 
 TARGET = Target(
-    about="pages of vLLM 0.6 to 0.33, TGI, TensorRT-LLM and llama.cpp, mixed and altered, as engines",
+    about="pages of vLLM 0.6 to 0.33 and TensorRT-LLM, and of servers that are not read, mixed and altered, as engines",
     make=make,
     check=check,
     words=(*NUMBERS, b'engine="1"', b'model_name=""', b'le="+Inf"', b"vllm:cache_config_info{", b"\n", b"ray_"),

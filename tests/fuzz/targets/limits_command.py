@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from kvpressure.commandline.budget import Budget
 from kvpressure.commandline.options import human, share, whole
+from kvpressure.commandline.words import Budget
 from kvpressure.launch import Start, declared, read_limits, read_start, runtime_of, serving_port
 from kvpressure.model.environment import LIMIT_NAMES
 from tests.fuzz import starts

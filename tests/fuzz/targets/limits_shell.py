@@ -9,10 +9,8 @@ import re
 import shlex
 from random import Random
 
-from kvpressure.commandline.budget import STEP, Budget, BudgetExceededError
 from kvpressure.commandline.options import unresolved
-from kvpressure.commandline.programs import expand
-from kvpressure.commandline.shell import Script, Words
+from kvpressure.commandline.words import STEP, Budget, BudgetExceededError, Script, Words, expand
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 
@@ -29,7 +27,7 @@ def check(data: bytes) -> tuple[object, ...]:
     found: list[Words] = []
     spent = False
     try:
-        found.extend(Script(script, env, budget, ("zero", "one", "t w o")).commands())
+        found.extend(one.words for one in Script(script, env, budget, ("zero", "one", "t w o")).commands())
     except BudgetExceededError:
         spent = True
     made = sum(len(word) + STEP for words in found for word in words)
@@ -57,7 +55,7 @@ def _against_shlex(script: str) -> None:
     words = ["run", *script.split()[:20]]
     if not all(map(_PLAIN_WORD.fullmatch, words)):
         return
-    found = list(Script(shlex.join(words), {}, Budget(1 << 20)).commands())
+    found = [one.words for one in Script(shlex.join(words), {}, Budget(1 << 20)).commands()]
     expect(found == [tuple(words)], "quoted words are not read as they are", (words, found))
 
 

@@ -6,8 +6,8 @@ import math
 from random import Random
 
 from kvpressure.model.environment import ContainerId
-from kvpressure.sources.logs.follower import Tally
 from kvpressure.sources.logs.lines import Line
+from kvpressure.sources.logs.tally import Tally
 from tests.fuzz import logs
 from tests.fuzz.target import Target, expect
 

@@ -59,6 +59,17 @@ PUBLISHED_BYTES_PER_TOKEN = {
 }
 
 PUBLISHED_PARAMETERS = {
+    "qwen3.5-35b-a3b": 35e9,
+    "glm-4.5-air": 106e9,
+    "glm-4.6": 355e9,
+    "glm-5": 744e9,
+    "deepseek-v3.2": 671e9,
+    "kimi-k2": 1.04e12,
+    "gemma-4-31b": 30.7e9,
+    "qwen3-coder-480b": 480e9,
+    "nemotron-3-nano-30b": 31.6e9,
+    "seed-oss-36b": 36e9,
+    "qwen3.6-27b-fp8": 27e9,
     "llama-2-7b": 6.74e9,
     "llama-3-8b": 8.03e9,
     "llama-3-70b": 70.55e9,

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from kvpressure.cli import main
 from kvpressure.cli.access import page_url, refusals
 from kvpressure.cli.page_at import page_at
-from kvpressure.cli.plan_engine import read_engine
+from kvpressure.cli.plan.engine import read_engine
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.http import Answer
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
@@ -116,13 +116,14 @@ def test_an_address_may_be_typed_in_short(typed: str, page: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["record", "plan"])
-def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path) -> None:
-    """It is looked for in the cluster of the kubeconfig, as triage does."""
+def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for with kubectl, as triage does."""
+    monkeypatch.setenv("PATH", str(tmp_path))
     named = ["--url", "pod/llama-0"] if command == "plan" else ["pod/llama-0", "-o", str(tmp_path / "x.jsonl")]
     lengths = ["--prompt-p95", "9", "--output-p95", "9"] if command == "plan" else []
-    answer = CliRunner().invoke(main, [command, *named, *lengths, "--kubeconfig", str(tmp_path / "none")])
+    answer = CliRunner().invoke(main, [command, *named, *lengths])
     assert answer.exit_code == 2
-    assert str(tmp_path / "none") in "".join(answer.output.split())
+    assert "there is no kubectl on PATH" in answer.output
 
 
 def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_only_where_all_addresses_refuse_is_nothing_more_loaded(monkeypatch: pyt
         said = f"connection refused by http://{closed}/metrics; is the server running and the port right?"
         assert refusals([closed, f"http://{closed}/metrics"]) == {closed: said}
         assert refusals([closed, opened]) == refusals([]) == refusals(["no port at all:x"]) == {}
-        monkeypatch.setitem(sys.modules, "kvpressure.cli.triage_run", None)  # which takes a second of CPU to load
+        monkeypatch.setitem(sys.modules, "kvpressure.cli.triage.run", None)  # which takes a second of CPU to load
         for more in ([], ["--gpus"], ["--gateway", closed]):
             answer = CliRunner().invoke(main, ["triage", closed, *more])
             assert (answer.exit_code, answer.output) == (2, f"{closed}\nno verdict: {said}\n\n")

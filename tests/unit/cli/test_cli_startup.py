@@ -60,6 +60,7 @@ ROOMS = {
     "kvpressure.tools.bundle": {"generate"},
     "kvpressure.tools.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),
+    "kvpressure.kubernetes.kubectl": set(),
     "kvpressure.daemon.exporter": {"run", "demo"},
     "kvpressure.daemon.pollers": {"run", "demo", "whatif"},
     "kvpressure.diagnosis.symptoms": {"run", "demo", "incidents", "whatif", "replay"},

@@ -7,7 +7,16 @@ from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner
 
 from bench.simulator.scenarios import demo
-from kvpressure.cli.demo import COLLAPSED, DEFAULT_SECONDS, SHORTEST_SECONDS, Demo, Recorded, engine_app, triage_seconds
+from kvpressure.cli.demo import (
+    COLLAPSED,
+    DEFAULT_SECONDS,
+    HEAD,
+    SHORTEST_SECONDS,
+    Demo,
+    Recorded,
+    engine_app,
+    triage_seconds,
+)
 from kvpressure.cli.demo import command as demo_command
 from kvpressure.cli.triage import command
 from kvpressure.engines.reader import PageReader
@@ -61,3 +70,7 @@ def test_an_address_that_is_none_is_a_sentence_without_settings_that_the_demo_ha
     answer = CliRunner().invoke(demo_command, ["--web.listen-address", "foo"])
     assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
     assert answer.stderr.endswith("must be host:port, :port or [ipv6]:port, got 'foo'\n")
+
+
+def test_a_row_fits_a_terminal_of_80_columns() -> None:
+    assert len(HEAD) <= 80

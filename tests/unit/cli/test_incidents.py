@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from tests.support.fake_prometheus import Answer, FakePrometheus, Request, failure, success
+from tests.support.fake_prometheus import FakePrometheus
 from tests.support.past_incidents import document as past
 
 
@@ -33,35 +33,6 @@ def test_times_before_the_epoch_are_the_epoch(since: str) -> None:
     with FakePrometheus() as server:
         document = json.loads(look(server, "--since", since, "--until", "1970-01-02", "--json").stdout)
         assert (document["since"], document["until"]) == (0.0, 86_400.0)
-
-
-@pytest.mark.parametrize(
-    ("words", "differs"),
-    [(("--since", "2h"), "--since"), (("--until", "1m"), "--until"), (("--org-id", "b"), "tenant")],
-)
-def test_another_time_or_tenant_is_another_question(words: tuple[str, str], differs: str, tmp_path: Path) -> None:
-    kept = ("--resume", str(tmp_path / "journal"), "--org-id", "secret-tenant")
-    with FakePrometheus() as server:
-        assert look(server, *kept).exit_code == 0
-        assert "secret-tenant" not in (tmp_path / "journal").read_text()
-        assert look(server, *kept).exit_code == 0
-        answer = look(server, *kept, *words)
-    assert (answer.exit_code, f"another question ({differs})" in answer.output) == (2, True), answer.output
-
-
-def test_what_was_not_complete_is_said_by_the_one_that_goes_on_too(tmp_path: Path) -> None:
-    partial = ["store 10.0.0.1 timed out"]
-
-    def behaviour(request: Request) -> Answer | None:
-        if "quantile_over_time" in request.query.get("query", ""):
-            return success({"resultType": "matrix", "result": []}, *partial)
-        return failure(403, "no") if partial and "changes" in request.query.get("query", "") else None
-
-    kept = ("--resume", str(tmp_path / "journal"), "--json")
-    with FakePrometheus(behaviour) as server:
-        assert look(server, *kept).exit_code == 2
-        partial.clear()
-        assert json.loads(look(server, *kept).stdout)["warnings"] == ["store 10.0.0.1 timed out"]
 
 
 def test_what_was_found_is_told_although_a_file_cannot_be_written(tmp_path: Path) -> None:

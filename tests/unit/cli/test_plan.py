@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.plan_engine import engine_on
+from kvpressure.cli.plan.engine import engine_on
 from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
@@ -91,7 +91,7 @@ def test_every_line_fits_a_terminal() -> None:
 def test_json_carries_flags_limits_and_every_step() -> None:
     answer = planned(*LLAMA, *LENGTHS)
     assert answer["flags"] == {
-        "--max-num-seqs": "85",
+        "--max-num-seqs": "79",
         "--max-model-len": "8192",
         "--max-num-batched-tokens": "4096",
         "--gpu-memory-utilization": "0.9",

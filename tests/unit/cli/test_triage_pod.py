@@ -1,9 +1,8 @@
-"""`kvpressure triage pod/NAME` against an API server of a few pods, with real pages of engines behind it."""
+"""`kvpressure triage pod/NAME` through a stand-in for kubectl, with real pages of engines behind it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from click.testing import CliRunner, Result
 
 from kvpressure.cli.sampling import Shows
 from kvpressure.cli.triage import command
-from kvpressure.cli.triage_pod import triage_pods
-from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, engine_pod, kubeconfig, serving
-from tests.support.certificates import authority, server_context
+from kvpressure.cli.triage.pod import triage_pods
+from tests.stubs.kubectl import ADDRESS, Cluster, engine_pod
 from tests.support.servers import FaultServer, Replay, read_trace
 from tests.support.tools import FIXTURES
 
@@ -33,16 +31,16 @@ OOM = "2026-01-02T02:58:59.123456789Z ERROR 01-02 02:58:59 [core.py:1] torch.Out
 
 @dataclass
 class World:
-    """An API server, its kubeconfig, and the engine that its pods have."""
+    """A cluster, and the engine that its pods have."""
 
     cluster: Cluster
-    config: Path
     engine: ADDRESS
     capture: pytest.CaptureFixture[str]
 
     async def triage(self, *words: str) -> tuple[int, str, str]:
         """The command in this loop, for fewer seconds than it lets people choose."""
-        context = command.make_context("triage", [*words, "--kubeconfig", str(self.config)])
+        self.cluster.write()
+        context = command.make_context("triage", [*words])
         options: dict[str, Any] = dict(context.params)
         options["duration"] = SECONDS
         with structlog.testing.capture_logs():
@@ -52,9 +50,8 @@ class World:
 
     async def refused(self, *words: str) -> str:
         """What a run that cannot begin says, on one line."""
-        result: Result = await asyncio.to_thread(
-            CliRunner().invoke, command, [*words, "--kubeconfig", str(self.config)], prog_name="triage"
-        )
+        self.cluster.write()
+        result: Result = await asyncio.to_thread(CliRunner().invoke, command, words, prog_name="triage")
         assert result.exit_code == 2, result.output
         assert "Traceback" not in result.output
         return " ".join(result.output.split())
@@ -66,25 +63,17 @@ def _logging_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[World]:
-    cluster = Cluster(token="secret")
+async def world(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    cluster = Cluster(tmp_path)
+    cluster.on_path(monkeypatch)
     page = read_trace(FIXTURES / "traces" / "long-context-collapse.jsonl.xz")
-    async with FaultServer(Replay(page)) as engine, serving(ApiServer(cluster).app) as api:
+    async with FaultServer(Replay(page)) as engine:
         there = urlsplit(engine.url)
         assert there.hostname is not None
         assert there.port is not None
-        config = tmp_path / "config"
-        config.write_text(kubeconfig(api, user={"token": "secret"}))
-        yield World(cluster, config, (there.hostname, there.port), capsys)
-
-
-async def ended(cluster: Cluster) -> bool:
-    """Whether every port-forward is closed on the server's side too, soon."""
-    for _ in range(500):
-        if not cluster.open_forwards:
-            return True
-        await asyncio.sleep(0.01)
-    return False
+        yield World(cluster, (there.hostname, there.port), capsys)
 
 
 def add(world: World, name: str = "llama-0", port: int = 8000, **status: Any) -> dict[str, Any]:
@@ -112,7 +101,7 @@ async def test_a_pod_is_diagnosed_through_its_port_forward_with_what_the_cluster
     assert pod["log"]["counts"]["device_oom"] == 0
     assert pod["previous_log"]["counts"]["device_oom"] == 1
     assert engine["symptoms"]["host_oom"]["state"] is not None
-    assert await ended(world.cluster)
+    assert not world.cluster.alive()
 
 
 async def test_people_read_the_same_facts_as_text(world):
@@ -146,7 +135,7 @@ async def test_a_deployment_is_all_its_pods_and_those_that_cannot_answer_come_wi
     }
     world.cluster.add("pods", {**engine_pod("other"), "metadata": {"name": "other", "namespace": "prod"}})
     world.cluster.add(
-        "deployments", {"metadata": {"name": "llama"}, "spec": {"selector": {"matchLabels": {"app": "llama"}}}}
+        "deployments.apps", {"metadata": {"name": "llama"}, "spec": {"selector": {"matchLabels": {"app": "llama"}}}}
     )
     _, out, _ = await world.triage("deployment/llama", "--json")
     found = json.loads(out)
@@ -176,7 +165,7 @@ async def test_a_pod_that_has_never_run_ends_at_once_without_a_verdict(world):
     code, out, _ = await world.triage("pod/llama-0")
     assert code == 2
     assert "ImagePullBackOff" in out
-    assert world.cluster.forwards == 0  # nothing is sampled, so nothing is waited for
+    assert not any("port-forward" in asked for asked in world.cluster.asked())  # so nothing is waited for
 
 
 async def test_a_log_that_may_not_be_read_is_said_and_costs_nothing_else(world):
@@ -184,7 +173,7 @@ async def test_a_log_that_may_not_be_read_is_said_and_costs_nothing_else(world):
     world.cluster.forbidden.add("get pods/log")
     _, out, _ = await world.triage("pod/llama-0", "--json")
     found = json.loads(out)
-    assert "you may not get pods/log llama-0" in found["pods"][0]["log_problem"]
+    assert "you may not logs llama-0" in found["pods"][0]["log_problem"]
     assert found["pods"][0]["log"] is None
     assert found["engines"][0]["model_name"] == "tiny"
 
@@ -214,15 +203,15 @@ async def test_the_container_that_runs_vllm_is_asked_on_the_port_of_its_argument
         (["pod/llama"], "did you mean pod/llama-0?"),
         (["pod/other"], "there is no pod/other in namespace prod; its pods are llama-0"),
         (["-n", "default", "pod/llama-0"], "there is no pod/llama-0 in namespace default, which has no pods"),
-        (["deploy/llama"], "there is no deploy/llama in namespace prod, which (the context's own) has no deployments"),
+        (["deploy/llama"], "there is no deploy/llama in namespace prod, which has no deployments"),
         (["-l", "app=qwen"], "no pod in namespace prod has the labels app=qwen"),
         (["lws/llama"], "leaderworkerset/llama in namespace prod has no pods"),
         (["pod/Llama!"], "'pod/Llama!' names no object"),
         (["pod/llama-0", "--container", "vlm"], "pod/llama-0 has no container 'vlm'; did you mean vllm?"),
-        (["pod/llama-0", "--context", "prd"], "has no context 'prd'; there are: test"),
+        (["pod/llama-0", "--context", "prd"], 'context "prd" does not exist'),
         (["pod/llama-0", "http://localhost:8000"], "http://localhost:8000: not a pod"),
         (["pod/llama-0", "--gpus"], "--gpus reads this machine's GPUs"),
-        (["http://localhost:8000"], "name a pod as KIND/NAME or -l SELECTOR"),
+        (["http://localhost:8000", "--kubeconfig", "x"], "name a pod as KIND/NAME or -l SELECTOR"),
     ],
 )
 async def test_what_cannot_be_triaged_is_said_with_what_to_do(world, words, sentence):
@@ -235,8 +224,9 @@ async def test_a_missing_permission_is_named(world, verb):
     add(world)
     world.cluster.forbidden.add(verb)
     said = await world.refused(*(["pod/llama-0"] if verb == "get pods" else ["-l", "app=llama"]))
-    assert f"you may not {verb}" in said
-    assert 'User "ada" cannot' in said
+    assert "you may not get pods" in said
+    assert f'User "ada" cannot {verb.partition(" ")[0]}' in said
+    assert "ask the cluster's administrator for a Role" in said
 
 
 async def test_containers_that_cannot_be_told_apart_have_to_be_chosen(world):
@@ -247,18 +237,24 @@ async def test_containers_that_cannot_be_told_apart_have_to_be_chosen(world):
     )
 
 
-async def test_credentials_that_are_refused_are_said_without_showing_them(world):
-    world.cluster.token = "another"
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "error: You must be logged in to the server (Unauthorized)",
+        "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?",
+        "Unable to connect to the server: getting credentials: exec: executable aws not found",
+    ],
+)
+async def test_what_kubectl_complains_of_is_passed_on(world, complaint):
+    world.cluster.complaint = complaint
+    assert f"kubectl get pods llama-0: {complaint}" in await world.refused("pod/llama-0")
+
+
+async def test_without_kubectl_one_line_says_what_to_do_instead(world, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
     said = await world.refused("pod/llama-0")
-    assert "does not know the credentials of context test" in said
-    assert "secret" not in said
-
-
-async def test_without_an_api_server_the_address_is_said(world):
-    world.config.write_text(kubeconfig(("127.0.0.1", 1), user={"token": "secret"}))
-    assert "the API server of context test cannot be reached: connection refused by http://127.0.0.1:1/" in (
-        await world.refused("pod/llama-0")
-    )
+    assert "there is no kubectl on PATH, with which pods are reached: install it" in said
+    assert "or forward the engine's port where there is one and give its address" in said
 
 
 async def test_many_pods_are_cut_to_a_bounded_number(world, monkeypatch):
@@ -270,19 +266,22 @@ async def test_many_pods_are_cut_to_a_bounded_number(world, monkeypatch):
     assert "4 pods match; the first 2 are read" in err
 
 
-async def test_over_tls_with_a_token_from_a_plugin(world, tmp_path):
+async def test_context_kubeconfig_and_namespace_are_kubectls_own(world, tmp_path):
     add(world)
-    ca = authority(tmp_path)
-    async with contextlib.AsyncExitStack() as stack:
-        app = ApiServer(world.cluster).app
-        api = await stack.enter_async_context(serving(app, server_context(*ca.issue("api"))))
-        answer = {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "kind": "ExecCredential",
-            "status": {"token": "secret"},
-        }
-        plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": [json.dumps(answer)]}
-        cluster = {"certificate-authority": ca.ca_file.name}
-        world.config.write_text(kubeconfig(api, scheme="https", user={"exec": plugin}, **cluster))
-        _, out, _ = await world.triage("pod/llama-0", "--json")
-    assert json.loads(out)["engines"][0]["model_name"] == "tiny"
+    await world.triage("pod/llama-0", "--context", "test", "--kubeconfig", str(tmp_path / "x"), "-n", "prod", "--json")
+    first, *others = world.cluster.asked()
+    assert first == "get pods llama-0 context kubeconfig namespace output request-timeout"
+    assert others
+    assert all({"context", "kubeconfig", "namespace"} <= set(asked.split()) for asked in others)
+
+
+async def test_the_pods_of_a_workload_are_read_again_in_one_list(world):
+    for at in range(3):
+        add(world, f"llama-{at}")
+    await world.triage("-l", "app=llama", "--json")
+    asked = world.cluster.asked()
+    assert [words for words in asked if words.startswith("get")] == [
+        "get pods namespace output request-timeout selector".replace("namespace ", ""),
+        *["get pods llama-0 llama-1 llama-2 ignore-not-found namespace output request-timeout"] * 2,
+    ]
+    assert sum(words.startswith("port-forward") for words in asked) == 3

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.whatif_source import recorded
+from kvpressure.cli.whatif.source import recorded
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceLine, open_trace, read_trace
 from tests.support.tools import FIXTURES, ROOT, check_golden

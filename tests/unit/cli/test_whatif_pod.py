@@ -1,4 +1,4 @@
-"""`kvpressure whatif pod/NAME` against an API server of a few pods, with real pages of engines behind it."""
+"""`kvpressure whatif pod/NAME` through a stand-in for kubectl, with real pages of engines behind it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from kvpressure.cli.pods import views_of_pods
 from kvpressure.cli.whatif import command
-from kvpressure.cli.whatif_source import OBSERVED, busiest_pod
+from kvpressure.cli.whatif.source import OBSERVED, busiest_pod
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes import KubeError
 from kvpressure.model.view import EngineView
-from tests.stubs.portforward import ADDRESS, ApiServer, Cluster, engine_pod, kubeconfig, serving
+from tests.stubs.kubectl import ADDRESS, Cluster, engine_pod
 from tests.support.servers import FaultServer, Replay, read_trace
 from tests.support.tools import FIXTURES
 
@@ -31,11 +31,11 @@ SECONDS = 1.6
 @dataclass
 class World:
     cluster: Cluster
-    config: Path
     engine: ADDRESS
 
     async def views(self, *words: str) -> Sequence[EngineView]:
-        context = command.make_context("whatif", [*words, "--kubeconfig", str(self.config)])
+        self.cluster.write()
+        context = command.make_context("whatif", [*words])
         return await views_of_pods({**context.params, "duration": SECONDS}, load_thresholds(), OBSERVED)
 
     def add(self, name: str) -> dict[str, Any]:
@@ -46,15 +46,15 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr("kvpressure.logs.configure", lambda *_: None)
-    cluster = Cluster(token="secret")
+    cluster = Cluster(tmp_path)
+    cluster.on_path(monkeypatch)
+    cluster.write()
     page = read_trace(FIXTURES / "traces" / "long-context-collapse.jsonl.xz")
-    async with FaultServer(Replay(page)) as engine, serving(ApiServer(cluster).app) as api:
+    async with FaultServer(Replay(page)) as engine:
         there = urlsplit(engine.url)
         assert there.hostname
         assert there.port
-        config = tmp_path / "config"
-        config.write_text(kubeconfig(api, user={"token": "secret"}))
-        yield World(cluster, config, (there.hostname, there.port))
+        yield World(cluster, (there.hostname, there.port))
 
 
 async def test_a_pods_engine_comes_with_the_limits_that_the_pod_declares(world: World):
@@ -82,7 +82,7 @@ async def test_limits_in_a_mounted_file_count_too(world: World):
 
 async def test_of_a_deployments_pods_one_is_taken_and_those_that_cannot_answer_are_left(world: World):
     spec = {"selector": {"matchLabels": {"app": "llama"}}}
-    world.cluster.add("deployments", {"metadata": {"name": "llama"}, "spec": spec})
+    world.cluster.add("deployments.apps", {"metadata": {"name": "llama"}, "spec": spec})
     for name in ("llama-0", "llama-1"):
         world.add(name)["metadata"]["labels"] = {"app": "llama"}
     broken = world.cluster.add("pods", engine_pod("llama-2", state={"waiting": {"reason": "CrashLoopBackOff"}}))
@@ -110,9 +110,8 @@ async def test_a_pod_that_does_not_run_or_is_not_there_says_so(world: World):
     ],
 )
 async def test_what_cannot_be_meant_or_found_ends_with_a_sentence(world: World, words: tuple[str, ...], said: str):
-    config = ("--kubeconfig", str(world.config)) if words[0] == "pod/llama-9" else ()
-    words = tuple(str(world.config) if word == "x" else word for word in words)
-    result = await asyncio.to_thread(CliRunner().invoke, command, [*words, *config], prog_name="whatif")
+    words = tuple(__file__ if word == "x" else word for word in words)
+    result = await asyncio.to_thread(CliRunner().invoke, command, words, prog_name="whatif")
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
     assert "Traceback" not in result.output

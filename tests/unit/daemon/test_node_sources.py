@@ -35,7 +35,7 @@ NOTHING = (), Environment()
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(
-        kubernetes=KubernetesSettings(enabled="true", node_name="gpu-1", kubeconfig_file=tmp_path / "kubeconfig"),
+        kubernetes=KubernetesSettings(enabled="true", node_name="gpu-1"),
         pod_resources=PodResourcesSettings(enabled="false"),
         logs=LogsSettings(directory=tmp_path / "pods"),
         host=HostSettings(proc_dir=tmp_path / "proc", cgroup_dir=tmp_path / "cgroup"),

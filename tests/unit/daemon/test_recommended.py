@@ -133,7 +133,7 @@ def test_the_step_that_stands_is_a_series_until_the_incident_is_over() -> None:
 
     assert series(view) is None
     advised.advice(view, THRESHOLDS, 1, advise_of("add_replica"))
-    assert series(view) == {"add_replica": 1.0}
+    assert series(view) == {"first": {"add_replica": {"add replicas": 1.0}}}
     assert series(later(view, 10.0, Cause.HEALTHY)) is None  # before anybody looked
     advised.advice(later(view, 20.0, Cause.HEALTHY), THRESHOLDS, 1, advise_of("add_replica"))
     assert series(view) is None

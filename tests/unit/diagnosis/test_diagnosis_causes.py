@@ -65,7 +65,7 @@ def test_a_few_polls_over_a_whole_verdict_window_are_enough_for_slow_polling():
         BLOCKED,
         QUEUE | {"burst_count": 3, "request_ratio": 0.2, "kv_usage_ratio": 0.6},
         QUEUE | {"kv_usage_ratio": 0.95},
-        QUEUE | {"kv_usage_ratio": 0.95, "at_cap": True} | FIT_UNKNOWN,
+        QUEUE | {"kv_usage_ratio": 0.95} | FIT_UNKNOWN,
     ],
     ids=["blocked", "preempting", "saturated", "saturated, fit test unknown"],
 )

@@ -61,6 +61,7 @@ def test_every_row_names_signals_and_series_that_the_runtime_has(runtime):
         *signals.GAUGES,
         *signals.OWN_GAUGES,
         *signals.COUNTERS,
+        *(f"{name}_histogram" for name in signals.HISTOGRAMS),
         *(field.name for field in dataclasses.fields(CacheConfig)),
     }
     read = {*runtime.table.all_names(), runtime.table.info}
@@ -112,7 +113,10 @@ def test_other_sources_are_missing_where_they_would_bear_on_the_verdict():
     def whats(made: Inputs, **changes: object) -> str:
         return " ".join(one.what for one in missing(made, **changes))
 
-    prefills, capped = inputs(prefill_ratio=1.0, step_tokens=4000.0, blocked_ratio=0.0), inputs(at_cap=True)
+    prefills, capped = (
+        inputs(prefill_ratio=1.0, step_tokens=4000.0, blocked_ratio=0.0),
+        inputs(at_cap=True, kv_usage_ratio=0.3),
+    )
     assert "GPU" in whats(prefills)
     assert "GPU" not in whats(prefills, derived={"engine_gpu_utilization_ratio": 0.5})
     assert "sequences" in whats(capped)

@@ -108,8 +108,8 @@ def test_a_predicate_of_a_number_that_is_not_known_is_unknown_and_not_false(pred
     window = EngineWindow(60, 600)
     for t in range(30):
         window.add(1000.0 + t, EngineSample("m", "0", {}, {}, {}))
-    derived, newest = compute(window, Context(THRESHOLDS))
-    assert predicate.state(facts(Inputs(derived, THRESHOLDS, newest))) is None
+    reading = compute(window, Context(THRESHOLDS))
+    assert predicate.state(facts(Inputs(reading.derived, THRESHOLDS, reading.newest))) is None
 
 
 def test_a_busy_gpu_explains_a_queue_where_no_cap_or_cache_is_known_to():

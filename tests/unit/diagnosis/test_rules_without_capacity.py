@@ -20,11 +20,20 @@ def cause(**recent: float | bool | None) -> Cause:
         ({}, Cause.UNKNOWN),
         ({"waiting_ratio": 0.6}, Cause.HEALTHY),
         ({"kv_usage_ratio": 0.95}, Cause.KV_CACHE_PRESSURE),
-        ({"at_cap": True}, Cause.CONCURRENCY_BOUND),
+        ({"at_cap": True, "kv_usage_ratio": 0.3}, Cause.CONCURRENCY_BOUND),
+        ({"steadiness": 1.0}, Cause.UNKNOWN),
         ({"blocked_ratio": 1.0, "blocked_by_long_ratio": 1.0}, Cause.KV_CACHE_PRESSURE),
         ({"deferred_ratio": 1.0}, Cause.DEFERRED),
     ],
-    ids=["all wait all the time", "a queue that comes and goes", "full", "at a cap", "learned", "put off"],
+    ids=[
+        "all wait all the time",
+        "a queue that comes and goes",
+        "full",
+        "at a cap",
+        "steady, room unseen",
+        "learned",
+        "put off",
+    ],
 )
 def test_a_queue_before_a_pool_of_no_known_size(recent: dict[str, float | bool], expected: Cause) -> None:
     assert cause(**recent) is expected

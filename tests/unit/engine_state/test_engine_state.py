@@ -11,6 +11,7 @@ from kvpressure.cli import main
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
+from kvpressure.model.allowance import NEW_AN_HOUR
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample, GpuReport, GpuSample, HistogramSample
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey
@@ -38,6 +39,10 @@ def page(t: float, *engines: str, started: float | None = None, steps: float = 0
         for e in engines
     )
     return EnginePage(t, samples, started)
+
+
+def gpus_named(t: float, *uuids: str) -> GpuReport:
+    return GpuReport(t, tuple(GpuSample(t, uuid, "0", "nvidia") for uuid in uuids))
 
 
 def test_each_rank_is_an_engine_of_its_own():
@@ -218,6 +223,39 @@ def test_rejected_gpu_readings_are_counted_by_source_and_reason():
     for t in range(3):
         made.on_gpus("nvml", GpuReport(float(t), (), rejected={"utilization_range": 2}))
     assert made.rejected == {"nvml": {"utilization_range": 6}}
+
+
+@pytest.mark.fault(
+    "a page changes its labels with each poll, or a GPU exporter's page its UUIDs, to fill the operator's Prometheus",
+    "256 new label sets an hour are exported of each; the rest is held back, counted and said on /targets; an engine "
+    "that was there before stays, and other targets lose nothing",
+)
+def test_labels_that_change_with_each_poll_are_held_back_after_some():
+    made, exported = pipeline(), set()
+    for t in range(40):
+        names = [f"{t}-{number}" for number in range(99)]
+        made.on_page(FakeTarget(), page(float(t), "0", *names))
+        made.on_page(FakeTarget(name="good"), page(float(t), "0"))
+        made.on_gpus("gpu_exporter", gpus_named(float(t), *[f"GPU-{name}" for name in names]))
+        made.on_gpus("nvml", gpus_named(float(t), "GPU-a"))
+        made.expire(float(t))
+        exported |= {view.key for view in made.engine_views(float(t))}
+        exported |= {view.sample.uuid for view in made.gpu_views(float(t))}
+    assert len(exported) <= 2 * NEW_AN_HOUR + 3 + 2 * 40 // 10
+    assert {"0"} <= {view.key.rank for view in made.engine_views(39.0) if view.t == 39.0}
+    assert "good" in {view.key.target for view in made.engine_views(39.0)}
+    assert "GPU-a" in {view.sample.uuid for view in made.gpu_views(39.0)}
+    assert [problem.split(":")[0] for problem in made.problems] == ["gpu_exporter", "target chat/vllm-0"]
+    assert made.caps_reached["new_label_sets"] > 7000
+
+
+def test_a_restart_a_rolling_update_and_a_repartition_by_mig_fit():
+    made = pipeline()
+    for t, ranks in ((0.0, range(64)), (100.0, range(64)), (200.0, range(64, 128))):
+        made.on_page(FakeTarget(), page(t, *map(str, ranks)))
+        made.on_gpus("nvml", gpus_named(t, *[f"MIG-{t}-{number}" for number in range(56)]))
+        made.expire(t)
+    assert made.problems == ()
 
 
 # The recordings

@@ -10,7 +10,7 @@ from kvpressure.config.settings import PollSettings
 from kvpressure.engines.engine import EngineSource, PollNames
 from kvpressure.engines.name_filter import Mode, page_urls, restarted
 from kvpressure.engines.reader import PageReader
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from tests.support import servers
@@ -198,7 +198,7 @@ async def test_when_both_addresses_fail_the_plain_ones_error_is_told_and_nothing
         await poll(source, server)
         server.behaviour = split(NOT_FOUND, servers.error())
         assert await source.poll() is None
-        assert source.health().reason == "http_status"
+        assert source.health().reason == "http_500"
         assert "/metrics answered 500" in source.health().error
         assert source.stats().filter_mode is Mode.UNKNOWN
         await source.aclose()

@@ -105,7 +105,7 @@ def test_prometheus_files_are_read_in_json_and_yaml_with_the_labels_that_mean_so
     assert (fourth.name, fourth.url) == ("six", "http://[::1]:1")
 
 
-def test_kv_events_are_read_of_whom_a_label_or_the_entry_of_its_file_says() -> None:
+def test_kv_events_are_read_where_the_settings_say_so_at_the_port_of_a_label() -> None:
     write("a.json", "10.0.0.5:8000", kvpressure_kv_events_port="6001")
     write("b.json", "10.0.0.6:8000")
 
@@ -113,7 +113,7 @@ def test_kv_events_are_read_of_whom_a_label_or_the_entry_of_its_file_says() -> N
         targets = target_set(f"engines: {{file_sd: [{{files: [a.json, b.json]{entry}}}]}}").refresh(0).added
         return [found and (found.port, found.replay_port) for found in (target.kv_events for target in targets)]
 
-    assert ports("") == [(6001, None), None]
+    assert ports("") == [None, None], "a file says where, the settings whether"
     assert ports(", kv_events: {port: 7000, replay_port: 7001}") == [(6001, 7001), (7000, 7001)]
     for wrong in ("0", "65536", "x", "-1"):
         with pytest.raises(ConfigError, match="must be a port from 1 to 65535"):
@@ -281,3 +281,23 @@ def test_files_that_appear_and_go_away_are_changes_told_once() -> None:
     assert [watch.look() for _ in range(3)] == [frozenset(), {path}, frozenset()]
     path.unlink()
     assert [watch.look() for _ in range(3)] == [frozenset(), {path}, frozenset()]
+
+
+@pytest.mark.fault(
+    "a pod's annotation names another port all the time, and so another target, each with series of its own",
+    "256 new targets an hour are polled of it; more are held back and said on /targets, and other pods lose nothing",
+)
+def test_a_pod_whose_port_changes_all_the_time_is_held_back() -> None:
+    targets, polled = TargetSet(load_settings({}, {}), discovers=True), set()
+    good = Target("ns/good:1", "http://10.0.0.2:1", namespace="ns", pod="good")
+    for t in range(400):
+        hostile = Target(f"ns/hostile:{t}", f"http://10.0.0.1:{t + 1}", namespace="ns", pod="hostile")
+        targets.discovered((hostile, good))
+        targets.refresh(t / 100)
+        polled |= {target.name for target in targets.targets}
+    assert 250 <= len(polled) <= 260
+    assert "ns/good:1" in {target.name for target in targets.targets}
+    assert [problem.split(":")[0] for problem in targets.problems] == ["pod ns/hostile"]
+    assert targets.is_due(5.0)
+    targets.refresh(3600.0)
+    assert "ns/hostile:399" in {target.name for target in targets.targets}

@@ -53,7 +53,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     traffic: (*traffic.FAMILIES, *traffic.REFUSALS),
     transfer: transfer.FAMILIES,
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
-    families: (*families.VERDICTS, *families.SOURCES, *families.CONTAINERS),
+    families: (*families.VERDICTS, *families.TARGETS, *families.SOURCES, *families.CONTAINERS),
     limits: limits.FAMILIES,
     **{sys.modules[group.derive.__module__]: group.families for group in optional_groups()},
 }

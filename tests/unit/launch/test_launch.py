@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget
 from kvpressure.commandline.options import human, share, whole
+from kvpressure.commandline.words import MAX_ENTRIES, WORK, Budget
 from kvpressure.launch import Reading, read_start, runtime_of, serving_port
 from kvpressure.launch import read_limits as read_limits_of
 from kvpressure.model.environment import LIMIT_NAMES
@@ -103,8 +103,8 @@ def test_a_variable_that_is_not_set_makes_its_limit_unclear_and_others_possible(
     script = "vllm serve m --max-num-seqs ${SEQS} ${MORE}"
     reading = read_limits(["sh", "-c", script], [], {}, {})
     assert reading.limits == {}
-    assert reading.unclear == {"max_num_seqs": "--max-num-seqs ${SEQS}: its value is not known from the manifest"}
-    assert reading.hidden == ("${MORE} is not known from the manifest",)
+    assert reading.unclear == {"max_num_seqs": "--max-num-seqs ${SEQS}: not known: $SEQS"}
+    assert reading.hidden == ("not known: ${MORE}",)
 
 
 @pytest.mark.parametrize(
@@ -143,42 +143,83 @@ def test_what_is_set_under_a_condition_declares_nothing(condition: str) -> None:
     )
     assert reading.limits == {}
     assert list(reading.unclear) == ["max_num_seqs"]
-    assert reading.hidden == ("$MORE is not known from the manifest",)
+    assert reading.hidden == ("not known: $MORE",)
 
 
-UNREADABLE = [
-    "if x; then {}; fi",
-    "if x; then\n  N=2\nfi\n{}",
-    "while x; do A=1; done; {}",
-    "for p in 1 2; do {} --port $p & done",
-    "case $R in a) {};; esac",
-    "start() {{ {}; }}; start",
-    "log() {{ echo; }}\nexec {}",
-    "({})",
-    "{{ {}; }}",
-    "! x; {}",
-    "A=(--dtype half); {}",
-    "((N=2)); {}",
-    "cat > /c.yaml <<END\nx: 1\nEND\n{} --config /c.yaml",
-    "{} & while x; do A=1; done; {} --port 2",
-    "if x; then bash -c '{}'; fi",
-    "eval 'if x; then {}; fi'",
+AROUND = [
+    ("if x; then {}; fi", "only if the condition in line 1 of its script says so"),
+    ("if [ $ROLE = a ]; then\n  N=2\nfi\n{}", "only if the condition in line 1 of its script ($ROLE) says so: $N"),
+    ("while x; do A=1; done; {}", "only if a loop says so: $A"),
+    ("for p in 1 2; do {} --port $p & done", "not known: $p"),
+    ("case $R in a) {};; esac", "only if the condition in line 1 of its script ($R) says so"),
+    ("start() {{ {}; }}; start", ""),
+    ("log() {{ echo; }}\nexec {}", ""),
+    ("({})", ""),
+    ("{{ {}; }}", ""),
+    ("! x; {}", ""),
+    ('A=(--dtype half); {} "${{A[@]}}"', ""),
+    ("((N=2)); {}", ""),
+    ("cat > /c.yaml <<END\nx: 1\nEND\n{} --config /c.yaml", ""),
+    ("{} & while x; do A=1; done; echo", ""),
+    ("if x; then bash -c '{}'; fi", "only if the condition in line 1 of its script says so"),
+    ("eval 'if x; then {}; fi'", "only if the condition in line 1 of its script says so"),
+    ("ssh gpu-1 '{}'", ""),
+    ("ssh gpu-1 <<END\n{}\nEND", ""),
+    ("sudo -u llm nohup {} &", ""),
+    ('[ -n "$X" ] && exec {}', "only if the test before it says so"),
 ]
 
 
-@pytest.mark.parametrize("script", UNREADABLE)
+@pytest.mark.parametrize(("script", "note"), AROUND)
 @pytest.mark.parametrize("server", ["vllm serve m", "python -m sglang.launch_server --model-path m"])
-def test_a_start_with_control_flow_around_or_before_it_declares_nothing_and_says_so(script: str, server: str) -> None:
-    start = read_start(
-        ["bash", "-c", script.format(*[f"{server} --max-num-seqs 8 --context-length 8"] * 2)], [], {}, Budget()
-    )
-    assert runtime_of("own", start) is not None, "it is still an engine"
-    assert serving_port(start) is None
+def test_flags_as_written_are_known_whatever_is_around_them_and_that_is_a_note(
+    script: str, note: str, server: str
+) -> None:
+    flag = "--context-length" if "sglang" in server else "--max-model-len"
+    start = read_start(["bash", "-c", script.format(f"{server} {flag} 4096")], [], {}, Budget())
+    assert runtime_of("own", start) is not None
     reading = read_limits_of(start)
-    assert (dict(reading.limits), dict(reading.unclear), dict(reading.options)) == ({}, {}, {})
-    assert len(reading.hidden) == 1
-    assert reading.hidden[0].startswith("the start script cannot be read: ")
+    assert {name: limit.value for name, limit in reading.limits.items()} == {"max_model_len": 4096}
+    assert reading.notes == ((note,) if note else ())
     assert reading.runtime is runtime_of("own", start)
+
+
+@pytest.mark.parametrize(
+    ("script", "value", "note"),
+    [
+        ("N=8; vllm serve m --max-num-seqs $N", 8, ""),
+        ("N=${N:-8}; vllm serve m --max-num-seqs $N", 8, "as stated here, unless set elsewhere: $N"),
+        ("vllm serve m --max-num-seqs ${N:-8}", 8, "as stated here, unless set elsewhere: $N"),
+        ("vllm serve m --max-num-seqs ${1:-8}", 8, "as stated here, unless set elsewhere: $1"),
+        ("N=8; N=8; vllm serve m --max-num-seqs $N", 8, ""),
+        ("A=(--max-num-seqs 8); A+=(--dtype half); vllm serve m ${A[@]}", 8, ""),
+        ("A='--max-num-seqs 8'; A+=' --dtype half'; vllm serve m $A", 8, ""),
+        ('A=(--max-num-seqs 8); vllm serve m "${A[@]}"', 8, ""),
+        ('set -- --max-num-seqs 8; vllm serve m "$@"', 8, ""),
+        ('N=8; bash -c "vllm serve m --max-num-seqs $N"', 8, ""),
+        ("N=8; N=9; vllm serve m --max-num-seqs $N", None, "not known: $N"),
+        ("if x; then N=8; fi; vllm serve m --max-num-seqs $N", None, "not known: $N"),
+        ("x || N=8; vllm serve m --max-num-seqs $N", None, "not known: $N"),
+        ("read N; vllm serve m --max-num-seqs $N", None, "not known: $N"),
+        ("N=$(nproc); vllm serve m --max-num-seqs $N", None, "not known: $N"),
+        ("vllm serve m --max-num-seqs $((4*2))", None, "not known: $(...)"),
+        ("vllm serve m --max-num-seqs ${N%%x}", None, "not known: $N"),
+    ],
+)
+def test_a_variable_is_known_where_the_script_states_it_once(script: str, value: float | None, note: str) -> None:
+    reading = read_limits(["bash", "-c", script], [], {}, {})
+    limit = reading.limits.get("max_num_seqs")
+    assert (None if limit is None else limit.value) == value
+    assert not note or note in reading.notes
+
+
+def test_values_of_variables_are_not_told_unless_they_are_a_limit() -> None:
+    env = {"SECRET": "hunter2", "SEQS": "8"}
+    script = "vllm serve m --max-num-seqs $SECRET --api-key $SECRET --max-model-len ${SEQS}"
+    reading = read_limits(["sh", "-c", script], [], env, {})
+    assert "hunter2" not in str((reading.limits, reading.unclear, reading.hidden, reading.notes))
+    assert reading.limits["max_model_len"].value == 8
+    assert reading.limits["max_model_len"].where == "--max-model-len ${SEQS}"
 
 
 def test_a_loop_that_only_waits_before_the_start_says_nothing_of_it() -> None:
@@ -413,24 +454,19 @@ CONDITIONAL = '[ -n "$BIG" ] && EXTRA="--max-num-seqs 64"; exec vllm serve m {}'
 @pytest.mark.parametrize(
     ("words", "sure"),
     [
-        ("--max-num-seqs 8 $EXTRA", None),
+        ("--max-num-seqs 8 $EXTRA", 8.0),
         ("$EXTRA --max-num-seqs 8", 8.0),
         ("--max-num-seqs 4 $EXTRA --max-num-seqs 8", 8.0),
-        ("--max-num-seqs 8 ${EXTRA:+--max-num-seqs 64}", None),
+        ("--max-num-seqs 8 ${EXTRA:+--max-num-seqs 64}", 8.0),
         ("--max-num-seqs 8", 8.0),
     ],
 )
-def test_a_limit_that_an_unknown_word_behind_it_may_set_anew_is_not_claimed(words: str, sure: float | None) -> None:
+def test_a_limit_as_written_is_known_and_what_is_beside_it_is_named(words: str, sure: float) -> None:
     reading = read_limits(["sh", "-c"], [CONDITIONAL.format(words)], {}, {})
     found = reading.limits.get("max_num_seqs")
-    assert (None if found is None else found.value) == sure
-    assert ("may set it anew" in reading.unclear.get("max_num_seqs", "")) == (sure is None)
-
-
-def test_a_file_loses_to_an_unknown_word_wherever_that_stands() -> None:
-    script = CONDITIONAL.format("$EXTRA --config /c.yaml")
-    reading = read_limits(["sh", "-c"], [script], {}, {}, {"/c.yaml": "max-num-seqs: 8"})
-    assert (dict(reading.limits), list(reading.unclear)) == ({}, ["max_num_seqs"])
+    assert found is not None
+    assert found.value == sure
+    assert ("not known: $EXTRA" in reading.notes) == ("EXTRA" in words)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.words import Budget
 from kvpressure.launch import read_limits, read_start
 from tests.support.starts import declared_limits
 

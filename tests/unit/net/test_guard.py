@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import spread
 from tests.support.engine_kit import VirtualClock, settle

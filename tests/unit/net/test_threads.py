@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from kvpressure.net.budget import Budget
 from kvpressure.net.threads import SingleFlightThread
 
 
@@ -16,7 +17,7 @@ async def test_a_read_that_hangs_holds_one_thread_and_nobody_waits_for_another()
         release.wait(20)
         return "done"
 
-    aside = SingleFlightThread(read)
+    aside = SingleFlightThread(read, Budget().share("x"))
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -35,7 +36,7 @@ async def test_what_a_read_raises_is_raised_and_the_next_read_begins_anew():
         if (outcome := outcomes.pop(0)) is not None:
             raise outcome
 
-    aside = SingleFlightThread(read)
+    aside = SingleFlightThread(read, Budget().share("x"))
     with pytest.raises(OSError, match="gone"):
         await aside.get()
     await aside.get()

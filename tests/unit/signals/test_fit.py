@@ -51,7 +51,7 @@ def test_they_do_not_while_the_queue_empties_now_and_then():
 
 
 def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
-    steady = fit(lambda t: {"running": 4.0, "waiting": 8.0, "kv_usage": 0.8}, mixed, mostly_short)
+    steady = fit(lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, mixed, mostly_short)
     assert steady.steadiness == 1.0
     assert steady.blocked_ratio == 0.0
     assert steady.blocked_by_long_ratio == 1.0
@@ -61,7 +61,8 @@ def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
 def test_a_place_that_stays_free_is_chance_unless_the_deferred_requests_may_be_what_keeps_it_free(deferred, capped):
     assert THRESHOLDS.batch.refill_spare_count >= 1.0
     gauges = {"waiting": 8.0, "waiting_deferred": deferred, "kv_usage": 0.2}
-    found = fit(lambda t: gauges | {"running": 9.0 if t == 50 else 10.0}, lambda t: {"steps": float(t), "started": 5.0})
+    counters = lambda t: {"steps": 100.0 * t, "started": 5.0 + (t > 49)}  # noqa: E731
+    found = fit(lambda t: gauges | {"running": 9.0 if t == 50 else 10.0}, counters)
     assert found.steadiness == 1.0
     assert found.at_cap is capped
 
@@ -143,9 +144,9 @@ def test_a_place_shows_as_free_while_the_prompt_that_takes_it_is_computed(second
 
 def test_where_layers_differ_a_request_may_take_more_than_its_tokens():
     polls = window(60, lambda t: {"running": 8.0, "waiting": 8.0, "kv_usage": 0.8}, steps(1.0))
-    assert not fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
+    assert not fit_of(polls.latest(19.0, 20), polls, Context(THRESHOLDS)).fit_unknown
     polls.cache = replace(polls.cache, layers_differ=True, max_model_len=8000)
-    assert fit_of(list(polls.points)[-20:], polls, Context(THRESHOLDS)).fit_unknown
+    assert fit_of(polls.latest(19.0, 20), polls, Context(THRESHOLDS)).fit_unknown
 
 
 @pytest.mark.parametrize(
@@ -193,10 +194,10 @@ def test_what_a_watermark_keeps_free_is_not_for_those_that_wait(ratio, usage, ru
 
 def test_free_tokens_are_reported_as_they_are_judged():
     made, _, _ = with_watermark(0.35)
-    derived, _ = compute(made, CONTEXT)
+    derived = compute(made, CONTEXT).derived
     # v1/core/kv_cache_manager.py: int(watermark * blocks), of all blocks with the one that is never handed out.
     assert derived["kv_free_tokens"] == 4000 - 16 * int(0.35 * 626)
-    assert compute(with_watermark(0.5)[0], CONTEXT)[0]["kv_free_tokens"] == 0.0
+    assert compute(with_watermark(0.5)[0], CONTEXT).derived["kv_free_tokens"] == 0.0
 
 
 def unsized(usage: float, running: float = 4.0, **changes: float) -> Fit:

@@ -10,8 +10,7 @@ from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
 
 def derive(*args, context=CONTEXT, **kwargs):
-    derived, _ = compute(window(*args, **kwargs), context)
-    return derived
+    return compute(window(*args, **kwargs), context).derived
 
 
 def prompts(tokens: float):

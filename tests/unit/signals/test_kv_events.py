@@ -224,3 +224,21 @@ def test_events_are_those_of_the_engines_own_rank():
     assert of_rank((), "0", alone=True) is None
     assert Environment().kv_events == {}
     assert Cause.KV_CACHE_PRESSURE
+
+
+@pytest.mark.fault(
+    "events of a publisher were dropped or are missing: it sent more than may be read, or was not read for a while",
+    "figures of a window in which any are missing are absent, never smaller",
+)
+@pytest.mark.parametrize("kind", ["skipped", "oversized", "forgotten", "bad"])
+def test_figures_are_absent_while_events_were_lost(kind: str):
+    events = taken(missed_per_second=400.0)
+    assert events.misses(page(), DERIVED) is not None
+    for t in range(120, 200):
+        lost = {kind: 1 if t < 130 else 2}
+        events.take(report(float(t), missed_per_second=400.0, counts=lost), poll(float(t)))
+        series = events.families(events.misses(page(), DERIVED))
+        known = {"kv_capacity_miss_tokens_total", "kv_evicted_blocks_total"} & series.keys()
+        assert bool(known) == (t >= 190), t
+        assert series["kv_event_batches_total"].get(kind, 0.0) == (0.0 if kind == "forgotten" else lost[kind])
+    assert events.misses(page(), DERIVED) is not None

@@ -24,8 +24,7 @@ AGES = {"cache_turnover_seconds", LEAST, MOST}
 def derive(gauges, counters, cache=CACHE):
     past = window(60, gauges, counters)
     past.cache = cache
-    derived, _ = compute(past, CONTEXT)
-    return derived
+    return compute(past, CONTEXT).derived
 
 
 def served(prompt: float, hit_ratio: float, generated: float, **more: float):

@@ -34,6 +34,7 @@ def engine(
             "finished_prompts": float(t),
             "finished_prompt_tokens": PROMPT * t,
             "decode_steps": STEPS * t,
+            "prefill_tokens": PROMPT * t,
             "steps": (STEPS + prompt_steps) * t,
         }
         answers = {"request_output_tokens": histogram((ANSWER,), (1.0 + t, 1.0 + t), ANSWER * (1 + t))}
@@ -77,6 +78,7 @@ def test_what_was_known_is_forgotten_with_the_longer_window():
         batch = 10.0 if t < 10 else 14.0
         gauges = {"running": batch, "waiting": 9.0, "kv_usage": 0.4, "reserve_ratio": 0.1}
         counters = {"prompt_tokens": PROMPT * t, "started": float(t), "decode_steps": STEPS * t, "steps": STEPS * t}
+        counters["prefill_tokens"] = counters["prompt_tokens"]
         counters["generation_tokens"] = STEPS * (10.0 * min(t, 9) + 14.0 * max(0, t - 9))
         made.add(float(t), EngineSample("m", "0", gauges, counters, {}, POOL))
         found = learned.take(made, THRESHOLDS)
@@ -111,5 +113,5 @@ def test_the_batch_is_tokens_over_steps_unless_these_are_few_or_drafts_are_accep
     steps: float, tokens: float, batch: float | None
 ):
     before = Point(0.0, {"running": 10.0}, {"decode_steps": 5.0, "generation_tokens": 7.0, "started": 0.0})
-    counters = {"decode_steps": 5.0 + steps, "generation_tokens": 7.0 + tokens, "started": 2.0}
+    counters = {"prefill_tokens": 1.0, "decode_steps": 5.0 + steps, "generation_tokens": 7.0 + tokens, "started": 2.0}
     assert with_batch(Point(1.0, {"running": 10.0}, counters), before).gauges.get(BATCH) == batch

@@ -23,7 +23,7 @@ def derive(count: float, seconds: float, **counters: float):
         lambda t: {name: rate * t for name, rate in counters.items()},
         lambda t: {"idle_before_evict": histogram((10.0, 20.0), (0.0, count * t, count * t), seconds * t)},
     )
-    return compute(past, CONTEXT)[0].get("cache_eviction_age_seconds")
+    return compute(past, CONTEXT).derived.get("cache_eviction_age_seconds")
 
 
 def test_the_time_of_the_request_comes_off():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.signals.points import Point
-from kvpressure.signals.room import MIN_PEAK_POLLS, Poll, at_peak, blocked_ratio, does_not_fit, poll, room_is_unseen
+from kvpressure.signals.points import Point, Polls
+from kvpressure.signals.room import MIN_PEAK_POLLS, Poll, at_peak, blocked_ratio, do_not_fit, poll, room_is_unseen
 
 ROOM, FULL = 500.0, 50.0
 
@@ -29,7 +29,7 @@ def waits(free: float | None = None, room: float | None = None, *, fits: bool = 
     ],
 )
 def test_what_the_runtime_tells_goes_before_free_tokens_and_a_fit_may_say_nothing(one: Poll, blocked: bool | None):
-    assert does_not_fit(one, 100.0) is blocked
+    assert do_not_fit([one], 100.0) == [blocked]
 
 
 def test_where_a_runtime_tells_at_some_polls_these_are_judged():
@@ -50,12 +50,10 @@ def test_where_a_fit_says_nothing_the_share_is_of_all_polls_and_none_is_no_share
         (CacheConfig(), {}, False),
         (CacheConfig(admission="unseen"), {}, True),
         (CacheConfig(admission="unseen"), {"waiting_room": 0.0}, False),
-        (CacheConfig(admission="reserved"), {}, True),
-        (CacheConfig(admission="reserved", capacity_tokens=1000), {}, False),
     ],
 )
 def test_room_is_unseen_where_it_is_taken_and_not_counted(cache: CacheConfig, gauges: dict[str, float], unseen: bool):
-    assert room_is_unseen([Point(1.0, gauges, {})], cache) is unseen
+    assert room_is_unseen(Polls([Point(1.0, gauges, {})]), cache) is unseen
 
 
 def test_a_poll_of_a_page_without_a_share_has_no_free_tokens():

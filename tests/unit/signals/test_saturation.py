@@ -43,7 +43,7 @@ def derived(
         return {} if answers is None else {"request_output_tokens": histogram((10_000.0,), (t, t), answers * t)}
 
     read = gauges if callable(gauges) else lambda _: gauges
-    found, _ = compute(window(61, read, counted, histograms, cache), replace(CONTEXT, **context))
+    found = compute(window(61, read, counted, histograms, cache), replace(CONTEXT, **context)).derived
     return {name: found[name] for name in KNOWN if name in found}
 
 

@@ -37,12 +37,12 @@ def test_the_work_of_gpus_is_reported_only_where_it_is_estimated():
     def counters(t):
         return {"estimated_flops": 2e12 * t, "estimated_read_bytes": 3e9 * t, "estimated_write_bytes": 1e9 * t}
 
-    found, _ = compute(window(60, counters=counters), CONTEXT)
+    found = compute(window(60, counters=counters), CONTEXT).derived
     assert found["estimated_flops_per_second"] == pytest.approx(2e12)
     assert found["estimated_memory_bytes_per_second"] == pytest.approx(4e9)
 
 
 @pytest.mark.parametrize("value", [{}, {"estimated_flops": 0.0, "estimated_read_bytes": 0.0}], ids=["absent", "off"])
 def test_vllm_counts_0_where_the_estimate_is_off_and_that_is_not_known(value):
-    found, _ = compute(window(60, counters=lambda _: value), CONTEXT)
+    found = compute(window(60, counters=lambda _: value), CONTEXT).derived
     assert not [name for name in found if name.startswith("estimated")]

@@ -27,7 +27,7 @@ def engine(refused: Callable[[int], dict[str, float]]) -> EngineWindow:
 
 
 def derived(refused: Callable[[int], dict[str, float]]) -> dict[str, Any]:
-    return dict(compute(engine(refused), CONTEXT)[0])
+    return dict(compute(engine(refused), CONTEXT).derived)
 
 
 def test_refusals_are_reported_as_a_rate_and_as_a_share_of_what_was_sent():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -273,18 +274,22 @@ def tokens(point: Point) -> float | None:
     return point.counters.get("tokens")
 
 
+def seconds_since(window: EngineWindow, count: Any, room: Any, least: float) -> float | None:
+    return window.seconds_since([count(point) for point in window.points], count, room, least)
+
+
 def test_how_long_ago_a_count_was_less_is_found_between_polls_and_beyond_them():
     steady = window_of(*({"tokens": 10.0 * t} for t in range(100)))
-    assert steady.seconds_since(tokens, lambda _: 25.0, 25.0) == pytest.approx(2.5)
-    assert steady.seconds_since(tokens, lambda _: 0.0, 0.0) == 0.0
-    assert steady.seconds_since(tokens, lambda _: 590.0, 590.0) == pytest.approx(59.0)
-    assert steady.seconds_since(tokens, lambda _: 5_000.0, 5_000.0) == pytest.approx(500.0)
+    assert seconds_since(steady, tokens, lambda _: 25.0, 25.0) == pytest.approx(2.5)
+    assert seconds_since(steady, tokens, lambda _: 0.0, 0.0) == 0.0
+    assert seconds_since(steady, tokens, lambda _: 590.0, 590.0) == pytest.approx(59.0)
+    assert seconds_since(steady, tokens, lambda _: 5_000.0, 5_000.0) == pytest.approx(500.0)
     busier = window_of(*({"tokens": float(min(t, 50) + 100 * max(0, t - 50))} for t in range(60)))
-    assert busier.seconds_since(tokens, lambda _: 900.0, 900.0) == pytest.approx(9.0)
-    assert busier.seconds_since(tokens, lambda _: 930.0, 930.0) == pytest.approx(39.0)
+    assert seconds_since(busier, tokens, lambda _: 900.0, 900.0) == pytest.approx(9.0)
+    assert seconds_since(busier, tokens, lambda _: 930.0, 930.0) == pytest.approx(39.0)
 
 
 def test_a_count_that_stands_still_or_is_not_there_was_never_less():
     still = window_of(*({"tokens": 5.0} for _ in range(60)))
-    assert still.seconds_since(tokens, lambda _: 1.0, 1.0) is None
-    assert still.seconds_since(lambda _: None, lambda _: 1.0, 1.0) is None
+    assert seconds_since(still, tokens, lambda _: 1.0, 1.0) is None
+    assert seconds_since(still, lambda _: None, lambda _: 1.0, 1.0) is None

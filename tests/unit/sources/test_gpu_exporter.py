@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources, settings_model
 from kvpressure.model.environment import Assignment, ContainerId, Environment
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport
 from kvpressure.net.schedule import SystemClock
 from kvpressure.promtext.scanner import PageScanner

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 from yarl import URL
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
+from kvpressure.net.budget import Budget
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.http import HttpClient
 from kvpressure.net.schedule import SystemClock
 from kvpressure.promtext.lines import Series
-from kvpressure.sources.metrics_page import ON_LOOP_BYTES, MetricsPage
+from kvpressure.sources.metrics_page import MetricsPage
 from tests.support import servers
 from tests.support.servers import FaultServer
 
@@ -28,13 +29,14 @@ async def read(body: bytes) -> float:
     client = HttpClient(SystemClock(), tls=None, authorization=Authorization("", None), cap_bytes=1 << 20)
     async with FaultServer(servers.page(body)) as server:
         try:
-            page = MetricsPage(client, URL(server.url + "/metrics"), frozenset({b"a", b"b"}), total)
+            share = Budget().share("x")
+            page = MetricsPage(client, URL(server.url + "/metrics"), frozenset({b"a", b"b"}), total, share)
             return (await page.read(1.0))[1]
         finally:
             await client.aclose()
 
 
-@pytest.mark.parametrize("more", [0, ON_LOOP_BYTES // 7])
+@pytest.mark.parametrize("more", [0, 40_000])
 async def test_named_series_are_read_once_each_whatever_the_length(more: int):
     assert await read(b'a 1\nb{x="1"} 2\nb{x="2"} 3\na 1\nc 9\n' + b"# more\n" * more) == 6
 
@@ -47,7 +49,7 @@ async def test_named_series_are_read_once_each_whatever_the_length(more: int):
         (b"a one\n", "malformed"),
         (b"a 1\nb 2", "truncated"),
         (b"#" * (2 << 20), "too_large"),
-        (b"a one\n" + b"# more\n" * (ON_LOOP_BYTES // 7), "malformed"),
+        (b"a one\n" + b"# more\n" * 40_000, "malformed"),
     ],
 )
 async def test_what_cannot_be_read_is_said_with_its_address(body: bytes, reason: str):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.commandline.budget import Budget
+from kvpressure.commandline.words import Budget
 from kvpressure.config.target import Target
 from kvpressure.launch import read_start
 from kvpressure.runtimes.registry import ASSUMED

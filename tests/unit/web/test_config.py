@@ -205,6 +205,32 @@ def test_changed_users_are_taken_in_and_a_bad_file_keeps_the_old_ones(tmp_path: 
     assert guard.auth.check(basic("bob", PASSWORD))
 
 
+@pytest.mark.fault(
+    "the web configuration becomes empty, or loses its end, on a full disk or in a failed render",
+    "passwords, TLS and the check of client certificates stay in force, and the reload counts as failed",
+)
+def test_a_running_exporter_never_loses_protection_by_a_reload(folder: Path) -> None:
+    tls = TLS.replace("}", ", client_ca_file: ca.pem, client_auth_type: RequireAndVerifyClientCert}")
+    guard = WebGuard(write(folder, f"{tls}basic_auth_users: {{alice: {HASH}}}\n"))
+    context, auth = guard.context, guard.auth
+    users = f"basic_auth_users: {{alice: {HASH}}}\n"
+    for rest in ("", "# rendered\n", "{}", users, TLS, TLS + users, "basic_auth_users:\n"):
+        write(folder, rest)
+        guard.refresh()
+        with pytest.raises(ConfigError, match="restart it if that is meant"):
+            guard.refresh()
+        assert (guard.context, guard.auth, guard.is_current) == (context, auth, False)
+    (folder / "web.yaml").unlink()
+    guard.refresh()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        guard.refresh()
+    write(folder, f"{tls}{users}# again\n")
+    guard.refresh()
+    guard.refresh()
+    assert guard.is_current
+    assert not guard.auth.check(None)
+
+
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The hashes that bcrypt was asked to compare with."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -103,11 +102,9 @@ class KubernetesSettings(ClientSettings):
     """
 
     enabled: Switch = "auto"
-    """`auto` is on inside a cluster, and where kubeconfig_file is set."""
+    """`auto` is on inside a cluster, where the service account is used."""
     node_name: Annotated[str, AfterValidator(_node_name)] = ""
     """This node; required. In a pod: `spec.nodeName` through the downward API."""
-    kubeconfig_file: Path | None = None
-    """Kubeconfig for access from outside the cluster; in a pod, its service account is used."""
     namespaces: _Namespaces = ()
     """Namespaces to watch, each with its own watch; empty means all."""
     label_selector: Annotated[str, AfterValidator(_selector)] = ""
@@ -119,8 +116,7 @@ class KubernetesSettings(ClientSettings):
     path: HttpPath = "/metrics"
     """Path of the metrics, if no annotation sets it."""
     kv_events: KvEventsSettings | None = None
-    """Read the KV events of every engine that is found, at its pod's own IP; the annotation
-    `kvpressure.io/kv-events-port` names other ports. Unset: of pods with that annotation."""
+    """Read the KV events of every engine that is found, at its pod's own IP. Unset: of none."""
     config_maps: Boolean = False
     """Read limits from the file of `--config` if it is mounted from a ConfigMap; requires get on configmaps."""
     config_map_namespaces: _Namespaces = ()

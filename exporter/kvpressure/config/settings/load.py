@@ -60,13 +60,23 @@ class _Layers:
         return Problem("settings", None, strict_yaml.dotted(path), message)
 
 
+_PATHS: Final = ("_file", "_dir", "files", "directory", "directories")
+"""How the keys end whose values are paths."""
+
+
 def resolve_paths(value: Any, base: Path, key: str = "") -> Any:
-    """Make the paths in `value` (keys `*_file` and `files`) relative to `base`; "" is none, as in Prometheus."""
+    """Make the paths in `value` (by the ends of their keys) relative to `base`; "" is none, as in Prometheus.
+
+    Within `files`, `path` is one too; elsewhere it is that of a URL.
+    """
     if isinstance(value, dict):
-        return {name: resolve_paths(inner, base, name) for name, inner in value.items()}
+        return {
+            name: resolve_paths(inner, base, key if key == "files" and name == "path" else name)
+            for name, inner in value.items()
+        }
     if isinstance(value, list):
         return [resolve_paths(item, base, key) for item in value]
-    if not isinstance(value, str) or not (key.endswith("_file") or key == "files"):
+    if not isinstance(value, str) or not key.endswith(_PATHS):
         return value
     return str(base / value) if value else None
 

@@ -119,8 +119,7 @@ class KvEventsSettings(Section):
     """KV events that the engine publishes on its own host (`--kv-events-config`); data-parallel rank n at port + n."""
 
     port: Integer = Field(default=5557, ge=1, le=65535)
-    """Port of `endpoint` of the engine's `--kv-events-config`. Needs `pip install
-    'kvpressure[kv-events]'`."""
+    """Port of `endpoint` of the engine's `--kv-events-config`."""
     replay_port: Integer | None = Field(default=None, ge=1, le=65535)
     """Port of its `replay_endpoint`, from which missed events are requested; without it, evictions before them are
     discarded."""
@@ -128,11 +127,6 @@ class KvEventsSettings(Section):
     """Only messages whose topic begins with this; its `topic`."""
     ranks: Integer = Field(default=1, ge=1, le=64)
     """Data-parallel ranks that publish there."""
-
-
-def kv_events_at(port: int | None, settings: KvEventsSettings | None) -> KvEventsSettings | None:
-    """Return how to read the events of a discovered engine, which says `port` or, with None, nothing of them."""
-    return settings if port is None else (settings or KvEventsSettings()).model_copy(update={"port": port})
 
 
 class TargetLabels(Section):
@@ -190,7 +184,7 @@ class FileSdSettings(ClientSettings):
     """Time between two checks of the files."""
     kv_events: KvEventsSettings | None = None
     """Read the KV events of every engine in these files, at the engine's own host; the label
-    `kvpressure_kv_events_port` names another port. Unset: of those with that label."""
+    `kvpressure_kv_events_port` names another port. Unset: of none."""
 
 
 class EngineSettings(Section):

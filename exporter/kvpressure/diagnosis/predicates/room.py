@@ -7,7 +7,7 @@ from typing import Final
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Shared, fact, reaches
 from kvpressure.diagnosis.predicates.queue import queued_always
-from kvpressure.diagnosis.predicates.symptoms import FIT
+from kvpressure.diagnosis.predicates.symptoms import FIT, LENGTHS
 
 MOSTLY_KEPT_RATIO: Final = 0.5
 """From here on, it is what is kept free more often than the pool's end that a prompt does not fit."""
@@ -37,6 +37,16 @@ def room_is_unseen(facts: Facts) -> bool:
 def usage_known(facts: Facts) -> bool:
     """Return whether the page says how much of the cache is in use."""
     return facts.window.kv_usage_ratio is not None
+
+
+_OF_HISTOGRAMS: Final = frozenset({"finished_prompts", "started", "steps", LENGTHS})
+"""What a page has of histograms, their sums and counts included."""
+
+
+@fact(LENGTHS)
+def lengths_dropped(facts: Facts) -> bool:
+    """Return whether requests end and the page has no histogram: somebody on the way has dropped them."""
+    return bool(facts.window.queue.ended) and facts.inputs.signals.isdisjoint(_OF_HISTOGRAMS)
 
 
 @fact()

@@ -9,7 +9,9 @@ from kvpressure.diagnosis.predicates import Predicate, fact
 
 REASONS: Final = "waiting_deferred"
 
-FIT: Final = ("capacity_tokens", "computed_prompt_tokens")
+LENGTHS: Final = "request_prompt_tokens_histogram"
+
+FIT: Final = ("capacity_tokens", "computed_prompt_tokens", LENGTHS)
 
 
 def symptom(name: str, *evidence: str) -> Predicate:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
-from kvpressure.diagnosis.predicates import batch, progress, queue, room, symptoms
+from kvpressure.diagnosis.predicates import batch, progress, queue, room, stall, symptoms
 from kvpressure.diagnosis.rules import of_symptom, rules_of, same
 from kvpressure.diagnosis.symptoms import estimated_work
 from kvpressure.model.values import number
@@ -95,6 +95,11 @@ def _long_prompt(facts: Facts) -> str:
     return f"For {seconds} s the KV cache only filled, and no prompt was done: a long one was computed, others waited."
 
 
+def _prompt_alone(facts: Facts) -> str:
+    seconds = number(round(facts.window.stall.seconds))
+    return f"For {seconds} s a prompt has been computed, and its client has not got a token yet."
+
+
 def _held_up(facts: Facts) -> str:
     ratio = facts.window.throughput.held_up_ratio
     if not batch.prompts_hold_up.state(facts) or ratio is None:
@@ -148,6 +153,7 @@ RULES: Final = (
         {**_NO_CACHE, "gpu_compute_low": False, "latency_inflated": True},
         ("queued_prefill", "prefill", queue.queued & batch.prefill_limits, _prompts),
         ("long_prompt", "long_prompt", _long_prompt_alone, _long_prompt),
+        ("long_prompt_alone", "long_prompt", stall.prompt_takes_long, _prompt_alone),
         ("prefill", "prefill", batch.compute_limits & batch.mostly_prefill, _prompts),
         ("decode_bandwidth", "decode_bandwidth", batch.bandwidth_limits, _context),
         ("decode", "decode", batch.compute_limits & batch.mostly_decode, _prefill_share),

@@ -7,6 +7,7 @@ from typing import Final
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import batch, queue, room
 from kvpressure.diagnosis.rules import nothing_to_say, rules_of, same, waiting
+from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 
 
@@ -20,7 +21,6 @@ _reservations = same(
     "Requests wait, and the runtime reserves room for answers in advance: the page does not say how much of the cache."
 )
 _no_usage = same("Requests wait, and the page does not say how much of the KV cache is in use.")
-_cold_start = same("Requests wait, and none has finished yet: how long prompts are is not known.")
 
 
 def _no_capacity(facts: Facts) -> str:
@@ -31,9 +31,26 @@ def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not say what for."
 
 
+def _cold_start(facts: Facts) -> str:
+    if facts.window.queue.ended:
+        return "Requests wait and end, and the page does not count lengths: how long prompts are is not known."
+    return "Requests wait, and none has finished yet: how long prompts are is not known."
+
+
+def _dropped(facts: Facts) -> str:
+    ended = number(round(facts.window.queue.ended or 0.0))
+    return (
+        f"{capital(waiting(facts))}, {ended} ended in {facts.window.seconds:.0f} s, and no *_bucket of a histogram "
+        "reaches kvpressure: lengths, steps and starts are not known."
+    )
+
+
 _fit_unknown = queue.queued & ~room.fit_known
 _no_lengths = _fit_unknown & room.capacity_known & ~room.room_is_unseen
 _unseen = _fit_unknown & room.room_is_unseen & ~batch.at_cap
+
+_dropped_evidence = queue.queued & room.lengths_dropped & ~batch.at_declared_cap.known_true()
+"""Without the histograms, a queue behind full steps and one at a cap look alike."""
 
 RULES: Final = rules_of(
     Cause.UNKNOWN,
@@ -45,6 +62,7 @@ RULES: Final = rules_of(
     ("layers_differ", "layers_differ", queue.queued & room.fit_uncertain, _layers_differ),
     ("reservations", "reservations", _unseen, _reservations),
     ("no_usage", "no_gauges", _no_lengths & ~room.usage_known, _no_usage),
+    ("dropped", "dropped", _dropped_evidence, _dropped),
     ("cold_start", "cold_start", _no_lengths, _cold_start),
     (
         "no_capacity",

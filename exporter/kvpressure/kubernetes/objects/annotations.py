@@ -96,7 +96,7 @@ def base_url(scheme: str, ip: str, port: int) -> str:
 
 
 PREFIX: Final = "kvpressure.io/"
-_NAMES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token", "kv-events-port")
+_NAMES: Final = ("scrape", "port", "path", "scheme", "container", "kv-bytes-per-token")
 MAX_CHARACTERS: Final = 1024
 MAX_ENTRIES: Final = 16
 
@@ -114,7 +114,6 @@ class PodAnnotations:
     scheme: str = ""
     containers: tuple[str, ...] = ()
     kv_bytes_per_token: float | None = None
-    kv_events_ports: tuple[int, ...] = ()
     refused: bool = False
     problems: tuple[str, ...] = ()
 
@@ -148,9 +147,8 @@ def read_annotations(annotations: Mapping[str, str]) -> PodAnnotations:
         scheme=read("scheme", scheme, ""),
         containers=read("container", _list_of(_container), ()),
         kv_bytes_per_token=read("kv-bytes-per-token", _kv_bytes, None),
-        kv_events_ports=read("kv-events-port", _list_of(port_number), ()),
         # The others decide where requests for the page go.
-        refused=bool(problems.keys() - {"kv-bytes-per-token", "kv-events-port"}),
+        refused=bool(problems.keys() - {"kv-bytes-per-token"}),
         problems=tuple(problems.values()),
     )
 

@@ -143,13 +143,17 @@ def files_of(pod: Object, container: str, maps: Mapping[str, Object]) -> dict[st
 
 def _mounts(pod: Object, container: str) -> Iterator[tuple[str, str, Object]]:
     """Yield path, subPath and ConfigMap source of every mount of the container."""
-    volumes = {text(one, "name"): one for one in objects(pod, "spec", "volumes")}
     for entry in objects(pod, "spec", "containers"):
-        if text(entry, "name") != container:
-            continue
-        for mount in objects(entry, "volumeMounts", limit=_MAX_FILES):
-            volume = volumes.get(text(mount, "name"), {})
-            projected = [mapping(one, "configMap") for one in objects(volume, "projected", "sources", limit=16)]
-            for source in (mapping(volume, "configMap"), *projected):
-                if source:
-                    yield text(mount, "mountPath"), text(mount, "subPath"), source
+        if text(entry, "name") == container:
+            yield from mounted_maps(objects(pod, "spec", "volumes"), objects(entry, "volumeMounts", limit=_MAX_FILES))
+
+
+def mounted_maps(volumes: Sequence[Any], mounts: Sequence[Any]) -> Iterator[tuple[str, str, Object]]:
+    """Yield path, subPath and ConfigMap source of every mount, of a pod's volumes and a container's mounts."""
+    named = {text(one, "name"): one for one in volumes}
+    for mount in mounts:
+        volume = named.get(text(mount, "name"), {})
+        projected = [mapping(one, "configMap") for one in objects(volume, "projected", "sources", limit=16)]
+        for source in (mapping(volume, "configMap"), *projected):
+            if source:
+                yield text(mount, "mountPath"), text(mount, "subPath"), source

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.commandline.budget import MAX_ENTRIES, WORK, Budget, BudgetExceededError
-from kvpressure.commandline.shell import MORE
+from kvpressure.commandline.words import MAX_ENTRIES, MORE, WORK, Budget, BudgetExceededError
 from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects, text, texts, whole
 from kvpressure.kubernetes.objects.annotations import PodAnnotations
 from kvpressure.kubernetes.objects.config_maps import files_of
@@ -97,14 +96,14 @@ def _words(entry: Object, name: str, budget: Budget) -> tuple[str, ...]:
     return texts(entry, name, limit=MAX_ENTRIES)
 
 
-def _env(entry: Object, budget: Budget) -> dict[str, str]:
-    """Return variables by name; one from a Secret or the like is its own reference, so that no default replaces it.
+def _env(entry: Object, budget: Budget) -> dict[str, str | None]:
+    """Return variables by name; None for one from a Secret or the like, so that no default replaces it.
 
     With `envFrom`, which takes a whole Secret or ConfigMap, `MORE` is among them.
     """
     budget.take(steps=2 * _entries(entry, "env"))
     named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MAX_ENTRIES))
-    found = {name: f"$({name})" if "valueFrom" in item else text(item, "value") for name, item in named}
+    found = {name: None if "valueFrom" in item else text(item, "value") for name, item in named}
     return found | {MORE: ""} if objects(entry, "envFrom", limit=1) else found
 
 

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
-from kvpressure.config.settings.polling import kv_events_at
 from kvpressure.config.target import Target
-from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, objects, text, uid
+from kvpressure.kubernetes.objects import Object, at, dns_name, mapping, moment, objects, text, uid
 from kvpressure.kubernetes.objects.annotations import (
     PREFIX,
     AddressError,
@@ -159,12 +158,8 @@ class PodReader:
         pairs = ports_of(engines, requested, port_name=self._settings.port_name, port=self._settings.port) if ip else []
         if len(pairs) > MAX_TARGETS:
             problems.append(f"only the first {MAX_TARGETS} of its {len(pairs)} ports are polled")
-        published = requested.kv_events_ports
-        if len(published) != len(pairs):
-            if published and pairs:
-                problems.append(f"annotation {PREFIX}kv-events-port must name a port for each of {len(pairs)} engines")
-            published = ()
         ids = {c.name: ContainerId(bare.namespace, bare.name, c.name) for c in engines}
+        created = moment(pod, "metadata", "creationTimestamp")
         targets = (
             self._target(bare, container, base_url(requested.scheme or "http", ip, port), requested, annotations)
             for container, port in pairs
@@ -176,8 +171,8 @@ class PodReader:
             finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
             targets=tuple(
-                replace(target, kv_events=kv_events_at(port, self._settings.kv_events), role=role_of(pod))
-                for target, port in zip(targets, published or (None,) * len(pairs), strict=True)
+                replace(target, kv_events=self._settings.kv_events, role=role_of(pod), created=created)
+                for target in targets
             )[:MAX_TARGETS],
             problems=_about(bare.namespace, bare.name, problems),
         )

@@ -13,27 +13,24 @@ from kvpressure.kubernetes.objects import mapping, objects, text, texts
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of workload: its name in kubectl, its resource, and the path of its API.
+    """A kind of workload: its name in kubectl, and its resource as kubectl takes it, with its group.
 
-    Without `api` its pods are found by `labels`, in which {} is the name.
+    Where there are `labels`, in which {} is the name, its pods are found by them.
     """
 
     short: str
     resource: str
-    api: str = ""
     labels: str = ""
 
 
-_APPS: Final = "/apis/apps/v1"
-
-POD: Final = Kind("pod", "pods", "/api/v1")
+POD: Final = Kind("pod", "pods")
 _KINDS: Final[Mapping[Kind, tuple[str, ...]]] = {
     POD: ("pod", "pods", "po"),
-    Kind("deploy", "deployments", _APPS): ("deploy", "deployment", "deployments"),
-    Kind("statefulset", "statefulsets", _APPS): ("sts", "statefulset", "statefulsets"),
-    Kind("replicaset", "replicasets", _APPS): ("rs", "replicaset", "replicasets"),
-    Kind("daemonset", "daemonsets", _APPS): ("ds", "daemonset", "daemonsets"),
-    Kind("service", "services", "/api/v1"): ("svc", "service", "services"),
+    Kind("deploy", "deployments.apps"): ("deploy", "deployment", "deployments"),
+    Kind("statefulset", "statefulsets.apps"): ("sts", "statefulset", "statefulsets"),
+    Kind("replicaset", "replicasets.apps"): ("rs", "replicaset", "replicasets"),
+    Kind("daemonset", "daemonsets.apps"): ("ds", "daemonset", "daemonsets"),
+    Kind("service", "services"): ("svc", "service", "services"),
     Kind(
         "leaderworkerset",
         "leaderworkersets",

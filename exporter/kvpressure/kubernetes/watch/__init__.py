@@ -60,7 +60,7 @@ def is_enabled(settings: KubernetesSettings) -> bool:
     """Return whether the settings enable Kubernetes, or with "auto" the place where this process runs."""
     if settings.enabled != "auto":
         return settings.enabled == "true"
-    return in_cluster() or settings.kubeconfig_file is not None
+    return in_cluster()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class KubernetesSource(Source):
         # Imported here: a process without Kubernetes need not load a second HTTP stack.
         from kvpressure.kubernetes.watch.connection import Connection  # noqa: PLC0415
 
-        return Connection(self._settings)
+        return Connection()
 
     def _pod_stores(self) -> Iterator[PodStore]:
         return (part.store for part in self._pods.values())

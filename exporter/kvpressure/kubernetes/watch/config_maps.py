@@ -22,12 +22,13 @@ from kvpressure.kubernetes.objects.config_maps import (
     with_version,
 )
 from kvpressure.kubernetes.objects.pods import MapName, PodReader, PodRecord
-from kvpressure.kubernetes.watch.resource import Tuning, refused_user
+from kvpressure.kubernetes.watch.resource import SHARE, Tuning, refused_user
 from kvpressure.kubernetes.watch.stores import PodStore
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
+from kvpressure.net.threads import on_share
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class ConfigMaps:
         self._versions[name] = with_version(self.versions(name), version)
         for store in [*self._stores()]:
             for record in [pod for pod in store.records.values() if any(name == each for each, _ in pod.unread_maps)]:
-                again = await asyncio.to_thread(lambda raw: self.reader.read(json.loads(raw)), record.raw)
+                again = await on_share(SHARE, lambda raw: self.reader.read(json.loads(raw)), record.raw)
                 if again is not None and store.records.get(record.key) is record:  # else it was replaced meanwhile
                     store.changed(again, deleted=False)
 

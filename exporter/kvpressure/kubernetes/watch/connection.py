@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Final, NoReturn
 
 import aiohttp
 
-from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes import Action, GoneError, KubeError
 from kvpressure.kubernetes.client import KubeClient, capped
-from kvpressure.kubernetes.kubeconfig import Config, load_config, service_account
 from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page
-from kvpressure.kubernetes.watch.resource import Resource
+from kvpressure.kubernetes.service_account import ServiceAccount, service_account
+from kvpressure.kubernetes.watch.resource import SHARE, Resource
 from kvpressure.net.outgoing import FAILURES
+from kvpressure.net.threads import on_share
 from kvpressure.printable import brief
 
 MAX_PAGE_BYTES: Final = 32 << 20
@@ -25,20 +24,13 @@ MAX_MAP_BYTES: Final = MAX_OBJECT_BYTES
 """The API server stores at most a mebibyte; a ConfigMap that is larger as JSON is not read."""
 
 
-def connection_config(settings: KubernetesSettings) -> Config:
-    """Return the settings' kubeconfig, else this pod's service account; never a user's ~/.kube/config.
-
-    Raises KubeError.
-    """
-    file = settings.kubeconfig_file
-    try:
-        found = load_config(file) if file else service_account()
-    except KubeError as error:
-        where = f"the kubeconfig {file}" if file else "this pod's service account"
-        raise KubeError(f"cannot use {where}: {error}") from error
+def own_account() -> ServiceAccount:
+    """Return this pod's service account. Raises KubeError."""
+    found = service_account()
     if found is None:
         raise KubeError(
-            "cannot use this pod's service account: there is none; set kubernetes.kubeconfig_file when not in a pod"
+            "there is no service account here, with which the API server is asked: run in a pod that has one, or name "
+            "engines by engines.targets or engines.file_sd when not in a pod"
         )
     return found
 
@@ -46,8 +38,7 @@ def connection_config(settings: KubernetesSettings) -> Config:
 class Connection:
     """Lists and watches without deadlines but the caller's. Raises KubeError, GoneError for a 410."""
 
-    def __init__(self, settings: KubernetesSettings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._client: KubeClient | None = None
 
     async def page(self, resource: Resource, query: Mapping[str, str]) -> Page:
@@ -56,7 +47,7 @@ class Connection:
         too_large = f"the API server {client.where} answered with more than {MAX_PAGE_BYTES >> 20} MiB"
         body = await self._body(client, f"/{resource.path}", resource.action("list"), query, MAX_PAGE_BYTES, too_large)
         try:
-            return await asyncio.to_thread(read_page, body)
+            return await on_share(SHARE, read_page, body)
         except ValueError as error:
             sentence = f"the API server {client.where} answered /{resource.path} with something that is not a list"
             raise KubeError(f"{sentence}: {brief(error)}", reason="garbage") from error
@@ -67,7 +58,7 @@ class Connection:
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
         too_large = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
         body = await self._body(client, path, action, {}, MAX_MAP_BYTES, too_large)
-        if (found := await asyncio.to_thread(read_object, body)) is None:
+        if (found := await on_share(SHARE, read_object, body)) is None:
             sentence = f"the API server {client.where} answered to {action} with something that is no object"
             raise KubeError(sentence, reason="garbage")
         return found
@@ -101,14 +92,14 @@ class Connection:
 
     def _opened(self) -> KubeClient:
         if self._client is None:
-            self._client = KubeClient(connection_config(self._settings), daemon=True)
+            self._client = KubeClient(own_account())
         return self._client
 
     async def _fail(self, error: BaseException, client: KubeClient) -> NoReturn:
         """Raise the error that the exporter's page shows."""
         if isinstance(error, GoneError):
             raise error
-        # Kubeconfig, certificates and token are read again for the next request: any of them may be the reason.
+        # The CA is read again for the next request, as the token always is: either may be the reason.
         await self.aclose()
         found = error if isinstance(error, KubeError) else client.unreachable(error)
         sentence = found.sentence

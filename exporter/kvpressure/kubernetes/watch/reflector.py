@@ -19,12 +19,12 @@ import structlog
 
 from kvpressure.kubernetes import GoneError, KubeError
 from kvpressure.kubernetes.objects import mapping, text
-from kvpressure.kubernetes.objects.wire import read_event
-from kvpressure.kubernetes.watch.resource import REFUSED, Resource, Sink, Tuning, refused_user
-from kvpressure.model.record import SourceError
+from kvpressure.kubernetes.watch.resource import REFUSED, SHARE, Resource, Sink, Tuning, refused_user
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
+from kvpressure.net.threads import on_share
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Reflector(Generic[R]):
         params = narrowed if self._exact else {**narrowed, "resourceVersion": "0"}
         for _ in range(MAX_PAGES):
             page = await self._connection.page(self._resource, params)
-            while some := await asyncio.to_thread(self._read_some, page.items):
+            while some := await on_share(SHARE, self._read_some, page.items):
                 records.extend(record for record in some if record is not None)
             if not page.next_page:
                 return page.version
@@ -196,7 +196,7 @@ class Reflector(Generic[R]):
         return True
 
     async def _take(self, line: bytes) -> None:
-        kind, version, record = await asyncio.to_thread(self._understood, line)
+        kind, version, record = await on_share(SHARE, self._understood, line)
         # Only now: a watch that is cancelled before starts again with this event.
         self._confirmed = self._clock.wall()
         self._version = version or self._version
@@ -205,6 +205,9 @@ class Reflector(Generic[R]):
 
     def _understood(self, line: bytes) -> tuple[str, str, R | None]:
         """Return kind, resource version and record of an event. Raises GoneError, KubeError."""
+        # Imported here: a process without Kubernetes need not load msgspec.
+        from kvpressure.kubernetes.objects.wire import read_event  # noqa: PLC0415
+
         try:
             kind, found = read_event(line)
         except ValueError as error:

@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from kvpressure.kubernetes import Action
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.schedule import backoff_ticks
+
+SHARE: Final = BUDGET.share("kubernetes")
+"""What reading objects may take of the CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Events are counted once each, by subject and reason, since the first list.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import structlog
 from kvpressure.config.target import Target
 from kvpressure.kubernetes.objects.pods import PodRecord
 from kvpressure.kubernetes.objects.states import REASONS, EventRecord, NodeRecord
+from kvpressure.logs import RateLimitedLogger
 from kvpressure.model.environment import ContainerId, EventReport
 
 RECENT_SECONDS: Final = 600.0
@@ -119,6 +121,7 @@ class PodStore:
         self._on_change = on_change
         self.records: dict[str, PodRecord] = {}
         self.problems: dict[str, tuple[str, ...]] = {}
+        self._tell = RateLimitedLogger(log.warning, time.monotonic)  # who writes an annotation writes no log
 
     def replaced(self, records: Sequence[PodRecord]) -> None:
         """Replace all records by those of a list."""
@@ -156,7 +159,7 @@ class PodStore:
         if record.problems == self.problems.get(record.key, ()):
             return
         for problem in record.problems:
-            log.warning("pod annotation ignored", source="kubernetes_pods", error=problem)
+            self._tell("pod annotation ignored", source="kubernetes_pods", error=problem)
         if not record.problems:
             del self.problems[record.key]
         elif len(self.problems) < MAX_PODS:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kvpressure.commandline.options import Dialect, Given, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Words
 from kvpressure.model.environment import ROLE_CODES
 from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Runtime, without_dashes
 from kvpressure.runtimes.sglang.metrics import EVIDENCE, LOGS, SGLANG
@@ -90,7 +90,7 @@ _SCRIPT: Final = re.compile(r"sglang|serv|start|launch|entry")
 def _launch(words: Words) -> Launch | None:
     for at, word in enumerate(words):
         following = words[at + 1] if at + 1 < len(words) else ""
-        if (word == "-m" and following == MODULE) or (base(word) == "sglang" and following == "serve"):
+        if (word == "-m" and following == MODULE) or (following == "serve" and base(word) == "sglang"):
             return Launch(words[at + 2 :])
         if word == "-m" and following == WORKER_MODULE:
             return Launch(words[at + 2 :], following)
@@ -163,6 +163,7 @@ ADVICE: Final = Advice(
     larger_pool="more replicas or GPUs (--tp-size), or --kv-cache-dtype=fp8_e4m3, which halves the bytes per token at "
     "some accuracy.",
     prefixes="shared prefixes (unless --disable-radix-cache is given)",
+    connector="without --enable-hierarchical-cache, or --disaggregation-mode with shorter time-outs",
     other_limits="--chunked-prefill-size and --max-prefill-tokens (a step's tokens), --schedule-conservativeness",
     small_kv="fp8_e4m3",
     flags_in_log="its first log line (server_args) names {flags} with the new values.",

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvpressure.commandline.options import Dialect, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Words
 from kvpressure.runtimes.runtime import Advice, Audit, Planning, Runtime, without_dashes
 from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, start_script
 from kvpressure.runtimes.trtllm.metrics import EVIDENCE, LOGS, TRTLLM
@@ -57,7 +57,7 @@ _SCRIPT: Final = re.compile(r"trtllm|serv|start|launch")
 
 def _launch(words: Words) -> Launch | None:
     for at, word in enumerate(words):
-        if base(word) == "trtllm-serve":
+        if word.endswith("trtllm-serve") and base(word) == "trtllm-serve":
             after = words[at + 1 :]
             if after[:1] and after[0] in _OTHER_COMMANDS:
                 return None

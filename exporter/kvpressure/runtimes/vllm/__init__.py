@@ -130,6 +130,8 @@ ADVICE: Final = Advice(
     "token at some accuracy.",
     prefixes="shared prefixes (--enable-prefix-caching)",
     remedies=_REMEDIES,
+    connector="without --kv-offloading-size or --kv-transfer-config, or with fewer blocks in the latter; "
+    "vLLM before June 2026 stands still where requests that load KV fill the cache (vllm#45388)",
     other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, --watermark (KV kept free), "
     "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
     other_cap="--max-num-active-seqs",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from kvpressure.commandline.budget import Budget, BudgetExceededError
 from kvpressure.commandline.options import (
     Dialect,
     Given,
@@ -20,7 +19,7 @@ from kvpressure.commandline.options import (
     whole,
 )
 from kvpressure.commandline.programs import SHELLS, Launch, base
-from kvpressure.commandline.shell import Words
+from kvpressure.commandline.words import Budget, BudgetExceededError, Words, split
 from kvpressure.model.environment import DECODE, PREFILL, ROLE_CODES
 from kvpressure.runtimes.starting import DYNAMO, Flags, Sizing, Starting, image_name, start_script
 from kvpressure.runtimes.vllm.removed import REMOVED
@@ -191,7 +190,10 @@ _SERVERS: Final = re.compile(
 )
 _OTHERS: Final = re.compile(
     r"router|bench|client|simulator|-sim\b|exporter|operator|controller|gateway|proxy|sidecar|scheduler|production-stack"
+    r"|webui|frontend|dashboard|agent|download|init|loader|test|worker-(v1-)?vllm"
 )
+# Options that no other server has.
+_OWN_OPTIONS: Final = frozenset(("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"))
 # First words of arguments that replace what the entrypoint would serve.
 _OTHER_COMMANDS: Final = SHELLS | frozenset(
     ("bench", "chat", "complete", "run-batch", "collect-env", "sleep", "tail", "cat", "ray", "python", "python3")
@@ -228,6 +230,8 @@ def _own_backend(options: Options) -> bool:
 
 def _image_serves(image: str, command: Words, args: Words, options: Sequence[Options]) -> bool:
     name = image_name(image)
+    if not command and _is_like_vllm(name, options):
+        return not args or base(args[0]) not in _OTHER_COMMANDS
     if name == KSERVE_MODULE:
         on_gpu = not command and image.rsplit(":", 1)[-1].endswith("-gpu")
         return on_gpu and all(map(_own_backend, options))
@@ -240,6 +244,14 @@ def _image_serves(image: str, command: Words, args: Words, options: Sequence[Opt
     if name == "vllm" and "rocm/" in image:
         return False  # its entrypoint is a shell
     return not args or base(args[0]) not in _OTHER_COMMANDS
+
+
+def _is_like_vllm(name: str, options: Sequence[Options]) -> bool:
+    """Return whether an image of another name serves: it has vLLM's own options, or its name and a model."""
+    if _OTHERS.search(name) or _SERVERS.fullmatch(name) or name == KSERVE_MODULE:
+        return False
+    given = {option for one in options for option in one.given}
+    return not given.isdisjoint(_OWN_OPTIONS) or ("vllm" in name and "model" in given)
 
 
 def _port(module: str, options: Options) -> int | None:
@@ -256,11 +268,7 @@ def _port(module: str, options: Options) -> int | None:
 def _completed(words: Words, args: Sequence[str], env: Mapping[str, str], budget: Budget) -> Words:
     text = "" if any(EXTRA_ARGUMENTS in word for word in args) else env.get(EXTRA_ARGUMENTS, "")
     budget.take(steps=len(text))
-    try:
-        appended = shlex.split(text)
-    except ValueError:
-        appended = text.split()
-    return (*_from_env(env), *words, *appended)
+    return (*_from_env(env), *words, *split(text))
 
 
 def _from_env(env: Mapping[str, str]) -> Iterator[str]:
@@ -270,4 +278,44 @@ def _from_env(env: Mapping[str, str]) -> Iterator[str]:
             yield value
 
 
-STARTING: Final = Starting(FLAGS, _launch, _image_serves, _port, _worker, _serves, _completed)
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Images whose variables with a prefix are options, but for those of other `names`; `words` holds more options."""
+
+    image: re.Pattern[str]
+    prefix: str
+    names: Mapping[str, str]
+    words: str = ""
+
+
+VARIABLES: Final = (
+    # NVIDIA's NIM for language models; those of other models have other servers.
+    Variables(
+        re.compile(r"(^|/)nim/(?!.*(embed|rerank|retriev|ocr|parakeet|riva|asr|tts|diffusion|clip|fold|parse|guard))"),
+        "NIM_",
+        {
+            "kvcache-percent": "gpu-memory-utilization",
+            "kv-cache-percent": "gpu-memory-utilization",
+            "model-name": "model",
+        },
+        "NIM_PASSTHROUGH_ARGS",
+    ),
+    # RunPod's serverless worker.
+    Variables(re.compile(r"(^|/)worker-(v1-)?vllm"), "", {"model-name": "model"}),
+)
+
+
+def _variables(image: str, env: Mapping[str, str | None]) -> Words | None:
+    found = next((one for one in VARIABLES if one.image.search(image)), None)
+    if found is None:
+        return None
+    words: list[str] = []
+    for name, value in env.items():
+        option = name.removeprefix(found.prefix).lower().replace("_", "-") if name.startswith(found.prefix) else ""
+        option = found.names.get(option, option)
+        if option in NAMES:
+            words += [f"--{option}", f"${name}" if value is None else value]
+    return (*words, *split(env.get(found.words) or ""))
+
+
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, _port, _worker, _serves, _completed, _variables)

@@ -41,6 +41,7 @@ COUNTERS: Final = (
     ),
     Row("steps", ("vllm:iteration_tokens_total_count",)),
     Row("finished", ("vllm:request_success_total",)),
+    Row("aborted", ("vllm:request_success_total",), where=(("finished_reason", "abort"),)),
     Row("rejected", ("vllm:admission_rejections_total",)),
     Row("prefix_queries", ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), slow=True),
     Row("prefix_hits", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), slow=True),
@@ -271,6 +272,12 @@ EVIDENCE: Final = (
         signals=("computed_prompt_tokens",),
         series=("vllm:prompt_tokens_by_source_total",),
         how="vLLM 0.16 and later export it",
+    ),
+    OptionalSignal(
+        what="how long prompts and answers are",
+        signals=("request_prompt_tokens_histogram",),
+        series=("vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket"),
+        how="every vLLM exports them: no *_bucket reaches kvpressure, so a relabelling rule on the way drops it",
     ),
     OptionalSignal(
         what="how long blocks survive unused",

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport, GpuSample
 
 STACK_BYTES: Final = 512 * 1024

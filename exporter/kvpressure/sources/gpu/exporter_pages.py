@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.model.environment import Assignment, ContainerId
-from kvpressure.model.record import SourceError, record
+from kvpressure.model.errors import SourceError
+from kvpressure.model.record import record
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.promtext.lines import Series
 from kvpressure.sources.gpu.plausible import Sieve

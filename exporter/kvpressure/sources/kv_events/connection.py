@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.addresses import refusal
 from kvpressure.printable import brief
 from kvpressure.sources.kv_events import zmtp
@@ -17,17 +18,19 @@ from kvpressure.sources.kv_events import zmtp
 HANDSHAKE_SECONDS: Final = 5.0
 MAX_MESSAGE_BYTES: Final = 4 << 20
 """A step of 131,072 tokens has 0.9 MiB of events."""
+MAX_COMMANDS: Final = 16
+"""Before a publisher has greeted: there is nothing to say, and each costs."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 class Connection:
     """Made by a blocking call of `HANDSHAKE_SECONDS` at most, for a thread of its own. Raises SourceError, OSError."""
 
-    def __init__(self, host: str, port: int, kind: str) -> None:
+    def __init__(self, host: str, port: int, kind: str, room: zmtp.Room) -> None:
         self._where = f"{host}:{port}"
         self._due = time.monotonic() + HANDSHAKE_SECONDS
-        self._inbox = zmtp.Inbox(MAX_MESSAGE_BYTES, self._command)
-        self._greeted = False
+        self._inbox = zmtp.Inbox(MAX_MESSAGE_BYTES, self._command, room)
+        self._greeted = self._unread = False
         self._fresh = 0
         self._error = ""
         self._socket = _connected(host, port)
@@ -35,6 +38,7 @@ class Connection:
             self._greet(kind)
         except BaseException:
             self.close()
+            self._inbox.wipe()
             raise
 
     def __enter__(self) -> Connection:
@@ -60,8 +64,20 @@ class Connection:
         self._socket.settimeout(HANDSHAKE_SECONDS)
         self._socket.sendall(data)
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for bytes to receive; False where none come for `seconds`. Raises OSError."""
+        if self._unread:
+            return True
+        self._inbox.space()  # what was read is overwritten before, not after
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
     def receive(self, seconds: float) -> bool:
         """Receive some bytes; False where none have come for `seconds`. Raises SourceError, OSError."""
+        if self._unread:  # came with the greeting
+            self._unread, self._fresh = False, 0
+            return True
         self._socket.settimeout(seconds)
         try:
             self._fresh = self._socket.recv_into(self._inbox.space())
@@ -77,7 +93,9 @@ class Connection:
         Raises SourceError where the other side speaks no ZeroMQ.
         """
         try:
-            yield from self._inbox.received(self._fresh)
+            for frames in self._inbox.received(self._fresh):
+                if frames:
+                    yield frames
         except zmtp.ProtocolError as error:
             raise SourceError("not_zeromq", f"{self._where}: {error}") from None
 
@@ -97,9 +115,27 @@ class Connection:
         except zmtp.ProtocolError as error:
             raise SourceError("not_zeromq", f"{self._where}: {error}") from None
         self._socket.sendall(zmtp.ready(kind))
+        commands = 0
         while not self._greeted:
-            for _ in self.messages() if self.receive(self._left()) else ():
-                raise SourceError("not_zeromq", f"{self._where} sends messages before it has greeted")
+            if self.receive(self._left()):
+                commands += self._commands_until_greeted()
+            if commands > MAX_COMMANDS:
+                raise SourceError("not_zeromq", f"{self._where} sends commands without an end instead of greeting")
+
+    def _commands_until_greeted(self) -> int:
+        """Return how many commands came; what comes behind the one that ends the greeting is left unread."""
+        commands = 0
+        try:
+            for frames in self._inbox.received(self._fresh):
+                if frames:
+                    raise SourceError("not_zeromq", f"{self._where} sends messages before it has greeted")
+                commands += 1
+                if self._greeted:
+                    self._unread = True
+                    break
+        except zmtp.ProtocolError as error:
+            raise SourceError("not_zeromq", f"{self._where}: {error}") from None
+        return commands
 
     def _left(self) -> float:
         left = self._due - time.monotonic()

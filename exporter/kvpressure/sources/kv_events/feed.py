@@ -10,13 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.model.errors import SourceError
 from kvpressure.model.kv_events import KvEvents
-from kvpressure.model.record import SourceError
+from kvpressure.net.budget import SLICE_SECONDS, OverBudgetError, Share
 from kvpressure.net.threads import bug
 from kvpressure.printable import brief
+from kvpressure.promtext.lines import Steps
 from kvpressure.sources.kv_events import decode, zmtp
 from kvpressure.sources.kv_events.connection import Connection
 from kvpressure.sources.kv_events.ghosts import GhostList
+from kvpressure.sources.kv_events.memory import Memory
 
 SEQUENCE_BYTES: Final = 8
 END_OF_REPLAY: Final = b"\xff" * SEQUENCE_BYTES
@@ -28,12 +31,8 @@ MAX_REPLAYED: Final = 10_000
 REPORT_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.05
 """Pause between two readings: events gather meanwhile, and one waking serves many."""
-MAX_DECODING_RATIO: Final = 0.1
-"""Share of a core that decoding may take; batches beyond are read, and dropped."""
-MAX_CPU_RATIO: Final = 0.2
-"""Share of a core that everything may take; then the publisher waits."""
-LONGEST_ROUND_SECONDS: Final = 0.05
-"""Of CPU, after which there is a pause."""
+OVER_BUDGET_SECONDS: Final = 0.25
+"""Pause while nothing may be read: 64 threads that look each 50 ms take a part of the budget themselves."""
 FIRST_WAIT_SECONDS: Final = 2.0
 LONGEST_WAIT_SECONDS: Final = 30.0
 """Before another try to connect: twice as long each time."""
@@ -53,16 +52,15 @@ class Address:
 class Feed:
     """Follows the events at `address` from `start` to `stop`. `report` and `error` are set by its thread."""
 
-    def __init__(self, address: Address, wall: Callable[[], float] = time.time) -> None:
-        self._address, self._wall = address, wall
+    def __init__(self, address: Address, share: Share, memory: Memory, wall: Callable[[], float] = time.time) -> None:
+        self._address, self._share, self._memory, self._wall = address, share, memory, wall
         self._ended = threading.Event()
         self._connection: Connection | None = None
-        self._ghosts = GhostList(wall())
+        self._ghosts = GhostList(wall(), entries=memory.blocks)
         self._counts: Counter[str] = Counter()
         self._next: int | None = None
         self._rank = address.rank
         self._replayed_at = float("-inf")
-        self._budget = _CpuBudget()
         self.report: KvEvents | None = None
         """None until the publisher has greeted for the first time."""
         self.error: SourceError | None = None
@@ -71,6 +69,7 @@ class Feed:
 
     def start(self) -> None:
         """Begin."""
+        self._memory.joined()
         self.thread.start()
 
     def stop(self) -> None:
@@ -96,32 +95,42 @@ class Feed:
                 wait = FIRST_WAIT_SECONDS
             self._ended.wait(wait)
             wait = min(LONGEST_WAIT_SECONDS, 2 * wait)
+        self._memory.left()
 
     def _follow(self) -> None:
         """Read until the connection ends. Raises SourceError, OSError."""
-        with Connection(self._address.host, self._address.port, "SUB") as self._connection:
+        with self._connect(self._address.port, "SUB") as self._connection:
             self._connection.send(zmtp.subscription(self._address.topic.encode()))
             self.report = self._ghosts.report(self._wall(), self._rank, self._counts)
             self.error = None
             reported = time.monotonic()
             while not self._ended.is_set():
-                used = self._round(self._connection)
+                self._round(self._connection)
                 if time.monotonic() - reported >= REPORT_SECONDS:
                     reported = time.monotonic()
                     self._count_oversized()
+                    self._ghosts.limit(self._memory.blocks)
                     self.report = self._ghosts.report(self._wall(), self._rank, self._counts)
-                self._ended.wait(max(GATHER_SECONDS, used / MAX_CPU_RATIO))
+                self._ended.wait(GATHER_SECONDS if self._share.allows() else OVER_BUDGET_SECONDS)
 
-    def _round(self, connection: Connection) -> float:
-        """Read what has come, after waiting for some, in bounds; the seconds of CPU that it took."""
-        began, seconds = time.thread_time(), REPORT_SECONDS
-        while connection.receive(seconds):
-            for frames in connection.messages():
-                self._message(frames)
-            seconds = 0.0
-            if time.thread_time() - began > LONGEST_ROUND_SECONDS:
+    def _connect(self, port: int, kind: str) -> Connection:
+        with self._share.measured():
+            return Connection(self._address.host, port, kind, self._memory)
+
+    def _round(self, connection: Connection) -> None:
+        """Read what has come, after waiting for some; while nothing may be read, the publisher waits."""
+        seconds, due = REPORT_SECONDS, time.thread_time() + SLICE_SECONDS
+        while not self._ended.is_set() and self._share.allows():
+            if not connection.wait(seconds):
                 break
-        return time.thread_time() - began
+            began, worked = time.thread_time(), self._worked
+            with self._share.alone:
+                for frames in connection.messages() if connection.receive(0.0) else ():
+                    self._message(frames)
+            self._share.charge(time.thread_time() - began - (self._worked - worked))
+            if time.thread_time() > due:
+                break
+            seconds = 0.0
 
     _oversized = 0
 
@@ -143,10 +152,6 @@ class Feed:
             self._ghosts.forget(self._wall(), emptied=True)
         elif expected is not None and number > expected:
             self._missing(expected, number)
-        if self._budget.spent():
-            self._counts["skipped"] += 1
-            self._ghosts.forget(self._wall())
-            return
         self._batch(frames[2])
 
     def _missing(self, begin: int, end: int) -> None:
@@ -158,7 +163,7 @@ class Feed:
         allowed = now - self._replayed_at >= REPLAY_AGAIN_SECONDS and end - begin <= MAX_REPLAYED
         if self._address.replay_port is not None and allowed:
             self._replayed_at = now
-            with suppress(SourceError, OSError):
+            with suppress(SourceError, OSError), self._share.waiting():
                 found = self._replay(self._address.replay_port, begin, end)
         self._counts["replayed"] += found
         if found < end - begin:
@@ -168,47 +173,41 @@ class Feed:
     def _replay(self, port: int, begin: int, end: int) -> int:
         """Take in the batches from `begin` up to `end`; how many of them there were, in their order."""
         due, expected = time.monotonic() + REPLAY_SECONDS, begin
-        with Connection(self._address.host, port, "DEALER") as connection:
+        with self._connect(port, "DEALER") as connection:
             connection.send(zmtp.message(b"", begin.to_bytes(SEQUENCE_BYTES, "big")))
             while (left := due - time.monotonic()) > 0 and not self._ended.is_set():
                 for frames in connection.messages() if connection.receive(left) else ():
                     # Behind an empty frame, and from 0.33 on the topic, are number and batch.
                     if len(frames) < 3 or len(frames[-2]) != SEQUENCE_BYTES or frames[-2] == END_OF_REPLAY:
                         return expected - begin
-                    if int.from_bytes(frames[-2], "big") != expected or self._budget.spent():
+                    if int.from_bytes(frames[-2], "big") != expected or not self._batch(frames[-1]):
                         return expected - begin
-                    self._batch(frames[-1])
                     expected += 1
                     if expected == end:
                         return end - begin
         return expected - begin
 
-    def _batch(self, payload: memoryview) -> None:
+    _worked = 0.0
+
+    def _batch(self, payload: memoryview) -> bool:
+        """Take a batch in; False where it was dropped, since decoding has taken what it may."""
         began = time.thread_time()
         try:
-            batch = decode.batch(payload)
-            self._rank = self._rank if batch.rank is None else batch.rank
-            self._ghosts.take(batch, self._wall(), self._counts)
-            self._counts["batches"] += 1
+            self._share.work(self._steps(payload))
+        except OverBudgetError:
+            self._counts["skipped"] += 1
+            self._ghosts.forget(self._wall())
+            return False
         except decode.BadBatchError:
             self._counts["bad"] += 1
             self._ghosts.forget(self._wall())
-        self._budget.used(time.thread_time() - began)
+        finally:
+            self._worked += time.thread_time() - began
+        return True
 
-
-class _CpuBudget:
-    """Seconds of CPU that may be used, which come back with time: a burst of half a second, then a share."""
-
-    def __init__(self, share: float = MAX_DECODING_RATIO, burst_seconds: float = 0.5) -> None:
-        self._share, self._burst = share, burst_seconds
-        self._left, self._at = burst_seconds, time.monotonic()
-
-    def used(self, seconds: float) -> None:
-        self._left -= seconds
-
-    def spent(self) -> bool:
-        """Whether nothing is left."""
-        now = time.monotonic()
-        self._left = min(self._burst, self._left + (now - self._at) * self._share)
-        self._at = now
-        return self._left <= 0
+    def _steps(self, payload: memoryview) -> Steps[None]:
+        batch = decode.batch(payload)
+        self._rank = self._rank if batch.rank is None else batch.rank
+        yield
+        yield from self._ghosts.steps(batch, self._wall(), self._counts)
+        self._counts["batches"] += 1

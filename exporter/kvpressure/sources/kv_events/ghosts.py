@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.model.kv_events import BOUNDS, KvEvents
+from kvpressure.promtext.lines import Steps, in_one_go
 from kvpressure.sources.kv_events.decode import Batch, Cleared, Removed, Stored, events
+from kvpressure.sources.kv_events.memory import MAX_ENTRIES
 
-MAX_ENTRIES: Final = 1 << 16
-"""Blocks remembered at most; with all that belongs to them 200 bytes each."""
 LARGEST_POOL: Final = 8
 """Nothing is remembered of what a pool of so many times the size would not have kept."""
 _ALL: Final = 1 << 24
-_MAX_RUNS: Final = 4096
+_ENTRIES_A_RUN: Final = 16
+_STEP_EVENTS: Final = 16
+_STEP_BLOCKS: Final = 256
+"""Blocks taken in at once: a part of a millisecond."""
 _SAME_PROMPT_BATCHES: Final = 2
 """A long prompt is stored over steps that follow each other."""
 _LEAST_POOL: Final = 64
@@ -82,20 +85,29 @@ class GhostList:
         self._misses = 0
         self._full_group: int | None = None
 
+    def limit(self, entries: int) -> None:
+        """Remember so many blocks at most from now on."""
+        self._entries = entries
+        self._bound()
+
     def take(self, batch: Batch, now: float, counts: Counter[str]) -> None:
         """Take in one batch, which came at `now`, and count its events by kind. Raises BadBatchError."""
+        in_one_go(self.steps(batch, now, counts))
+
+    def steps(self, batch: Batch, now: float, counts: Counter[str]) -> Steps[None]:
+        """Do the same step by step. Where the rest of the steps is left out, `forget`: a part of a batch is nothing."""
         self.begin_batch()
-        for event in events(batch):
+        for taken, event in enumerate(events(batch), 1):
             if isinstance(event, Stored):
                 counts["stored"] += 1
                 if event.on_gpu:
-                    self.stored(event.hashes, event.parent, event.block_tokens, event.group, full=event.full)
+                    yield from self._store(event.hashes, event.parent, event.block_tokens, event.group, full=event.full)
                 else:
                     self.stored_below(event.hashes, event.group)
             elif isinstance(event, Removed):
                 counts["removed"] += 1
                 if event.on_gpu:
-                    self.removed(event.hashes, event.group)
+                    yield from self._remove(event.hashes, event.group)
                 else:
                     self.removed_below(event.hashes, event.group)
             elif isinstance(event, Cleared):
@@ -103,6 +115,8 @@ class GhostList:
                 self.forget(now, emptied=True)
             else:
                 counts["unknown"] += 1
+            if taken % _STEP_EVENTS == 0:
+                yield
 
     def begin_batch(self) -> None:
         """Begin the events of another step."""
@@ -111,13 +125,18 @@ class GhostList:
 
     def stored(self, hashes: Sequence[Hash], parent: Hash | None, block_tokens: int, group: int, *, full: bool) -> None:
         """Take in blocks that came into the pool, in the order of their prompt."""
+        in_one_go(self._store(hashes, parent, block_tokens, group, full=full))
+
+    def _store(
+        self, hashes: Sequence[Hash], parent: Hash | None, block_tokens: int, group: int, *, full: bool
+    ) -> Steps[None]:
         run = self._run(parent, group)
         if counts := self._counts(group, full=full):
             self._stored += len(hashes) * block_tokens
         keys = [key for one in hashes if (key := self._mixed(one, group)) % _ALL < self._threshold]
         newest = bisect_right(self._order, run.started) + run.taken
         found = []
-        for key in keys:
+        for count, key in enumerate(keys, 1):
             number = self._ghosts.pop(key, None)
             if number is not None:
                 found.append(number)
@@ -128,11 +147,13 @@ class GhostList:
             if again and counts and key not in self._below:
                 self._miss(run, block_tokens)
             self._here.add(key)
+            if count % _STEP_BLOCKS == 0:
+                yield
         self._take_out(found)
         run.taken += len(found)
         if hashes:
             self._runs[self._mixed(hashes[-1], group)] = run
-            if len(self._runs) > _MAX_RUNS:
+            if len(self._runs) > self._entries // _ENTRIES_A_RUN:
                 self._runs.clear()
         self._before = self._evicted
         self._bound()
@@ -155,7 +176,12 @@ class GhostList:
 
     def removed(self, hashes: Sequence[Hash], group: int) -> None:
         """Take in blocks that were evicted from the pool."""
-        for one in hashes:
+        in_one_go(self._remove(hashes, group))
+
+    def _remove(self, hashes: Sequence[Hash], group: int) -> Steps[None]:
+        for place, one in enumerate(hashes, 1):
+            if place % _STEP_BLOCKS == 0:
+                yield
             self._evicted += 1
             key = self._mixed(one, group)
             if key % _ALL >= self._threshold:

@@ -12,12 +12,14 @@ from urllib.parse import urlsplit
 from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment
+from kvpressure.model.errors import SourceError
 from kvpressure.model.kv_events import KvEvents
-from kvpressure.model.record import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
+from kvpressure.sources.kv_events.memory import Memory
 from kvpressure.sources.source import Known, Registration, Source
 
 if TYPE_CHECKING:
@@ -28,9 +30,7 @@ INTERVAL_SECONDS: Final = 1.0
 GREETED_WITHIN_SECONDS: Final = 0.3
 """Before the first look: most have greeted by then."""
 MAX_FEEDS: Final = 64
-"""Ranks that are followed at most: a thread and up to 32 MiB each."""
-NOT_INSTALLED: Final = "msgspec is not installed: pip install 'kvpressure[kv-events]'"
-
+"""Ranks that are followed at most: a thread each."""
 AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events come from there is not known"
 
 
@@ -57,6 +57,7 @@ class KvEventsSource(Source):
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock
+        self._memory = Memory()
         self._followed: dict[_Key, _Followed] = {}
         self._keys: tuple[_Key, ...] = ()
         self._changed = asyncio.Event()
@@ -100,15 +101,15 @@ class KvEventsSource(Source):
         await cancel(self._tasks.pop(key) for key in gone)
         for key in self._keys:
             if key not in self._followed:
-                one = self._followed[key] = _Followed(key, self._clock)
+                one = self._followed[key] = _Followed(key, self._memory, self._clock)
                 self._tasks[key] = asyncio.get_running_loop().create_task(one.run(), name=f"{NAME} {key.name}")
 
 
 class _Followed:
     """One rank: the thread that reads, and the guard that checks it every second."""
 
-    def __init__(self, key: _Key, clock: Clock | None) -> None:
-        self._key = key
+    def __init__(self, key: _Key, memory: Memory, clock: Clock | None) -> None:
+        self._key, self._memory = key, memory
         self._feed: Feed | None = None
         target = key.name if key.settings.ranks == 1 else f"{key.name} rank {key.rank}"
         self.guard = Guard[None](NAME, target, interval_seconds=INTERVAL_SECONDS, clock=clock)
@@ -124,7 +125,7 @@ class _Followed:
         if self._key.shared:
             raise SourceError("ambiguous", AMBIGUOUS.format(f"{self._key.host}:{self._key.port}"))
         if self._feed is None:
-            self._feed = _feed(self._key)
+            self._feed = _feed(self._key, self._memory)
             self._feed.start()
             await asyncio.sleep(GREETED_WITHIN_SECONDS)
         if (error := self._feed.error) is not None:
@@ -148,15 +149,13 @@ def _keys(targets: Sequence[Target]) -> Iterator[_Key]:
     return (key._replace(shared=claims[key.host, key.port] > 1) for key in keys)
 
 
-def _feed(key: _Key) -> Feed:
-    """Return the feed of a rank. Raises SourceError where the library is missing."""
-    try:
-        feed = importlib.import_module("kvpressure.sources.kv_events.feed")  # only here, for it loads msgspec
-    except ImportError:
-        raise SourceError("not_installed", NOT_INSTALLED) from None
+def _feed(key: _Key, memory: Memory) -> Feed:
+    """Return the feed of a rank."""
+    feed = importlib.import_module("kvpressure.sources.kv_events.feed")  # only here, for it loads msgspec
     settings, rank = key.settings, key.rank
     replay = None if settings.replay_port is None else settings.replay_port + rank
-    made: Feed = feed.Feed(feed.Address(key.host, key.port, replay, settings.topic, rank))
+    share = BUDGET.share(NAME).feed()
+    made: Feed = feed.Feed(feed.Address(key.host, key.port, replay, settings.topic, rank), share, memory)
     return made
 
 

@@ -7,7 +7,7 @@ ends fills memory (decision 0420).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 GREETING_BYTES: Final = 64
 _SIGNATURE_BYTES: Final = 10
@@ -15,6 +15,8 @@ _MORE, _LONG, _COMMAND = 1, 2, 4
 _MAX_PARTS: Final = 8
 _MAX_COMMAND_BYTES: Final = 4096
 _RECEIVE_BYTES: Final = 64 << 10
+_SHORT_BYTES: Final = 64 << 10
+"""Of a message for which nothing has to be reserved."""
 
 
 class ProtocolError(Exception):
@@ -54,17 +56,30 @@ def subscription(topic: bytes) -> bytes:
     return message(b"\x01" + topic)
 
 
+class Room(Protocol):
+    """Memory for long messages, which inboxes share."""
+
+    def reserve(self, count: int) -> bool:
+        """Reserve so many bytes; False where there are not so many."""
+
+    def release(self, count: int) -> None:
+        """Give so many bytes back."""
+
+
 class Inbox:
     """Bytes in, messages out. What was read is overwritten with zeros when the next bytes are requested.
 
-    A message of more than `max_bytes`, or of too many frames, is skipped and counted in `oversized`. `on_command` gets
-    the body of each command.
+    A message of more than `max_bytes`, of more than there is `room` for, or of too many frames, is skipped and counted
+    in `oversized`. `on_command` gets the body of each command.
     """
 
-    def __init__(self, max_bytes: int, on_command: Callable[[bytes], None]) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int, on_command: Callable[[bytes], None], room: Room) -> None:
+        self._max_bytes, self._room = max_bytes, room
         self._on_command = on_command
-        self._view = memoryview(bytearray(max_bytes + _RECEIVE_BYTES))
+        self._view = memoryview(bytearray(_SHORT_BYTES + _RECEIVE_BYTES))
+        self._reserved = 0
+        self._is_long = False
+        """Whether the message under way is the one that something is reserved for."""
         self._begin = self._at = self._end = 0  # of the message under way; where to read on; of what has come
         self._parts: list[tuple[int, int]] = []
         self._skip: int | None = None
@@ -79,17 +94,38 @@ class Inbox:
             self._view[kept : self._end] = bytes(self._end - kept)
             self._parts = [(first - begin, last - begin) for first, last in self._parts]
             self._begin, self._at, self._end = 0, self._at - begin, kept
+        if self._reserved and not self._is_long and kept <= _SHORT_BYTES:
+            self._resize(_SHORT_BYTES)
+            self._room.release(self._reserved)
+            self._reserved = 0
         return self._view[self._end : self._end + _RECEIVE_BYTES]
 
     def wipe(self) -> None:
-        """Overwrite all that has come."""
+        """Overwrite all that has come, and give back what is reserved."""
         self._begin = self._at = self._end
+        self._parts, self._is_long = [], False
         self.space()
 
-    def received(self, count: int) -> Iterator[tuple[memoryview, ...]]:
-        """Yield the messages that are complete with `count` bytes more; their frames are good until then alone.
+    def _resize(self, count: int) -> None:
+        old, self._view = self._view, memoryview(bytearray(count + _RECEIVE_BYTES))
+        self._view[: self._end] = old[: self._end]
+        old[:] = bytes(len(old))
 
-        Raises ProtocolError.
+    def _fits(self, count: int) -> bool:
+        """Whether a message of so many bytes fits, once the room for it is reserved."""
+        more = count - _SHORT_BYTES - self._reserved
+        if count > self._max_bytes or (more > 0 and not self._room.reserve(more)):
+            return False
+        if more > 0:
+            self._reserved += more
+            self._resize(count)
+        self._is_long = count > _SHORT_BYTES
+        return True
+
+    def received(self, count: int) -> Iterator[tuple[memoryview, ...]]:
+        """Yield the messages that are complete with `count` bytes more; their frames are good until the next alone.
+
+        An empty one is yielded after each command. Raises ProtocolError.
         """
         self._end += count
         while self._dropped() and (found := self._header()) is not None:
@@ -102,9 +138,11 @@ class Inbox:
                     return
                 self._begin = self._at = end
                 self._on_command(bytes(self._view[begin:end]))
-            elif self._skip_more or end - self._begin > self._max_bytes or len(self._parts) == _MAX_PARTS:
+                yield ()
+            elif self._skip_more or len(self._parts) == _MAX_PARTS or not self._fits(end - self._begin):
                 self._skip, self._skip_more = length, bool(flags & _MORE)
                 self._parts.clear()
+                self._is_long = False
                 self._begin = self._at = begin
             elif self._end < end:
                 return
@@ -113,7 +151,7 @@ class Inbox:
                 self._parts.append((begin, end))
                 if not flags & _MORE:
                     parts, self._parts = tuple(self._view[first:last] for first, last in self._parts), []
-                    self._begin = end
+                    self._begin, self._is_long = end, False
                     yield parts
 
     def _header(self) -> tuple[int, int, int] | None:

@@ -11,8 +11,9 @@ import structlog
 
 from kvpressure.config.settings.model import LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
 from kvpressure.net.threads import Worker
@@ -53,6 +54,7 @@ class LogsSource(Source):
         self._since = self._clock.wall()
         self._tree = Tree(settings.directory, settings.link_directories)
         self._worker = Worker(NAME)
+        self._share = BUDGET.share(NAME)
         self._health = Health(NAME, "", self._since)
         self._containers: tuple[ContainerState, ...] = ()
         self._followers: dict[_Key, Follower] = {}
@@ -129,8 +131,9 @@ class LogsSource(Source):
     def _sweep(self, containers: tuple[ContainerState, ...], now: float) -> _Swept:
         error = self._directory_error() if containers else None
         self._choose(() if error is not None else containers)
-        for follower in self._followers.values():
-            follower.read(round(self._settings.max_bytes_per_second * SWEEP_SECONDS), now)
+        # The cheapest first: a log that floods, which uses up the budget, delays no other.
+        for follower in sorted(self._followers.values(), key=lambda follower: follower.cost):
+            follower.read(round(self._settings.max_bytes_per_second * SWEEP_SECONDS), now, self._share)
         followers = self._followers.values()
         # A container whose image is pulled, or that has ended, need not have a log: those of evicted pods go at once.
         idle = {_key(state) for state in containers if not state.runtime_id or state.started is None}

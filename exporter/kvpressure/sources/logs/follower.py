@@ -1,125 +1,22 @@
-"""One log that is followed: its reader, the lines it makes, what they report, and how reading it goes.
-
-How lines make incidents: docs/internals/decisions/0070-log-lines.md.
-"""
+"""One log that is followed: its reader, the lines it makes, and how reading it goes."""
 
 from __future__ import annotations
 
+import time
 from typing import Final, Protocol
 
-from kvpressure.model.environment import LOG_KINDS, ContainerId, LogReport
-from kvpressure.model.record import SourceError
+from kvpressure.model.environment import ContainerId, LogReport
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import OverBudgetError, Share
 from kvpressure.net.guard import Health
 from kvpressure.net.threads import bug
-from kvpressure.printable import brief
-from kvpressure.sources.logs.classify import StartUp, is_telling, locate, plain, telling_lines
+from kvpressure.sources.logs.classify import is_telling, telling_lines
 from kvpressure.sources.logs.lines import Assembler, Line
-
-MAX_LINES: Final = 2000
-"""Ten times that would keep the thread, and the interpreter, busy for a second."""
-LONG_CHARACTERS: Final = 400
-"""Longer lines are mostly requests; no server reports its own death in one."""
-MAX_IN_LONG: Final = 64 * 1024
-MAX_IN_SHORT: Final = 128 * 1024
-"""Characters of long and of short lines, apart, so that long ones hide no short one. Each costs up to 2 us."""
-
-
-class Allowance:
-    """What may still be looked at of one read: every character costs, and a pod writes what it likes."""
-
-    def __init__(self, shares: int = 1) -> None:
-        self._lines, self._long, self._short = shares * MAX_LINES, shares * MAX_IN_LONG, shares * MAX_IN_SHORT
-
-    def covers(self, characters: int) -> bool:
-        """Whether a line of so many characters may be looked at; it then counts."""
-        if self._lines <= 0:
-            return False
-        if characters > LONG_CHARACTERS:
-            self._long -= characters
-            return self._long >= 0
-        self._short -= characters
-        return self._short >= 0
-
-    def reported(self) -> None:
-        """Count a line that reported something."""
-        self._lines -= 1
-
-
-EXCERPT_CHARACTERS: Final = 200
-_BEFORE_MATCH: Final = 60
-
-INCIDENT_SECONDS: Final = {
-    "kv_capacity": 60.0,
-    "kv_exhausted": 10.0,
-    "device_oom": 10.0,
-    "host_oom": 10.0,
-    "preemption": 0.0,
-    "engine_dead": 60.0,
-    "other": 10.0,
-}
-"""Lines of a kind within so many seconds of the first one are one incident.
-
-One traceback names its error several times, and each rank and each request that was running prints its own. A death or
-a start takes a minute which every process reports; a preemption line (servers write a few of them) is one by itself.
-"""
-
-
-class Tally:
-    """Counts one container's incidents; `since` (unix seconds) is when counting began: older lines are only shown."""
-
-    def __init__(self, container: ContainerId, since: float) -> None:
-        self._container = container
-        self._since = since
-        self._counts = dict.fromkeys(LOG_KINDS, 0)
-        self._latest: dict[str, float] = {}
-        self._lines: dict[str, str] = {}
-        self._began: dict[str, float] = {}
-        self._start_up = StartUp()
-
-    def begin(self) -> None:
-        """Begin with a restarted container: what it reports are incidents of their own."""
-        self._began.clear()
-        self._start_up.begin()
-
-    def take(self, line: Line, now: float, *, old: bool) -> bool:
-        """Count one line, read at `now`; `old` says of a line without a time whether it was there before `since`.
-
-        Returns whether the line reported anything.
-        """
-        text = plain(line.text)
-        found, stamped = locate(text), line.t
-        happened = stamped if stamped is not None else None if old else now
-        self._start_up.take(text, happened)
-        if found is None:
-            return False
-        kind, start = found
-        self._lines[kind] = brief(text if start < EXCERPT_CHARACTERS // 2 else text[start - _BEFORE_MATCH :], 200)
-        if happened is not None:
-            self._latest[kind] = max(happened, self._latest.get(kind, happened))
-        before = stamped < self._since if stamped is not None else old
-        t = happened if happened is not None else now
-        # Lines of two streams may be a little out of order, and a clock may be set back.
-        if kind not in self._began or abs(t - self._began[kind]) >= INCIDENT_SECONDS[kind]:
-            self._began[kind] = t
-            # Lines from before count as begun incidents: the rest of a traceback that is half old is no new one.
-            self._counts[kind] += not before
-        return True
-
-    def report(self, t: float) -> LogReport:
-        """Return what is known at `t`."""
-        return LogReport(
-            id=self._container,
-            t=t,
-            counts=dict(self._counts),
-            latest=dict(self._latest),
-            lines=dict(self._lines),
-            kv_capacity_tokens=self._start_up.capacity_tokens,
-            kv_bytes_per_token=self._start_up.bytes_per_token,
-        )
-
+from kvpressure.sources.logs.tally import Allowance, Tally
 
 NAME = "logs"
+_KEPT_OF_COST: Final = 0.9
 
 
 class Reader(Protocol):
@@ -144,23 +41,38 @@ class Follower:
         self._health = Health(NAME, target, since)
         self._now = since
         self._allowance = Allowance()
+        self.cost = 0.0
+        """Seconds of CPU that it took lately."""
 
     @property
     def health(self) -> SourceHealth:
         """How reading it goes."""
         return self._health.latest
 
-    def read(self, budget: int, now: float) -> None:
-        """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure."""
-        self._now, self._allowance = now, Allowance()
+    def read(self, budget: int, now: float, share: Share | None = None) -> None:
+        """Read on, at most about `budget` bytes; `now` in unix seconds. Never raises: a bug is this log's failure.
+
+        Nothing is read while the `share` of all logs is used up; what was written meanwhile is read later.
+        """
+        self._now, self._allowance, began = now, Allowance(), time.thread_time()
+        self.cost *= _KEPT_OF_COST
         try:
+            if share is not None:
+                share.require()
             self._reader.read(budget, self)
+        except OverBudgetError as error:
+            self._health.count(error.reason)
+            return
         except SourceError as error:
             self._health.down(now, error)
         except Exception as error:  # noqa: BLE001 the other logs must go on
             self._health.down(now, bug(error))
         else:
             self._health.up(now)
+        seconds = time.thread_time() - began
+        self.cost += seconds
+        if share is not None:
+            share.charge(seconds)
 
     def report(self) -> LogReport | None:
         """Return what the log said, None while it cannot be read: silence is only known of a log that is read."""

@@ -8,7 +8,7 @@ import subprocess
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Final
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.printable import brief
 from kvpressure.sources.logs.lines import MAX_TEXT_BYTES, Line
 from kvpressure.sources.logs.live import BACKLOG_SECONDS

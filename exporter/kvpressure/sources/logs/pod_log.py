@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvpressure.model.environment import ContainerState
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.printable import brief
 from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, LiveFile, LogFile, Piece, log_files, plan, read_piece
-from kvpressure.sources.logs.safe_open import Tree, open_regular
+from kvpressure.sources.logs.safe_open import Tree, open_named
 
 if TYPE_CHECKING:
     from kvpressure.sources.logs.follower import Follower
@@ -65,7 +65,7 @@ class FileLog(_OpenFile):
 
     def _begin(self, sink: Follower) -> int:
         try:
-            fd = open_regular(self._path)
+            fd = open_named(self._path)
         except SourceError as error:
             self._appeared |= error.reason == "missing"  # then all of it will be new when it is there
             raise
@@ -74,12 +74,12 @@ class FileLog(_OpenFile):
             self._live = LiveFile(fd, old_until=0 if self._appeared else size)
             return 0
         self._live = LiveFile(fd, size - TAIL_BYTES, old_until=size)
-        return read_piece(open_regular(self._path), Piece(self._path.name, head=HEAD_BYTES), sink)
+        return read_piece(open_named(self._path), Piece(self._path.name, head=HEAD_BYTES), sink)
 
     def _read(self, budget: int, sink: Follower) -> None:
         while self._live is not None and budget > 0:
             budget -= self._live.read(budget, sink)
-            following = self._following(lambda: open_regular(self._path)) if self._live.at_end() else None
+            following = self._following(lambda: open_named(self._path)) if self._live.at_end() else None
             if following is None:
                 return
             sink.file()

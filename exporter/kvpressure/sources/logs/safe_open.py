@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
+from kvpressure.net.open_files import NotAFileError, descriptor_of
 from kvpressure.printable import brief
 
 MAX_ENTRIES: Final = 4096
@@ -64,10 +65,17 @@ class Tree:
             )
 
 
-def open_regular(path: Path) -> int:
-    """Return a descriptor of the regular file that an operator named; links are followed. Raise SourceError."""
-    with _resolved(str(path)) as (path_fd, _):
-        return _opened(path_fd, str(path))
+def open_named(path: Path) -> int:
+    """Return a descriptor of the regular file that an operator named. Raise SourceError.
+
+    Links that the log's owner put there are not followed: the exporter may read what that user may not.
+    """
+    try:
+        return descriptor_of(path, foreign=True)
+    except NotAFileError as error:
+        raise SourceError("not_a_file", f"{brief(path)} is not read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise _explained(error, str(path)) from None
 
 
 def identity(fd: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import structlog
 from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net.budget import BUDGET
 from kvpressure.net.credentials import in_cluster
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock, SystemClock
@@ -57,7 +58,8 @@ class PodDevicesSource(Source):
         self._clock: Clock = clock or SystemClock()
         self._ended = ended
         self._socket = settings.socket_dir / SOCKET
-        self._reader = SingleFlightThread(names)
+        self._share = BUDGET.share(NAME)
+        self._reader = SingleFlightThread(names, self._share)
         self._names = KernelNames()
         self._guard = Guard[KubeletAnswer](
             NAME,
@@ -65,6 +67,7 @@ class PodDevicesSource(Source):
             interval_seconds=settings.interval_seconds,
             clock=self._clock,
             silence=f"the kubelet at {self._socket} did not answer",
+            share=self._share,
         )
         self._on = settings.enabled == "true"
         self._answer: KubeletAnswer | None = None
@@ -97,7 +100,7 @@ class PodDevicesSource(Source):
 
     async def _appearance(self) -> None:
         directory = self._settings.socket_dir
-        look = SingleFlightThread(lambda: _absence(directory))
+        look = SingleFlightThread(lambda: _absence(directory), self._share)
         logged = ""
         while absence := await look.get():
             if absence != logged:

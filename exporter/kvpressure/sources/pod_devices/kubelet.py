@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from kvpressure.model.environment import ContainerId
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.printable import brief
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, KubeletAnswer, PluginDevice
 

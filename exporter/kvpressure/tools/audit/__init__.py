@@ -8,7 +8,7 @@ unknown is left out: reviewers' tools show every result as something to fix.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,17 +18,16 @@ from kvpressure.commandline.options import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATIONS
 from kvpressure.model.environment import LIMIT_NAMES
-from kvpressure.tools.audit import compose, configs, custom, scripts, workloads
+from kvpressure.tools.audit import walk
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.manifests import Item, Manifests, from_objects, get, read, sequence, text
+from kvpressure.tools.audit.manifests import Item, Manifests, from_objects, get, mapping, read, sequence, text
 from kvpressure.tools.audit.model import LEVELS, STATUSES, Finding, Level, Place, Problem, Status
-from kvpressure.tools.audit.pods import GPU_ANNOTATION
-from kvpressure.tools.audit.scripts import read_script
+from kvpressure.tools.audit.places import GPU_ANNOTATION
 from kvpressure.tools.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowledge, size
 
-__all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read", "read_script"]
+__all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read"]
 
 Progress = Callable[[int, int], None]
 
@@ -52,43 +51,21 @@ class Report:
         return int(any(one.status == "fail" and one.level in counted for e in self.engines for one in e.findings))
 
 
-KINDS: Final[Mapping[str, Sequence[Callable[[Item, Manifests], Iterator[Engine | Problem]]]]] = {
-    **dict.fromkeys(workloads.SHAPES, (workloads.engines,)),
-    "InferenceService": (workloads.inference_service,),
-    "LLMInferenceService": (workloads.llm_inference_service,),
-    "RayService": (configs.ray_service,),
-    "Model": (custom.kubeai,),
-    **{chart.kind: (custom.of_chart,) for chart in custom.CHARTS},
-    "Workspace": (custom.kaito,),
-    "": (
-        configs.in_values,
-        configs.serve_config,
-        compose.engines,
-        workloads.anywhere,
-        scripts.engines,
-        scripts.task,
-        custom.server_config,
-    ),
-}
-"""Where engines are in an object of these kinds; "" is what has none: values of a chart, a compose file, a script.
-
-In objects of other kinds they may be anywhere.
-"""
-
-
 def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
     """Return the engines in reading order, and the problems: what could not be read.
 
-    An object whose owner is among the manifests is skipped: the owner describes the same pods.
+    An object whose owner is among the manifests is skipped: the owner describes the same pods. The texts of a ConfigMap
+    are read where an engine mounts them, else by themselves.
     """
     owners = {(item.kind, item.name, item.namespace) for item in given.items}
-    found: list[Engine | Problem] = []
-    for item in given.items:
-        rules = KINDS.get(item.kind, (workloads.anywhere,))
-        if not _owned(item, owners):
-            found += (result for rule in rules for result in rule(item, given))
-    engines = [result for result in found if isinstance(result, Engine)]
-    return engines, list(dict.fromkeys(result for result in found if isinstance(result, Problem)))
+    found = [one for item in given.items if not _owned(item, owners) for one in walk.engines(item, given)]
+    engines = [one for one in found if isinstance(one, Engine)]
+    used = {(id(item), path) for one in engines for item, path in one.declared.mounted.values()}
+    for item in given.of("ConfigMap"):
+        for key, value in mapping(item.data.get("data")).items():
+            if (id(item), ("data", key)) not in used:
+                engines += walk.in_config_map(item, ("data", key), text(value), given)
+    return engines, list(dict.fromkeys(one for one in found if isinstance(one, Problem)))
 
 
 def _owned(item: Item, owners: set[tuple[str, str, str]]) -> bool:

@@ -14,6 +14,9 @@ from kvpressure.runtimes.starting import Chart
 from kvpressure.tools.audit.manifests import Item, Manifests, get, text
 from kvpressure.tools.audit.model import Finding, Place
 
+_LONGEST_NAME = 80
+_LONGEST_NUMBER = 9
+
 Style = Literal["args", "shell", "values", "env", "kwargs", "config"]
 """How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, as a keyword
 argument of the engine, or in its configuration file."""
@@ -35,15 +38,54 @@ class Replicas:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """A container that serves an engine. `at` is the container's path in its object, `pod` that of the pod's metadata.
+class Declared:
+    """What a command declares, and where it is written.
 
     `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
-    is a template in another object whose arguments come before these; `image` is its image and `gpu` the GPU's name, as
-    written; `gpus` is how many are requested under `gpu_key` ("all" for those of the machine, None for none), on each
-    of as many `machines` as one replica takes, `shared_memory` what makes /dev/shm larger ("" for nothing, None where
-    that is not known), `chart` the one whose values these are, and `findings` the verdicts on it, in the order of the
-    checks.
+    is a template in another object whose arguments come before these; `chart` is the one whose values these are.
+    """
+
+    reading: Reading
+    style: Style = "args"
+    mounted: Mapping[str, tuple[Item, Path]] = field(default_factory=dict)
+    behind: tuple[Item, Path] | None = None
+    chart: Chart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What an engine gets beside its command; `memory` of the host, as "requests" and "limits".
+
+    `gpu` is the GPU's name as written, `gpus` how many are given under `gpu_key` ("all" for those of the machine, None
+    for none) on each of as many `machines` as one replica takes. `shared_memory` is what makes /dev/shm larger ("" for
+    nothing, None where that is not known). `requested` are a pod's resources, `at` is the path where all that stands.
+    """
+
+    memory: Mapping[str, str] = field(default_factory=dict)
+    at: Path = ()
+    requested: Mapping[str, Any] = field(default_factory=dict)
+    gpu: str = ""
+    gpus: int | str | None = None
+    gpu_key: str = "count"
+    shared_memory: str | None = None
+    machines: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A probe that restarts the container: "startupProbe" or "livenessProbe", its values, and where it is."""
+
+    kind: str
+    values: Mapping[str, Any]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A start of an engine. `at` is its path in its object, `pod` that of the pod's metadata, `image` as written.
+
+    `probes` are those that restart it, the one that counts first; `scraped` says that its chart has it scraped;
+    `findings` are the verdicts on it, in the order of the checks.
     """
 
     item: Item
@@ -51,24 +93,15 @@ class Engine:
     container: str
     at: Path
     pod: Path
-    style: Style
-    reading: Reading
+    declared: Declared
+    resources: Resources
     replicas: Replicas
+    probes: tuple[Probe, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    resources: Mapping[str, Any] = field(default_factory=dict)
-    resources_at: Path = ()
-    mounted: Mapping[str, tuple[Item, Path]] = field(default_factory=dict)
-    behind: tuple[Item, Path] | None = None
     scraped: bool | None = None
     model: str = ""
     image: str = ""
-    gpu: str = ""
-    gpus: int | str | None = None
-    gpu_key: str = "count"
-    shared_memory: str | None = None
-    machines: int = 1
-    chart: Chart | None = None
     findings: tuple[Finding, ...] = ()
     _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -78,14 +111,20 @@ class Engine:
         return self.item.namespace
 
     @property
+    def reading(self) -> Reading:
+        """The limits and options that the start declares."""
+        return self.declared.reading
+
+    @property
     def place(self) -> Place:
-        """Where the container begins."""
+        """Where the start begins."""
         return self.item.place(self.at)
 
     def arguments_place(self) -> Place:
         """Return where flags are written, or would be."""
-        config = () if self.chart is None else (self.chart.config,)
-        names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(self.style, ("args", "command"))
+        chart, style = self.declared.chart, self.declared.style
+        config = () if chart is None else (chart.config,)
+        names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(style, ("args", "command"))
         found = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
         return self.item.place(found)
 
@@ -105,15 +144,15 @@ class Engine:
         return self._places[option]
 
     def _find_option(self, option: str) -> Place:
-        given = self.reading.options.get(option)
+        given, declared = self.reading.options.get(option), self.declared
         if given is None:
             return self.arguments_place()
         # --max-num-seqs, --max_num_seqs, maxNumSeqs, and the beginning that was written.
         words = "[-_]?".join(map(re.escape, option.split("-")))
-        short = re.escape(re.split(r"[=\s:]", given.written, maxsplit=1)[0]) or words
+        short = re.escape(re.split(r"[=\s:]", given.written, maxsplit=1)[0][:_LONGEST_NAME]) or words
         pattern = re.compile(f"{words}|{short}", re.IGNORECASE)
-        own = self.mounted.get(given.file, (self.item, self.at)) if given.file else (self.item, self.at)
-        for item, path in (own, *([self.behind] if self.behind else ())):
+        own = declared.mounted.get(given.file, (self.item, self.at)) if given.file else (self.item, self.at)
+        for item, path in (own, *([declared.behind] if declared.behind else ())):
             if (line := item.find(pattern, path)) is not None:
                 return Place(item.source.name, line)
         return self.arguments_place()
@@ -163,4 +202,6 @@ def scaled(item: Item, at: Path, names: tuple[str, str], who: str) -> Replicas:
 
 
 def _count(value: Any) -> int | None:
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdecimal() and len(value) <= _LONGEST_NUMBER else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -11,12 +11,16 @@ from typing import Any, Final
 
 import yaml
 
+from kvpressure.commandline.words import Budget
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Path
+from kvpressure.tools.audit.formats import SCRIPT, Hcl, HclError, looks_like_hcl, named_format, read_unit
 from kvpressure.tools.audit.model import Place, Problem
 
 MAX_CHARS: Final = 16 << 20
 MAX_VALUES: Final = 400_000
+WORK: Final = 1 << 25
+"""For one file, in characters read or made: a second or two."""
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r]|$)[^\n]*$", re.MULTILINE)
 _LINE: Final = re.compile(r"in line (\d+)$")
 _TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*[A-Za-z_.$]")
@@ -26,7 +30,7 @@ _TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*[A-Za-z_.$]")
 class Source:
     """The document that an object is in: its file's lines, the line of each value (counted from 1), and its last line.
 
-    `variables` are those of the environment file beside it.
+    `variables` are those of an environment file that was named; `budget` is for all that is made of the file.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Source:
     lines: Mapping[Path, int] = field(default_factory=dict, repr=False)
     last: int = 0
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    budget: Budget = field(default_factory=lambda: Budget(WORK), repr=False, compare=False)
     _by_line: list[tuple[int, Path]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def region(self, path: Path) -> tuple[int, int]:
@@ -112,15 +117,43 @@ class Manifests:
 
 
 def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Manifests:
-    """Read every document of a YAML or JSON text; `name` is the file's name in findings. Never raises.
+    """Read a text of any format; `name` is the file's name in findings. Never raises.
 
-    `variables` are those of the environment file beside it, which compose files take.
+    `variables` are those of an environment file that was named, which compose files take.
     """
     if len(text) > MAX_CHARS:
         return Manifests((), (Problem(f"is larger than {MAX_CHARS} characters", Place(name, None)),))
+    format_name = named_format(text, name)
+    if format_name:
+        return _read_other(text, name, format_name)
+    given = _read_yaml(text, name, variables or {})
+    if given.problems and not given.items and looks_like_hcl(text):
+        return _read_other(text, name, "hcl")
+    # A text that is one scalar is no manifest: a command in a file of its own.
+    return given if given.items or given.problems else _read_other(text, name, "script")
+
+
+def _read_other(text: str, name: str, format_name: str) -> Manifests:
+    lines: dict[Path, int] = {(): 1, (SCRIPT,): 1}
+    data: dict[str, Any] = {SCRIPT: text}
+    try:
+        if format_name == "unit":
+            data, lines = read_unit(text)
+        elif format_name == "hcl":
+            reader = Hcl(text)
+            data, lines = reader.read(), reader.lines
+    except (HclError, RecursionError):
+        return Manifests((), (Problem("cannot be read as HCL", Place(name, None)),))
+    written = text.split("\n")
+    return Manifests((Item("", "", name.rpartition("/")[2], data, Source(name, written, lines, len(written))),))
+
+
+def _read_yaml(text: str, name: str, variables: Mapping[str, str]) -> Manifests:
+    """Read every document of a YAML or JSON text."""
     items: list[Item] = []
     problems: list[Problem] = []
     lines = text.split("\n")
+    budget = Budget(WORK)
     for offset, part in _documents(text):
         try:
             document = strict_yaml.load(part, name, max_chars=MAX_CHARS, max_values=MAX_VALUES, merges=True)
@@ -130,8 +163,8 @@ def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Ma
             problems.append(Problem(f"cannot be read: {type(error).__name__}", Place(name, offset + 1)))
         else:
             moved = {path: line + offset for path, line in document.lines.items()}
-            source = Source(name, lines, moved, min(offset + part.count("\n") + 1, len(lines)), variables or {})
-            items += _items(document.data, source, ())
+            last = min(offset + part.count("\n") + 1, len(lines))
+            items += _items(document.data, Source(name, lines, moved, last, variables, budget), ())
     return Manifests(tuple(items), tuple(problems))
 
 
@@ -218,7 +251,7 @@ def text(value: Any) -> str:
     """Return a scalar as text, "" for anything else: a careless manifest gives numbers where strings belong."""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, (str, int, float)) else ""
+    return value if isinstance(value, str) else str(value) if isinstance(value, (int, float)) else ""
 
 
 def texts(values: Any) -> tuple[str, ...]:

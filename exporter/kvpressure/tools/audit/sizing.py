@@ -21,7 +21,7 @@ from kvpressure.commandline.options import human, whole
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.pods import GPU_ANNOTATION, requested_slice
+from kvpressure.tools.audit.places import GPU_ANNOTATION, requested_slice
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
@@ -97,11 +97,11 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     if config is None:
         which = engine.model or "the model"
         return f"the configuration of {which} is not known (--model-config NAME=FILE)"
-    if part := requested_slice(engine.resources):
+    if part := requested_slice(engine.resources.requested):
         return f"a part of a GPU is requested ({part}), whose memory is not known here"
-    gpu = gpu_named(engine.gpu) if engine.gpu else knowledge.gpu
+    gpu = gpu_named(engine.resources.gpu) if engine.resources.gpu else knowledge.gpu
     if gpu is None:
-        which = f"the GPU {engine.gpu!r} is not known" if engine.gpu else "no GPU is named"
+        which = f"the GPU {engine.resources.gpu!r} is not known" if engine.resources.gpu else "no GPU is named"
         return f"{which} (node selector, annotation {GPU_ANNOTATION}, or --gpu)"
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)
@@ -135,6 +135,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     ranks = [_rank(engine, option) for option in engine.runtime.starting.flags.divides(engine.reading.options)]
     expert = flags.expert in engine.reading.options
     utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
+    sequences = limits.get("max_num_seqs")
     sizing = (getattr(flags, field.name) for field in fields(flags) if field.name != "stretches")
     options = (*sizing, *flags.stretches, engine.runtime.starting.flags.sizes_pool)
     for name in ("gpu_memory_utilization", "max_model_len", *options):
@@ -150,6 +151,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         expert_parallel=expert,
         gpu_memory_utilization=engine.runtime.planning.memory_share if utilization is None else utilization.value,
         max_num_batched_tokens=None if step is None else int(step.value),
+        max_num_seqs=None if sequences is None else int(sequences.value),
         runtime=engine.runtime,
         gpu=gpu.name,
     )
@@ -199,7 +201,7 @@ def _rank(engine: Engine, option: str) -> int:
     return int(count)
 
 
-def _choice(engine: Engine, option: str, known: Mapping[str, int]) -> str | None:
+def _choice(engine: Engine, option: str, known: Mapping[str, float]) -> str | None:
     given = engine.reading.options.get(option)
     if given is None or given.text == "auto":
         return None

@@ -19,6 +19,7 @@ DEPLOYMENT: Final = "deployment"
 _SAME: Final = {
     DEPLOYMENT: ("cluster", "namespace", "model_name"),
     "exporter": ("cluster", "instance", "source"),
+    "target": ("cluster", "instance", "namespace", "target"),
     "vllm": ("cluster", "instance", "namespace", "pod", "model_name", "engine"),
     "gpu": ("cluster", "instance", "namespace", "pod"),  # muted by alerts on a container's log, which have no target
 }

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any, Final
 
 from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.tools.bundle.options import EXPORTER_RUNBOOKS, Options
+from kvpressure.tools.bundle.options import Options
 from kvpressure.tools.bundle.templates import render
 from kvpressure.tools.bundle.write import dump
 
@@ -27,13 +27,13 @@ _PATH: Final = "/var/lib/grafana/dashboards/kvpressure"
 _SUFFIX: Final = ".json.j2"
 _DATA: Final = resources.files("kvpressure.tools.bundle") / "data" / "dashboards"
 _NUMBER: Final = re.compile(r"\[\[ limits\.\w+ \]\]")
-_INSTANCE: Final = "{{ $labels.instance }}"
+EXPORTER_RUNBOOKS: Final = "http://${instance}/runbooks"
+"""The exporter serves the runbooks itself; a dashboard has its address as a variable."""
 
 
 def dashboards(options: Options) -> dict[str, str]:
     """Return Grafana's JSON by uid. Raises ConfigError, with its name, for a threshold that does not exist."""
-    runbooks = options.runbook_url or EXPORTER_RUNBOOKS
-    more = {"runbooks": runbooks.rstrip("/").replace(_INSTANCE, "${instance}")}
+    more = {"runbooks": (options.runbook_url or EXPORTER_RUNBOOKS).rstrip("/")}
     found = {}
     for uid, text in _templates(options):
         filled = _filled(json.loads(text), f"dashboards/{uid}{_SUFFIX}", options, more)

@@ -41,8 +41,8 @@ VLLM_ONLY: Final = Flavour("vllm-only", "vllm-only", "", needs_selector=False, s
 FLAVOURS: Final = {flavour.name: flavour for flavour in (EXPORTER, VLLM_ONLY)}
 
 SELECTOR: Final = EXPORTER.selector
-EXPORTER_RUNBOOKS: Final = "http://{{ $labels.instance }}/runbooks"
-"""The exporter serves the runbooks itself: a link for networks in which people reach what Prometheus scrapes."""
+RUNBOOKS_URL: Final = ""
+"""The public address of the runbooks, set by whoever publishes them, with `[project.urls]` in pyproject.toml."""
 
 SCRAPE_SECONDS: Final = 15
 """The chart's PodMonitor scrapes so often."""
@@ -55,7 +55,6 @@ TICKET_URL: Final = "http://127.0.0.1:5001/ticket"
 
 _MATCHER: Final = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n`{}]|\\[^\n`])*"\s*'
 _MATCHERS: Final = re.compile(f"{_MATCHER}(?:,{_MATCHER})*")
-_INSTANCE: Final = "{{ $labels.instance }}"
 _LABEL: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
@@ -64,14 +63,14 @@ class Options:
     """Choices of one bundle; `labels` go onto the `PrometheusRule` objects, for an operator that selects by label.
 
     `selector` is label matchers, without braces, that select the flavour's series and no others. `runbook_url` is the
-    base URL of the runbooks, `dashboard_url` Grafana's; with "" alerts have no such link, because an exporter's address
-    is a pod's, which no laptop can open. `scrape_seconds` is the scrape interval. `all_alerts` adds the alerts that are
+    base URL of the runbooks; with "" alerts name the file in the bundle. `dashboard_url` is Grafana's; with "" alerts
+    have no such link. `scrape_seconds` is the scrape interval. `all_alerts` adds the alerts that are
     off by default. `flavour` says whose series the rules read, `profile` which of them the exporters export.
     """
 
     thresholds: Thresholds
     selector: str = SELECTOR
-    runbook_url: str = ""
+    runbook_url: str = RUNBOOKS_URL
     dashboard_url: str = ""
     page_url: str = PAGE_URL
     ticket_url: str = TICKET_URL
@@ -104,11 +103,8 @@ class Options:
             yield "--selector", f"is missing: without one no rule can tell that an exporter is gone; such as {SELECTOR}"
         elif selector and (selector != self.selector or not _MATCHERS.fullmatch(selector)):
             yield "--selector", f"{self.selector[:80]!r} is not label matchers without braces, such as {SELECTOR}"
-        if self.flavour is not EXPORTER:
-            if self.profile is not Profile.FULL:
-                yield "--profile", f"is of exporters, and the flavour {self.flavour.name} reads none"
-            if _INSTANCE in self.runbook_url:
-                yield "--runbook-url", f"{_INSTANCE} is an engine's address here, and engines have no runbooks"
+        if self.flavour is not EXPORTER and self.profile is not Profile.FULL:
+            yield "--profile", f"is of exporters, and the flavour {self.flavour.name} reads none"
 
 
 def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:
@@ -118,11 +114,10 @@ def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:
 
 
 def _url_problems(name: str, url: str) -> Iterator[tuple[str, str]]:
-    plain = url.replace(_INSTANCE, "instance")
     try:
-        parts = urlsplit(plain)
+        parts = urlsplit(url)
         good = parts.scheme in {"http", "https"} and bool(parts.hostname)
     except ValueError:
         good = False
-    if not good or re.search(r"[\s\"'`{}<>\\]", plain) or parts.query or parts.fragment:
-        yield name, f"{url[:80]!r} is not an http(s) address without query; {_INSTANCE} may stand for a host and port"
+    if not good or re.search(r"[\s\"'`{}<>\\]", url) or parts.query or parts.fragment:
+        yield name, f"{url[:80]!r} is not an http(s) address without query"

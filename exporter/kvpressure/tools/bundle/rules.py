@@ -50,6 +50,7 @@ _LABELS: Final[dict[str, dict[str, str]]] = {
     "gpu": _ENGINE,
     "limits": _ENGINE,
     "node": _ENGINE,
+    "target": {name: label for name, label in _ENGINE.items() if name not in {"model", "engine"}},
     "container": {"namespace": "namespace", "pod": "pod", "instance": "instance"},
     "exporter": {"target": "target", "instance": "instance"},
     "vllm": {name: label for name, label in _ENGINE.items() if name != "target"},
@@ -60,7 +61,6 @@ COMPONENTS: Final = tuple(_LABELS)
 BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet", "vllm": "kvpressure-vllm-only"}
 """Grafana uid by component; the engine's board for all others."""
 
-_INSTANCE: Final = "{{ $labels.instance }}"
 _VARIABLES: Final = {"namespace": "namespace", "target": "target", "instance": "instance", "model": "model_name"}
 _OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace", "model", "instance"}}
 
@@ -165,6 +165,7 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
     texts = {key: " ".join(ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
+    annotations = {key: _short(text) for key, text in annotations.items()}
     annotations |= links(options, name, component, exporter_answers=rule.get("exporter_answers", True))
     waits = at_least(rule["for"], min(SCRAPES_TO_WAIT, seconds(rule["for"]) // SCRAPE_SECONDS) * every)
     complete = {"alert": name, "expr": _expr(rule, options), "for": waits}
@@ -173,26 +174,25 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     return {**complete, "labels": rule["labels"], "annotations": annotations}
 
 
+def _short(text: str) -> str:
+    """Return a template with its labels under a short name, where that is shorter: people read it in Prometheus."""
+    short = "{{ $l := $labels }}" + text.replace("$labels.", "$l.")
+    return short if len(short) < len(text) else text
+
+
 def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:
-    """Return the annotations `runbook_url` and `dashboard_url`, Prometheus templates, where a base URL is set."""
+    """Return the annotations `runbook_url`, or `runbook` in the bundle without a base URL, and `dashboard_url`."""
     found, labels = {}, _LABELS[component]
     if options.runbook_url:
-        found["runbook_url"] = _runbook(options, alert, labels, exporter_answers=exporter_answers)
+        found["runbook_url"] = f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
+    else:
+        found["runbook"] = f"runbooks/{alert}.md"
     if options.dashboard_url:
         board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
         variables = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
         values = {_VARIABLES[name]: label for name, label in labels.items() if name in variables}
         found["dashboard_url"] = f"{board}?{_query(values, prefix='var-')}" if exporter_answers else board
     return found
-
-
-def _runbook(options: Options, alert: str, labels: dict[str, str], *, exporter_answers: bool) -> str:
-    """Return the runbook's URL: on another exporter that answers where the alert's own one does not."""
-    if _INSTANCE in options.runbook_url and not (exporter_answers and "instance" in labels):
-        another = options.runbook_url.replace(_INSTANCE, "{{ . | first | label `instance` }}").rstrip("/")
-        otherwise = f"{{{{ else }}}}runbooks/{alert}.md in the bundle{{{{ end }}}}"
-        return f"{{{{ with query `up{{{options.selector}}} == 1` }}}}{another}/{alert}{otherwise}"
-    return f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
 
 
 def _query(labels: dict[str, str], prefix: str = "") -> str:

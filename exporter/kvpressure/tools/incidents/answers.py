@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, NoReturn
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.outgoing import reason_and_sentence
 from kvpressure.printable import brief
 

@@ -288,8 +288,7 @@ def priced(document: Json, gpus: int | None, price: Price | None) -> Json:
 
 
 def _priced(incident: Json, gpus: int | None, price: Price | None) -> Json:
-    # One of a journal that an older version wrote has no such key.
-    seconds = incident.get("recomputed_seconds")
+    seconds = incident["recomputed_seconds"]
     if seconds is None or gpus is None:
         return incident
     whole = {**incident, "recomputed_gpu_seconds": round(seconds * gpus, 3)}

@@ -18,9 +18,9 @@ from kvpressure.runtimes.registry import ASSUMED, TABLES, named
 from kvpressure.runtimes.table import Table
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.journal import ScreenRows
 from kvpressure.tools.incidents.names import (
     Json,
+    ScreenRows,
     Selection,
     Spelled,
     Target,

@@ -28,7 +28,6 @@ from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
 from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.gateways import Pool, Queue
 from kvpressure.tools.incidents.gpus import Gpus
-from kvpressure.tools.incidents.journal import Key
 from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.paging import Span
 from kvpressure.tools.incidents.raw import PageMaker, interval_of, read_pages
@@ -103,11 +102,6 @@ class Task:
     pool: Pool | None = None
     role: str = ""
     gpus: str = ""
-
-    @property
-    def key(self) -> Key:
-        """The key in the journal."""
-        return "target", self.discovered.runtime, *itertools.chain.from_iterable(self.discovered.target.labels)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import GpuReport
 from kvpressure.promtext.lines import Series
 from kvpressure.sources.gpu.exporter_pages import WANTED, read_page

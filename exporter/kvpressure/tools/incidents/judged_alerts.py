@@ -16,10 +16,10 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.verdict import Diagnosis
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.journal import RuleRows
 from kvpressure.tools.incidents.names import (
     EngineName,
     Json,
+    RuleRows,
     Selection,
     Spelled,
     engine_of,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeVar
 
 from kvpressure import __version__
@@ -27,17 +26,6 @@ from kvpressure.tools.incidents.discover import (
 from kvpressure.tools.incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
 from kvpressure.tools.incidents.gpus import gpus_there
-from kvpressure.tools.incidents.journal import (
-    LARGEST_BYTES,
-    Journal,
-    Key,
-    ScreenRows,
-    read_reported,
-    read_rule,
-    read_screen,
-    read_target,
-    read_warnings,
-)
 from kvpressure.tools.incidents.judged_alerts import Fired
 from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
 from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages
@@ -46,28 +34,22 @@ from kvpressure.tools.incidents.roles import roles_there
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
-WARNED: Final = ("warnings",)
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many pieces of it are done, and of how many."""
 T = TypeVar("T")
 
 
-def look_back(server: Server, question: Question, journal: Journal, progress: Progress, *, workers: int = 1) -> Json:
+def look_back(server: Server, question: Question, progress: Progress, *, workers: int = 1) -> Json:
     """Return everything as one document. Raises PrometheusError where the Prometheus cannot be queried."""
-    journal.begin(question.identity(server))
     with Prometheus(server) as client:
-        look = _Look(server, question, journal, progress, client)
-        look.warned.update(dict.fromkeys(journal.done(WARNED, read_warnings) or ()))
+        look = _Look(server, question, progress, client)
         look.discover()
         look.screen()
         look.query_copied()
         look.query_exporter()
         tasks = list(look.tasks())
         found = look.follow(tasks, workers)
-        look.warnings += [*look.warned, *client.warnings]
-        if journal.full:
-            text = f"not all fits into a --resume file, of {LARGEST_BYTES >> 20} MiB: the rest will be queried again"
-            look.warnings.append(text)
+        look.warnings += client.warnings
     return look.document(tasks, found)
 
 
@@ -77,7 +59,6 @@ class _Look:
 
     server: Server
     question: Question
-    journal: Journal
     progress: Progress
     client: Prometheus
     spelled: list[Spelled] = field(default_factory=list)
@@ -92,22 +73,6 @@ class _Look:
     declared: reported.Declared = field(default_factory=dict)
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    warned: dict[str, None] = field(default_factory=dict)
-    """The server's warnings so far, those of before a resume too."""
-
-    def piece(self, key: Key, kind: Callable[[object], T], query: Callable[[], T]) -> T:
-        """Return a piece of the journal, else query it and record it. Raises PrometheusError."""
-        if (found := self.journal.done(key, kind)) is None:
-            self.finish(key, found := query())
-        return found
-
-    def finish(self, key: Key, found: object) -> None:
-        """Record a finished piece."""
-        # Warnings first: an incomplete answer must not look complete after a resume.
-        if self.client.warnings.keys() - self.warned.keys():
-            self.warned.update(self.client.warnings)
-            self.journal.finish(WARNED, list(self.warned))
-        self.journal.finish(key, found)
 
     def discover(self) -> None:
         """Find the targets, and the gateways before them."""
@@ -154,8 +119,7 @@ class _Look:
         by_labels = {discovered.target.labels: discovered.target for _, discovered in self.targets}
         for number, (spelled, screen, page) in enumerate(parts):
             self.progress("screening", number, len(parts))
-            key = ("screen", screen.expr, page.start)
-            for labels, spans in self.piece(key, read_screen, partial(screened, self.client, screen, spelled, page)):
+            for labels, spans in screened(self.client, screen, spelled, page):
                 if (target := by_labels.get(tuple(labels))) is not None:
                     self.suspects.setdefault(target, []).extend(Span(*span) for span in spans)
         self.progress("screening", len(parts), len(parts))
@@ -166,14 +130,10 @@ class _Look:
         for pool in dict.fromkeys(self.pools.values()):
             targets = [target for target, own in self.pools.items() if own == pool]
             for page in pages(self.question.span, QUEUE_STEP, 7 * DAY_SECONDS):
-
-                def query(pool: Pool = pool, page: Span = page) -> ScreenRows:
-                    every = (queued(self.client, pool, limits, page) for limits in self.question.settings)
-                    return [([], [(one.start, one.end) for spans in every for one in spans])]
-
-                for _, spans in self.piece(("gateway", pool.title, pool.job, page.start), read_screen, query):
+                for limits in self.question.settings:
+                    waited = list(queued(self.client, pool, limits, page))
                     for target in targets:
-                        self.suspects.setdefault(target, []).extend(Span(*span) for span in spans)
+                        self.suspects.setdefault(target, []).extend(waited)
 
     def query_copied(self) -> None:
         """Query when the rules that people copy would have fired."""
@@ -188,9 +148,7 @@ class _Look:
             answers = []
             for place, page in enumerate(days):
                 self.progress("copied rules", number * len(days) + place, len(queries) * len(days))
-                key = ("rule", spelled.spelling, rule.name, page.start)
-                query = partial(judged_alerts.read_page, self.client, expr, spelled, page)
-                answers.append(self.piece(key, read_rule, query))
+                answers.append(judged_alerts.read_page(self.client, expr, spelled, page))
             found = judged_alerts.fired_copied(rule, answers, self.question.span.end)
             for engine, fired in found.items():
                 self.copied.setdefault(engine, []).extend(fired)
@@ -206,15 +164,11 @@ class _Look:
         known = reported.known_names(discovered.target for _, discovered in self.targets)
         for number, page in enumerate(days):
             self.progress("the exporter's verdicts", number, len(days))
-            key = ("exporter reported", page.start)
-            if (found := self.journal.done(key, read_reported)) is None:
-                try:
-                    found = reported.read_page(self.client, page, known)
-                except PrometheusError as error:
-                    self.warnings.append(f"not all of an exporter's verdicts were read: {error.sentence}")
-                    break
-                self.finish(key, found)
-            answers.append(found)
+            try:
+                answers.append(reported.read_page(self.client, page, known))
+            except PrometheusError as error:
+                self.warnings.append(f"not all of an exporter's verdicts were read: {error.sentence}")
+                break
         self.reported = reported.troubles(answers, self.question.thresholds.verdict.incident_gap_seconds)
 
     def tasks(self) -> Iterator[Task]:
@@ -230,23 +184,20 @@ class _Look:
                 yield Task(self.server, discovered, read, *how, *known, self.gpus.get(target, ""))
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
-        """Return the incidents of each target, from the journal where it is finished there."""
-        kind = read_target(len(self.question.settings))
-        known = {task.key: value for task in tasks if (value := self.journal.done(task.key, kind)) is not None}
-        left = [task for task in tasks if task.key not in known]
-        self.progress("reading", len(known), len(tasks))
+        """Return the incidents of each target."""
+        found: dict[tuple[str, Target], Json] = {}
+        self.progress("reading", 0, len(tasks))
 
         def finished(task: Task, value: Json) -> None:
-            self.journal.finish(task.key, value)
-            known[task.key] = value
-            self.progress("reading", len(known), len(tasks))
+            found[task.discovered.runtime, task.discovered.target] = value
+            self.progress("reading", len(found), len(tasks))
 
-        if workers <= 1 or len(left) <= 1:
-            for task in left:
+        if workers <= 1 or len(tasks) <= 1:
+            for task in tasks:
                 finished(task, follow(self.client, task))
         else:
-            in_parallel(left, workers, finished)
-        return [known[task.key] for task in tasks]
+            in_parallel(tasks, workers, finished)
+        return [found[task.discovered.runtime, task.discovered.target] for task in tasks]
 
     def document(self, tasks: Sequence[Task], found: Sequence[Json]) -> Json:
         """Return everything as one document."""

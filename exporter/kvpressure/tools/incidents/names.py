@@ -183,3 +183,13 @@ def target_of(labels: Mapping[str, str], table: Table) -> Target:
     ray = _OF_RAY if labels.keys() & {"WorkerId", "SessionName"} else frozenset()
     kept = (pair for pair in labels.items() if pair[0] not in own | ray and _PLAIN.fullmatch(pair[0]))
     return Target(tuple(sorted(kept)))
+
+
+ScreenRows = list[tuple[list[tuple[str, str]], list[tuple[float, float]]]]
+"""Labels of a target, and where a screen has a value."""
+
+RuleRows = list[tuple[tuple[str, str, str], list[tuple[float, float]]]]
+"""Target, model and rank of an engine, and when a rule's expression holds."""
+
+ReportedRows = list[tuple[dict[str, str], list[tuple[float, float, int]]]]
+"""Labels of an exporter's series, and begin, end and number of its samples."""

@@ -5,15 +5,12 @@ Times are `30d`, `2026-01-31`, `2026-01-31T12:00:00Z`, unix seconds.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from kvpressure import __version__
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.tools.incidents.client import Server
 from kvpressure.tools.incidents.names import Selection
 from kvpressure.tools.incidents.paging import Span
 
@@ -36,30 +33,11 @@ class Question:
     other: Thresholds | None = None
     step: float | None = None
     shortest_seconds: float = 120.0
-    given: tuple[str, str] = ("", "")
-    """`--since` and `--until` as the user wrote them, which a resumed look back compares."""
 
     @property
     def settings(self) -> tuple[Thresholds, ...]:
         """The thresholds to judge by, one or two."""
         return (self.thresholds,) if self.other is None else (self.thresholds, self.other)
-
-    def identity(self, server: Server) -> dict[str, Any]:
-        """Return what identifies the question, with a short hash of the tenant, whose name is never stored."""
-        tenant = next((value for name, value in server.headers.items() if name.lower() == TENANT_HEADER), "")
-        return {
-            "prometheus": server.url,
-            "tenant": hashlib.sha256(tenant.encode()).hexdigest()[:8],
-            "--since": self.given[0],
-            "--until": self.given[1],
-            "since": self.span.start,
-            "until": self.span.end,
-            "selector": self.selection.matchers,
-            "step_seconds": self.step,
-            "shortest_seconds": self.shortest_seconds,
-            "thresholds": [one.hash for one in self.settings],
-            "kvpressure": __version__,
-        }
 
 
 def seconds_of(text: str) -> float:

@@ -19,8 +19,7 @@ from kvpressure.model.view import LOSING
 from kvpressure.printable import distinct
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus
-from kvpressure.tools.incidents.journal import ReportedRows
-from kvpressure.tools.incidents.names import Json, Target, quoted
+from kvpressure.tools.incidents.names import Json, ReportedRows, Target, quoted
 from kvpressure.tools.incidents.paging import Span, ranged
 
 EVERY_SECONDS: Final = 30.0

@@ -192,7 +192,7 @@ def test_a_named_file_that_is_missing_is_an_error_and_a_default_one_is_not() -> 
 
 
 def test_a_directory_or_binary_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigError, match="cannot be read: it is a directory, not a regular file"):
         load_settings({"--config.file": str(tmp_path)}, {})
     Path("b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"^b\.yaml: is not UTF-8 at byte 0$"):
@@ -207,6 +207,21 @@ def test_paths_in_the_file_are_relative_to_it_and_others_to_the_working_director
     assert settings.engines.file_sd[0].files == (tmp_path / "etc" / "sd" / "*.json", Path("/abs/a.yml"))
     assert settings.web.config_file == tmp_path / "web.yaml"
     assert settings.watched_files == (Path("etc/k.yaml"), tmp_path / "etc" / "t.yaml")
+
+
+def test_logs_and_directories_in_the_file_are_relative_to_it_too(tmp_path: Path) -> None:
+    Path("etc").mkdir()
+    Path("etc/k.yaml").write_text(
+        "logs: {directory: pods, link_directories: [docker], files: [{target: a, path: a.log}]}\n"
+        "host: {proc_dir: proc}\nweb: {telemetry_path: /m}\n"
+        "engines: {targets: [{name: a, url: 'http://gpu-1:8000', path: /x}]}\n"
+    )
+    settings = load_settings({"--config.file": "etc/k.yaml"}, {})
+    etc = tmp_path / "etc"
+    assert (settings.logs.directory, settings.logs.link_directories) == (etc / "pods", (etc / "docker",))
+    assert settings.logs.files[0].path == etc / "a.log"
+    assert settings.host.proc_dir == etc / "proc"
+    assert (settings.web.telemetry_path, settings.engines.targets[0].path) == ("/m", "/x")
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def test_the_last_of_an_option_is_certain_whatever_stands_before_it(more: dict[s
     assert sequences(BEFORE, more) == 8
 
 
-@pytest.mark.parametrize(("more", "seqs"), [(GIVEN, 16), *((more, None) for more in UNKNOWN)])
-def test_one_with_an_unknown_variable_behind_it_is_not(more: dict[str, Any], seqs: float | None) -> None:
+@pytest.mark.parametrize(("more", "seqs"), [(GIVEN, 16), *((more, 8) for more in UNKNOWN)])
+def test_one_as_written_is_known_with_an_unknown_variable_behind_it(more: dict[str, Any], seqs: float | None) -> None:
     assert sequences(BEHIND, more) == seqs
 
 

@@ -74,9 +74,15 @@ def test_what_is_no_list_is_refused(text: bytes) -> None:
 
 
 def test_an_item_that_is_none_costs_no_other() -> None:
-    items = b'[{"a":1},{"a":NaN},{"a":1e},{"a":"\\ud800"},"x",{"b":"\xff"},{"c":(},{"d":"\\ud83d\\ude00"}]'
+    items = b'[{"a":1},{"a":1e400},"x",{"b":"\xff"},{"c":[' + b"1," * 5 + b'1]},{"d":"\\ud83d\\ude00"}]'
     found = list(read_page(page([]).replace(b"[]", items)).items)
-    assert found == [{"a": 1}, None, None, None, None, None, None, {"d": "😀"}]
+    assert found == [{"a": 1}, None, None, None, {"c": [1] * 6}, {"d": "😀"}]
+
+
+@pytest.mark.parametrize("item", [b'{"a":NaN}', b'{"a":1e}', b'{"a":"\\ud800"}', b'{"c":(}', b"["])
+def test_a_page_with_something_that_is_no_json_is_refused(item: bytes) -> None:
+    with pytest.raises(ValueError, match=r"JSON|truncated"):
+        read_page(page([]).replace(b"[]", b'[{"a":1},' + item + b"]"))
 
 
 def test_no_items_are_an_empty_list() -> None:

@@ -15,10 +15,12 @@ import pytest
 pytest.importorskip("zmq", reason="pyzmq publishes for these tests: pip install -r requirements/dev.txt")
 
 from kvpressure.model.kv_events import KvEvents
+from kvpressure.net.budget import Budget, Share
 from kvpressure.sources.kv_events import feed as feeds
 from kvpressure.sources.kv_events import zmtp
 from kvpressure.sources.kv_events.feed import Address, Feed
-from tests.support.kv_publisher import CLEARED, Publisher, as_array, removed, stored, wait_for
+from kvpressure.sources.kv_events.memory import ALL_BYTES, ENTRY_BYTES, MAX_ENTRIES, Memory
+from tests.support.kv_publisher import CLEARED, Publisher, as_array, payload, removed, stored, wait_for
 
 NAMES = [bytes([number]) * 32 for number in range(8)]
 
@@ -30,9 +32,13 @@ def _quick(monkeypatch):
     monkeypatch.setattr(feeds, "FIRST_WAIT_SECONDS", 0.05)
 
 
+def new_feed(address: Address) -> Feed:
+    return Feed(address, Budget().share("kv_events").feed(), Memory())
+
+
 @contextmanager
 def following(port: int, **more: object) -> Iterator[Feed]:
-    feed = Feed(Address("127.0.0.1", port, **more))
+    feed = new_feed(Address("127.0.0.1", port, **more))
     feed.start()
     try:
         yield feed
@@ -185,7 +191,7 @@ def test_a_batch_that_is_too_large_is_skipped_and_counted():
 
 
 def test_decoding_has_a_budget_beyond_which_batches_are_dropped(monkeypatch):
-    monkeypatch.setattr(feeds._CpuBudget, "spent", lambda _: True)
+    monkeypatch.setattr(Share, "allows_work", lambda _: False)
     with Publisher() as publisher, following(publisher.port) as feed:
         publisher.subscribed()
         publisher.send(removed(NAMES[0]))
@@ -193,18 +199,39 @@ def test_decoding_has_a_budget_beyond_which_batches_are_dropped(monkeypatch):
         assert (report.evicted_blocks, report.reach) == (0, 0)
 
 
-def test_the_budget_comes_back_with_time(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(feeds.time, "monotonic", lambda: now[0])
-    budget = feeds._CpuBudget(share=0.1, burst_seconds=0.5)
-    budget.used(0.6)
-    assert budget.spent()
-    now[0] += 2.0
-    assert not budget.spent()
-    now[0] += 1000.0
-    budget.spent()
-    budget.used(0.6)
-    assert budget.spent()
+@pytest.mark.fault(
+    "a publisher of KV events sends batches that are within all bounds, and dear to take in",
+    "taking in is cut off after the feed's share of CPU; what is dropped is counted, and what was evicted is forgotten",
+)
+def test_one_message_takes_no_more_cpu_than_a_feed_may():
+    blocks = [number.to_bytes(32, "little") for number in range(1000)]
+    dear = payload(*[event for _ in range(50) for event in (stored(blocks, size=1), removed(*blocks))])
+    assert 3 << 20 < len(dear) < 4 << 20
+    with Publisher() as publisher, following(publisher.port) as feed:
+        publisher.subscribed()
+        before = time.process_time()
+        publisher.send_payload(dear)
+        report = counted(feed, "skipped")
+        assert time.process_time() - before < 1.0
+        assert report.reach == 0
+        assert "batches" not in report.counts
+
+
+def test_feeds_share_the_memory_of_long_messages_and_blocks():
+    memory = Memory()
+    share = Budget().share("kv_events")
+    feeds_in_force = [Feed(Address("127.0.0.1", 1), share.feed(), memory) for _ in range(64)]
+    for feed in feeds_in_force:
+        feed.start()
+    assert memory.blocks * 64 * ENTRY_BYTES <= ALL_BYTES // 2
+    for feed in feeds_in_force:
+        feed.stop()
+        feed.thread.join(10)
+    assert memory.blocks == MAX_ENTRIES
+    assert memory.reserve(ALL_BYTES // 4)
+    assert not memory.reserve(1)
+    memory.release(ALL_BYTES // 4)
+    assert memory.reserve(1)
 
 
 def test_a_silent_publisher_is_no_failure_and_is_left_at_once():
@@ -292,6 +319,37 @@ def test_whoever_greets_slowly_is_given_up(monkeypatch):
         assert error_of(port) in ("timeout", "io")
 
 
+@pytest.mark.fault(
+    "a publisher of KV events sends pings or unknown commands without an end instead of greeting",
+    "it is left after 16 of them; a message behind the command that ends the greeting, in one segment, is read",
+)
+@pytest.mark.parametrize("command", [b"\x04\x07\x04PING\x00\x00", b"\x04\x05\x04WHAT"])
+def test_a_greeting_without_an_end_is_left(command: bytes):
+    def endless(connection: socket.socket) -> None:
+        connection.sendall(zmtp.greeting())
+        threading.Thread(target=lambda: [None for _ in iter(lambda: connection.recv(4096), b"")], daemon=True).start()
+        while True:
+            connection.sendall(command * 1000)
+
+    with listening(endless) as port:
+        before = time.process_time()
+        assert error_of(port) in ("not_zeromq", "io")
+        assert time.process_time() - before < 1.0
+
+
+def test_a_message_in_the_segment_of_the_greeting_is_read():
+    def hasty(connection: socket.socket) -> None:
+        first = zmtp.message(b"", bytes(8), payload(removed(NAMES[0])))
+        connection.sendall(zmtp.greeting())
+        connection.recv(64)
+        connection.sendall(zmtp.ready("PUB") + first)
+        while connection.recv(4096):
+            pass
+
+    with listening(hasty) as port, following(port) as feed:
+        assert counted(feed, "batches").evicted_blocks == 1
+
+
 def greet(connection: socket.socket) -> None:
     connection.sendall(zmtp.greeting() + zmtp.ready("PUB"))
     threading.Thread(target=lambda: [None for _ in iter(lambda: connection.recv(4096), b"")], daemon=True).start()
@@ -337,7 +395,7 @@ def test_it_ends_at_once_while_a_flood_comes():
 @pytest.mark.parametrize("host", ["169.254.169.254", "2852039166", "::ffff:169.254.169.254"])
 def test_a_metadata_service_is_never_connected_to(host, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("connected"))
-    feed = Feed(Address(host, 5557))
+    feed = new_feed(Address(host, 5557))
     feed.start()
     wait_for(lambda: feed.error is not None)
     assert feed.error.reason == "refused_address"
@@ -348,7 +406,7 @@ def test_a_name_never_leads_to_a_metadata_service(monkeypatch):
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 5557))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("connected"))
-    feed = Feed(Address("engine.example", 5557))
+    feed = new_feed(Address("engine.example", 5557))
     feed.start()
     wait_for(lambda: feed.error is not None)
     assert feed.error.reason == "refused_address"

@@ -24,10 +24,13 @@ SECRET = [0x7E57A000 + number for number in range(16)]
 
 CHILD = """
 import logging, sys, time
+from kvpressure.net.budget import Budget
 from kvpressure.sources.kv_events.feed import Address, Feed
+from kvpressure.sources.kv_events.memory import Memory
 
 logging.basicConfig(level=0, stream=sys.stdout)
-feed = Feed(Address("127.0.0.1", int(sys.argv[1]), int(sys.argv[2])))
+share = Budget().share("kv_events").feed()
+feed = Feed(Address("127.0.0.1", int(sys.argv[1]), int(sys.argv[2])), share, Memory())
 feed.start()
 while feed.report is None or feed.report.counts.get("cleared", 0) < 1:
     time.sleep(0.02)

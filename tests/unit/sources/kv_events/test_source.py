@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import asynccontextmanager
 
 import pytest
 
 from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import Target
-from kvpressure.model.record import SourceError
+from kvpressure.model.errors import SourceError
 from kvpressure.sources.kv_events import source as module
 from kvpressure.sources.kv_events.source import KvEventsSource
 from kvpressure.sources.source import Known
@@ -21,7 +20,7 @@ class FakeFeed:
 
     made: list[FakeFeed]
 
-    def __init__(self, address) -> None:
+    def __init__(self, address, _share, _memory) -> None:
         self.address, self.started, self.stopped = address, False, False
         self.report: object = f"report of {address.port}"
         self.error: SourceError | None = None
@@ -124,16 +123,3 @@ async def test_no_more_are_followed_than_threads_may_be():
     async with running(*(target(str(number), port=6000 + number) for number in range(70))) as source:
         await until(lambda: len(FakeFeed.made) >= module.MAX_FEEDS)
         assert len(source.health()) == module.MAX_FEEDS
-
-
-async def test_without_the_library_the_health_says_how_to_get_it(monkeypatch):
-    for name in [
-        name
-        for name in sys.modules
-        if name.startswith("kvpressure.sources.kv_events.") and "source" not in name.rsplit(".", 1)[1]
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "msgspec", None)
-    async with running(target()) as source:
-        await until(lambda: source.health() and source.health()[0].reason == "not_installed")
-        assert "pip install 'kvpressure[kv-events]'" in source.health()[0].error

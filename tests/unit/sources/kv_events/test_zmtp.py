@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.sources.kv_events.zmtp import Inbox, ProtocolError, check_greeting, greeting, message, ready
+from kvpressure.sources.kv_events.memory import Memory
+from kvpressure.sources.kv_events.zmtp import Inbox, ProtocolError, Room, check_greeting, greeting, message, ready
 
 MAX = 1000
 
@@ -14,9 +15,9 @@ MAX = 1000
 class Reader:
     """An inbox, and what came of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None, max_bytes: int = MAX) -> None:
         self.commands: list[bytes] = []
-        self.inbox = Inbox(MAX, self.commands.append)
+        self.inbox = Inbox(max_bytes, self.commands.append, room or Memory())
         self.messages: list[tuple[bytes, ...]] = []
 
     def feed(self, data: bytes, piece: int = 4096) -> Reader:
@@ -24,7 +25,7 @@ class Reader:
             part = data[begin : begin + piece]
             space = self.inbox.space()
             space[: len(part)] = part
-            self.messages += [tuple(map(bytes, frames)) for frames in self.inbox.received(len(part))]
+            self.messages += [tuple(map(bytes, frames)) for frames in self.inbox.received(len(part)) if frames]
         return self
 
 
@@ -66,6 +67,33 @@ def test_a_frame_that_says_it_is_endless_costs_nothing():
     reader = Reader().feed(b"\x02" + b"\xff" * 8 + b"x" * 100_000)
     assert not reader.messages
     assert not reader.inbox.oversized
+
+
+def test_room_for_a_long_message_is_reserved_while_it_comes_and_given_back():
+    class Bounded:
+        reserved, most = 0, 300_000
+
+        def reserve(self, count: int) -> bool:
+            if self.reserved + count > self.most:
+                return False
+            self.reserved += count
+            return True
+
+        def release(self, count: int) -> None:
+            self.reserved -= count
+
+    room = Bounded()
+    reader = Reader(room, 1 << 20)
+    reader.feed(message(b"a") + long_frame(200_000)[:90_000], 50_000)
+    assert room.reserved > 100_000
+    reader.feed(long_frame(200_000)[90_000:] + long_frame(400_000) + message(b"b"), 50_000)
+    assert [len(frames[0]) for frames in reader.messages] == [1, 200_000, 1]
+    assert reader.inbox.oversized == 1
+    reader.feed(message(b"c"))
+    assert room.reserved == 0
+    reader.feed(long_frame(200_000)[:90_000], 50_000)
+    reader.inbox.wipe()
+    assert room.reserved == 0
 
 
 def test_commands_go_beside_messages():

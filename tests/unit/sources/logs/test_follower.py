@@ -6,8 +6,9 @@ import pytest
 
 from kvpressure.model.environment import ContainerId
 from kvpressure.sources.logs import follower as follower_module
-from kvpressure.sources.logs.follower import MAX_LINES, Follower, Tally
+from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.live import READ_BYTES
+from kvpressure.sources.logs.tally import MAX_LINES, Tally
 
 STAMP = b"2026-01-01T00:00:00.000000000Z stderr"
 OOM = b"torch.OutOfMemoryError: CUDA out of memory\n"

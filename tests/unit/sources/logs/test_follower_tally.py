@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from kvpressure.model.environment import LOG_KINDS, ContainerId
-from kvpressure.sources.logs.follower import INCIDENT_SECONDS, Tally
 from kvpressure.sources.logs.lines import Line
+from kvpressure.sources.logs.tally import INCIDENT_SECONDS, Tally
 from tests.support.tools import FIXTURES
 
 LOGS = FIXTURES / "logs"

@@ -102,7 +102,7 @@ def test_findings_point_at_the_line_that_decides(file: str, title: str, check: s
             "kserve.yaml",
             "LLMInferenceService/qwen-pd",
             "input-tokens",
-            "--max-model-len=20512  # append to VLLM_ADDITIONAL",
+            "--max-model-len=22144  # append to VLLM_ADDITIONAL",
         ),
         (
             "kserve.yaml",

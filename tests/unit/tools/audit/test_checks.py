@@ -370,9 +370,14 @@ def test_gpus_that_depend_on_a_condition_are_not_counted() -> None:
     script = "TP=1\n[ $BIG ] && TP=4\nvllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size $TP --max-model-len 8192"
     more = {"container": {"command": ["sh", "-c", script], "resources": {"limits": {"nvidia.com/gpu": 4}}}}
     assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
-    branches = "[ $BIG ] && exec vllm serve m -tp 4; vllm serve m"
-    more["container"]["command"] = ["sh", "-c", branches]
-    assert [sized(check, **more).status for check in ("gpus", "shared-memory")] == ["unknown", "unknown"]
+
+
+def test_engines_of_two_branches_are_two_with_their_condition() -> None:
+    script = "if [ $BIG = hunter2 ]; then exec vllm serve m -tp 4; fi; vllm serve m"
+    given = from_objects([kind("Pod", {"containers": [{"command": ["sh", "-c", script]}]})], "cluster")
+    big, small = audit(given, load_thresholds()).engines
+    assert big.reading.notes == ("only if the condition in line 1 of its script ($BIG) says so",)
+    assert ("tensor-parallel-size" in big.reading.options, small.reading.notes) == (True, ())
 
 
 QWEN_SMALL = "--model=Qwen/Qwen3-8B"
@@ -380,7 +385,7 @@ QWEN_SMALL = "--model=Qwen/Qwen3-8B"
 
 def test_a_request_that_takes_little_passes_whatever_a_plan_would_set() -> None:
     of = sized("input-tokens", QWEN_SMALL, annotations=LENGTHS)
-    assert (of.status, of.reason) == ("pass", "40,960 tokens, the model's own length: at most 10% of the KV cache each")
+    assert (of.status, of.reason) == ("pass", "40,960 tokens, the model's own length: at most 11% of the KV cache each")
 
 
 def test_long_requests_pass_where_all_that_may_run_fit_together() -> None:
@@ -396,7 +401,7 @@ def test_a_cap_far_above_what_fits_fails_without_annotated_lengths_too() -> None
     model, share = "--model=Qwen/Qwen3-30B-A3B", "--gpu-memory-utilization=0.9"
     fails = sized("max-num-seqs", model, share, "--max-num-seqs=512")
     assert fails.status == "fail"
-    assert "only 3 fit the KV cache at their longest" in fails.reason
+    assert "only 2 fit the KV cache at their longest" in fails.reason
     assert sized("max-num-seqs", model, share, "--max-num-seqs=8").status == "pass"
     assert sized("max-num-seqs", model, share, "--max-num-seqs=256").status == "unknown", "vLLM's own default"
 

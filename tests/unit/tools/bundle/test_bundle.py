@@ -20,9 +20,8 @@ from kvpressure.model.family import Scope
 from kvpressure.tools.bundle import Options, bundle_files, load_rules, write_bundle
 from kvpressure.tools.bundle import write as writing
 from kvpressure.tools.bundle.alertmanager import inhibitions
-from kvpressure.tools.bundle.options import EXPORTER_RUNBOOKS
 from kvpressure.tools.bundle.rules import read_rules, seconds
-from kvpressure.tools.bundle.templates import Now, percent, plain, render
+from kvpressure.tools.bundle.templates import percent, plain, render
 from kvpressure.tools.bundle.write import dump
 from tests.support.tools import FIXTURES
 
@@ -148,25 +147,21 @@ def test_a_selector_reaches_every_expression_and_every_query_of_a_description() 
             assert all(selector in rule["expr"] or ":kvpressure_" in rule["expr"] for rule in rules_of(text)), name
 
 
-def test_links_are_there_where_somebody_says_what_they_lead_to_and_never_to_a_pods_address_by_default() -> None:
+def test_links_lead_where_somebody_says_and_otherwise_to_the_file_in_the_bundle() -> None:
     page = "prometheus/alerts/engine-stuck.yaml"
-    (none,) = rules_of(bundle_files(options())[page])
+    files = bundle_files(options())
+    (none,) = rules_of(files[page])
     assert not {"runbook_url", "dashboard_url"} & set(none["annotations"])
+    assert none["annotations"]["runbook"] in files
     assert "$labels.instance }}" not in " ".join(none["annotations"].values())
-    (own,) = rules_of(bundle_files(options(runbook_url=EXPORTER_RUNBOOKS))[page])
-    assert own["annotations"]["runbook_url"].startswith(
-        f"{EXPORTER_RUNBOOKS}/KVPressureEngineStuck?namespace={{{{ $labels.namespace"
-    )
     (other,) = rules_of(bundle_files(options(runbook_url="https://h/r/", dashboard_url="https://g/"))[page])
-    assert other["annotations"]["runbook_url"].startswith("https://h/r/KVPressureEngineStuck?")
+    assert other["annotations"]["runbook_url"].startswith("https://h/r/KVPressureEngineStuck?namespace={{ $labels.name")
+    assert "&target={{ $labels.target | urlquery }}" in other["annotations"]["runbook_url"]
     assert other["annotations"]["dashboard_url"].startswith("https://g/d/kvpressure-engine?var-namespace=")
 
 
-def test_an_exporter_that_is_down_or_not_known_is_not_asked_for_the_runbook() -> None:
-    files = bundle_files(options(runbook_url=EXPORTER_RUNBOOKS, dashboard_url="https://g"))
-    for page in ("exporter-down", "replicas-failing"):
-        for rule in rules_of(files[f"prometheus/alerts/{page}.yaml"]):
-            assert "with query `up{" in rule["annotations"]["runbook_url"]
+def test_a_model_has_the_fleets_board() -> None:
+    files = bundle_files(options(dashboard_url="https://g"))
     (failing,) = rules_of(files["prometheus/alerts/replicas-failing.yaml"])
     board = failing["annotations"]["dashboard_url"]
     assert board.startswith("https://g/d/kvpressure-fleet?var-namespace=")
@@ -202,7 +197,7 @@ def test_by_default_only_what_pages_or_needs_a_ticket_is_written() -> None:
     names = {
         rule["alert"] for name, text in few.items() if name.startswith("prometheus/alerts/") for rule in rules_of(text)
     }
-    assert len(names) == 6
+    assert len(names) == 7
 
 
 def test_labels_and_webhooks_reach_their_files(tmp_path: Path) -> None:
@@ -411,7 +406,7 @@ def test_a_rule_file_is_prometheus_own_format_with_links_added() -> None:
     assert list(alert.rule) == ["alert", "expr", "for", "labels", "annotations"]
     assert alert.rule["expr"] == "up == 0.5"
     assert alert.thresholds == ("alert_score_min_ratio",)
-    assert alert.rule["annotations"] == {"summary": "s", "description": "f\nRun: r"}
+    assert alert.rule["annotations"] == {"summary": "s", "description": "f\nRun: r", "runbook": "runbooks/A.md"}
 
 
 @pytest.mark.parametrize(
@@ -437,13 +432,9 @@ def test_a_bad_template_is_refused_with_its_name_and_the_reason(old: str, new: s
     assert str(caught.value).startswith("alerts/x.yaml.j2")
 
 
-def test_numbers_and_series_are_written_as_people_do() -> None:
+def test_numbers_are_written_as_people_do() -> None:
     assert [plain(value) for value in (0.9, 300.0, 1e-3, "x", 2)] == ["0.9", "300", "0.001", "x", 2]
     assert [percent(ratio) for ratio in (0.85, 0.005, 1.0)] == ["85 %", "0.5 %", "100 %"]
-    text = Now('job="k"')('name{kind="e2e"}', "humanize")
-    matchers = 'job="k",kind="e2e",cluster=%q,instance=%q,target=%q,model_name=%q,engine=%q'
-    assert f"`name{{{matchers}}}` $labels.cluster $labels.instance" in text
-    assert text.endswith("{{ . | first | value | humanize }}{{ else }}unknown{{ end }}")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from kvpressure.cli import main
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.bundle import Options, bundle_files
-from kvpressure.tools.bundle.options import EXPORTER, EXPORTER_RUNBOOKS, FLAVOURS, VLLM_ONLY, selector_of
+from kvpressure.tools.bundle.options import EXPORTER, FLAVOURS, VLLM_ONLY, selector_of
 
 
 def generate(out: Path, *flags: str) -> Result:
@@ -81,7 +81,7 @@ def test_a_selector_that_nobody_gives_is_the_flavours(given: str | None, flavour
     [
         (("--flavour", "vllm"), "is not one of 'exporter', 'vllm-only'"),
         (("--flavour", "vllm-only", "--selector", "job=x"), "is not label matchers"),
-        (("--flavour", "vllm-only", "--runbook-url", EXPORTER_RUNBOOKS), "engines have no runbooks"),
+        (("--runbook-url", "http://{{ $labels.instance }}/runbooks"), "is not an http(s) address"),
         (("--selector", ""), "is missing"),
     ],
 )

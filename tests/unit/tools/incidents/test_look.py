@@ -135,17 +135,6 @@ def test_other_thresholds_are_compared_on_the_same_past(url: str, tmp_path: Path
     )
 
 
-def test_one_that_broke_off_goes_on_and_finds_the_same(url: str, tmp_path: Path) -> None:
-    whole, journal = tmp_path / "whole", tmp_path / "half"
-    chosen = ("--selector", 'pod=~"kv|stuck"')
-    first = look(url, "--resume", str(whole), *chosen)
-    lines = whole.read_text().splitlines(keepends=True)
-    journal.write_text("".join(lines[: len(lines) // 2]) + lines[len(lines) // 2][:20])
-    assert look(url, "--resume", str(journal), *chosen)["incidents"] == first["incidents"]
-    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, "--resume", str(whole)])
-    assert (answer.exit_code, "another question (selector)" in answer.output) == (2, True), answer.output
-
-
 def test_several_processes_find_the_same(url: str) -> None:
     chosen = ("--selector", 'pod=~"kv|stuck"')
     assert look(url, *chosen, "--workers", "2")["incidents"] == look(url, *chosen)["incidents"]

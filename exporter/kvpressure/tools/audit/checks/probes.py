@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kvpressure.tools.audit.checks.context import Context, number
-from kvpressure.tools.audit.engine import Engine
+from kvpressure.tools.audit.engine import Engine, Probe
 from kvpressure.tools.audit.manifests import get
-from kvpressure.tools.audit.model import Place, Verdict
-from kvpressure.tools.audit.workloads import SHAPES
+from kvpressure.tools.audit.model import Verdict
+from kvpressure.tools.audit.places import RESTARTED
 
 # Kubernetes' own: probes every ten seconds, and three in a row fail.
 _PERIOD: Final = 10
@@ -23,19 +24,16 @@ def start(engine: Engine, context: Context) -> Verdict:
     The server answers once its weights are loaded and its graphs are captured. A startup or liveness probe that gives
     up before restarts it, and it loads again, for ever.
     """
-    # A startup probe holds the liveness probe back. Values of a chart may have them further out.
-    at = engine.at
-    for outer in [at[:end] for end in range(len(at), -1, -1)] if not engine.item.kind else [at]:
-        for kind in ("startupProbe", "livenessProbe"):
-            probe = get(engine.item.data, *outer, kind)
-            if isinstance(probe, dict):
-                return _judged(engine, context, kind, probe, engine.item.place((*outer, kind)))
-    if engine.item.kind in SHAPES or engine.title.startswith(_UNPROBED):
+    # A startup probe holds the liveness probe back.
+    for probe in engine.probes[:1]:
+        return _judged(engine, context, probe)
+    if engine.item.kind in RESTARTED or engine.title.startswith(_UNPROBED):
         return Verdict("pass", "no probe of its container restarts it")
     return Verdict("unknown", "none is given here; what deploys it may add some")
 
 
-def _judged(engine: Engine, context: Context, kind: str, probe: dict[str, Any], place: Place) -> Verdict:
+def _judged(engine: Engine, context: Context, given: Probe) -> Verdict:
+    kind, probe, place = given.kind, given.values, given.place
     values = [probe.get("initialDelaySeconds", 0), probe.get("periodSeconds", _PERIOD)]
     values.append(probe.get("failureThreshold", _FAILURES))
     if not all(isinstance(value, int) and 0 <= value <= _LARGEST for value in values):
@@ -50,7 +48,7 @@ def _judged(engine: Engine, context: Context, kind: str, probe: dict[str, Any], 
     return Verdict("fail", f"{shown}: loading a model takes longer", fix, place)
 
 
-def _port(engine: Engine, probe: dict[str, Any]) -> Any:
+def _port(engine: Engine, probe: Mapping[str, Any]) -> Any:
     """Return the port of the probe; the runtime's default where it has none."""
     ports = (get(probe, way, "port") for way in ("httpGet", "tcpSocket"))
     return next(filter(None, ports), engine.runtime.advice.port)

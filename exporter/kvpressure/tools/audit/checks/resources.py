@@ -12,9 +12,9 @@ from kvpressure.capacity.smallest import smallest_tensor_parallel
 from kvpressure.commandline.options import whole
 from kvpressure.tools.audit.checks.context import Context, flag_fix, limit_fix, number, undecided
 from kvpressure.tools.audit.engine import Engine
-from kvpressure.tools.audit.manifests import get, mapping, text
+from kvpressure.tools.audit.manifests import get, mapping
 from kvpressure.tools.audit.model import Verdict
-from kvpressure.tools.audit.pods import requested_slice
+from kvpressure.tools.audit.places import requested_slice
 from kvpressure.tools.audit.sizing import Sized
 
 _LIMIT: Final = "gpu_memory_utilization"
@@ -105,30 +105,30 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
     A server that divides its model among more GPUs than it gets does not start; GPUs that it leaves alone are paid
     for.
     """
-    needed, requested = _ranks(engine), engine.gpus
+    needed, requested = _ranks(engine), engine.resources.gpus
     if needed is None:
         return _unknown_ranks(engine)
     if requested is None:
-        part = requested_slice(engine.resources) or "none"
+        part = requested_slice(engine.resources.requested) or "none"
         on_cpu = Verdict("pass", "an image for CPUs") if _CPU.search(engine.image) else None
         return on_cpu or Verdict("unknown", f"the command needs {needed}; {part} is requested here")
     if engine.item.kind and _only_requested(engine):
-        reason = f"{engine.gpu_key} is requested without a limit, which Kubernetes refuses"
-        return Verdict("fail", reason, f"limits:\n  {engine.gpu_key}: {needed}")
+        reason = f"{engine.resources.gpu_key} is requested without a limit, which Kubernetes refuses"
+        return Verdict("fail", reason, f"limits:\n  {engine.resources.gpu_key}: {needed}")
     if requested == "all":
         return Verdict("pass", f"the command needs {needed}, and gets all of the machine")
     return _compared(engine, needed, requested)
 
 
 def _only_requested(engine: Engine) -> bool:
-    limits, requests = (mapping(get(engine.resources, kind)) for kind in ("limits", "requests"))
-    return engine.gpu_key in requests and engine.gpu_key not in limits
+    limits, requests = (mapping(get(engine.resources.requested, kind)) for kind in ("limits", "requests"))
+    return engine.resources.gpu_key in requests and engine.resources.gpu_key not in limits
 
 
 def _compared(engine: Engine, needed: int, requested: int | str) -> Verdict:
     if not isinstance(requested, int):
         return Verdict("unknown", f"the command needs {needed}; {requested} is not a number")
-    fix = f"{engine.gpu_key}: {needed}" if engine.gpu_key else ""
+    fix = f"{engine.resources.gpu_key}: {needed}" if engine.resources.gpu_key else ""
     machines = _machines(engine)
     if requested * machines == needed:
         each = f" in each of {machines} pods" if machines > 1 else ""
@@ -152,7 +152,7 @@ def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
     Their processes exchange data in /dev/shm, which has 64 MiB in a container unless something larger is mounted:
     the server hangs or ends with a bus error.
     """
-    needed, given = _ranks(engine), engine.shared_memory
+    needed, given = _ranks(engine), engine.resources.shared_memory
     if needed is not None and needed <= _machines(engine):
         return Verdict("pass", "one GPU shares nothing")
     if given:
@@ -189,7 +189,7 @@ def _ranks(engine: Engine) -> int | None:
 
 def _machines(engine: Engine) -> int:
     """Return the machines that `_ranks` is of: one alone where the command says how many ranks are on it."""
-    return 1 if engine.runtime.starting.flags.data_local in engine.reading.options else engine.machines
+    return 1 if engine.runtime.starting.flags.data_local in engine.reading.options else engine.resources.machines
 
 
 def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
@@ -219,14 +219,14 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
     """
     # A limit alone is also the request.
     for kind in ("requests", "limits"):
-        if value := text(get(engine.resources, kind, "memory")):
+        if value := engine.resources.memory.get(kind):
             return Verdict("pass", f"{kind} {value}")
     if engine.item.kind.endswith(("InferenceService", "ServingRuntime")) and engine.reading.hidden:
         return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}")
-    if not engine.resources_at and not engine.resources:
-        whose = "the pods of Ray's workers are" if engine.style == "kwargs" else "what it requests is"
+    if not engine.resources.at:
+        whose = "the pods of Ray's workers are" if engine.declared.style == "kwargs" else "what it requests is"
         return Verdict("unknown", f"{whose} not given here")
-    if engine.style == "values":
+    if engine.declared.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind:
         key = "deploy.resources.reservations.memory"

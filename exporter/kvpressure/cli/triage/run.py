@@ -1,0 +1,68 @@
+"""Runs `triage` on engines, pods or a recording; imported after its options are parsed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvpressure.cli.access import KV_EVENTS_OF_PODS
+from kvpressure.cli.console import console, show
+from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code
+from kvpressure.cli.findings import as_json as findings_json
+from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.cli.sampling import Shows, prepare
+from kvpressure.cli.say import CANNOT_TELL, say, say_json
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure.engines.recordings import TraceError, stem
+from kvpressure.kubernetes.objects.references import is_reference
+from kvpressure.model.view import EngineView
+
+
+def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dict[str, Any]) -> int:
+    """Sample or read, print, and return the exit code."""
+    if trace is not None:
+        return _print(of_trace(trace, EngineFacts.of(options)), shows, as_json=options["as_json"])
+    if options["selector"] or any(map(is_reference, engines)):
+        if options["kv_events_port"] is not None:
+            raise click.UsageError(KV_EVENTS_OF_PODS)
+        from kvpressure.cli.triage import pod as triage_pod  # noqa: PLC0415 - what addresses do without
+
+        return triage_pod.run(engines, options, shows)
+    given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]
+    if given or not engines:
+        others = "" if given else ", give the address of an engine, or --trace FILE"
+        raise click.UsageError(f"name a pod as KIND/NAME or -l SELECTOR{others}")
+    triage = prepare(engines, options, gpus=options["gpus"], shows=shows)
+    try:
+        if options["watch"]:
+            asyncio.run(triage.watch())
+        return asyncio.run(triage.once())
+    except KeyboardInterrupt:
+        found = triage.findings()
+        return exit_code(found) if options["watch"] else CANNOT_TELL
+
+
+def _print(found: list[Finding], shows: Shows, *, as_json: bool) -> int:
+    """Print the findings at the end of a recording, and return the exit code."""
+    if as_json:
+        say_json(advice_json(found) if shows is Shows.ADVICE else findings_json(found))
+    else:
+        show(console(), shows.report(found, max((each.view.t for each in found if each.view is not None), default=0.0)))
+    return exit_code(found)
+
+
+def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:
+    """Return the findings at the end of a recording; lines that cannot be read are printed on standard error."""
+    thresholds, newest = load_thresholds(), list[EngineView]()
+    try:
+        for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
+            if isinstance(item, TraceError):
+                say(item, err=True)
+            else:
+                newest = item[1]
+    except TraceError as error:
+        return [Finding(stem(path), problem=str(error))]
+    return [facts.finding(view, thresholds) for view in newest]

@@ -1,0 +1,11 @@
+"""What `make size` counts: the import closure of `run`, with rooms found at run time and without the other commands."""
+
+from __future__ import annotations
+
+from tests.support.size import EXPORTER, closure
+
+
+def test_what_run_loads_has_rooms_found_at_run_time_and_no_other_command() -> None:
+    loaded = {str(path.relative_to(EXPORTER / "kvpressure")) for path in closure()}
+    assert {"daemon/exporter.py", "runtimes/sglang/metrics.py", "sources/port_owner.py"} <= loaded
+    assert not any(path.startswith(("tools/incidents/", "tools/audit/")) for path in loaded)
