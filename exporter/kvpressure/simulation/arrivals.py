@@ -85,8 +85,8 @@ def arrivals_of(observed: Observed) -> Arrivals | None:
     dispersion = statistics.pvariance(came) / statistics.fmean(came)
     dispersion = 0.0 if dispersion < CONSTANT_DISPERSION else dispersion
     growth = _growth(present, seconds, per_second, dispersion)
-    # What the slope leaves of the arrivals comes whether others end or not.
-    follows = min(1.0, sum(ended) / sum(came))
+    # Of a queue that grows, what the slope leaves of the arrivals comes whether others end or not.
+    follows = min(1.0, sum(ended) / sum(came)) if growth else 1.0
     ratio, least, most = (follows * one for one in _slope(came, ended, present, seconds))
     if not growth and ratio >= ALL_RATIO:
         return Arrivals(per_second, 1.0, least if least < ALL_RATIO else 1.0, 1.0)
@@ -113,7 +113,7 @@ def _slope(
     if stay < LATENCY_FACTOR * seconds / len(came):
         return 1.0, 0.0, 1.0  # those that came have ended already: the polls show nothing
     answered = [one for one in zip(came, ended, strict=True) if one[1] > 0]
-    if len(answered) >= LEAST_ANSWERED and sum(a == b for a, b in answered) >= EXCHANGED_RATIO * len(answered):
+    if len(answered) >= LEAST_ANSWERED and sum(1 for a, b in answered if a == b) >= EXCHANGED_RATIO * len(answered):
         return 1.0, 1.0, 1.0  # all but a few were followed at once by as many; those began or ended their work
     # The most that came at once may be clients that begin.
     kept = sorted(zip(came, ended, strict=True))[: int(KEPT_RATIO * len(came))]
