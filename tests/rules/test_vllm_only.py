@@ -31,7 +31,7 @@ from tests.support.tools import need
 
 TEMPLATES = ROOT / "rules" / "vllm-only"
 CASES = sorted(path.stem for path in (TEMPLATES / "tests").glob("*.yaml"))
-OF_A_SERIES_OWN = {"pid", "reason", "finished_reason", "engine"}
+OF_A_SERIES_OWN = {"pid", "reason", "finished_reason", "engine", "le"}
 """What may be taken from a series' labels; `engine` only where vLLM counts by server."""
 
 
@@ -39,7 +39,7 @@ def options(selector: str = "", scrape_seconds: int = 15) -> Options:
     return Options(load_thresholds(), selector=selector, scrape_seconds=scrape_seconds, flavour=VLLM_ONLY)
 
 
-OF_OTHERS = {name.decode() for name in OF_GATEWAYS | OF_GPUS}
+OF_OTHERS = {"up", *(name.decode() for name in OF_GATEWAYS | OF_GPUS)}
 """What gateways and other exporters of GPUs report beside engines."""
 
 FILES = load_rules(options())
@@ -211,7 +211,7 @@ def test_every_alert_waits_for_a_second_scrape(scrape_seconds: int) -> None:
 
 def test_names_are_apart_from_those_of_the_exporters_flavour() -> None:
     names = [alert.name for alert in ALERTS]
-    assert len(names) == len(set(names)) == 9
+    assert len(names) == len(set(names)) == 11
     assert all(name.startswith("KVPressureVLLM") for name in names)
     assert not [name for name in alert_names() if name.startswith("KVPressureVLLM")]
     assert not RECORDED.keys() & recorded().keys()

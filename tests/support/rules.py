@@ -68,7 +68,7 @@ def known_series() -> dict[str, set[str]]:
 def known_vllm_series() -> set[str]:
     """Every sample name of any vLLM from 0.6.6 to 0.33."""
     inventory = json.loads((FIXTURES / "data" / "vllm-metric-inventory.json").read_text())
-    found = {"vllm:time_to_first_token_seconds_sum", "vllm:time_to_first_token_seconds_count"}
+    found = {f"vllm:time_to_first_token_seconds_{part}" for part in ("bucket", "sum", "count")}
     for metrics in inventory.values():
         for name, about in metrics.items():
             found.add(name if about["type"] != "counter" else f"{name.removesuffix('_total')}_total")

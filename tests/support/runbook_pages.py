@@ -38,12 +38,14 @@ ALERTS = (
     "KVPressureVLLMCacheTooSmall",
     "KVPressureVLLMEvicting",
     "KVPressureVLLMMemoryHighComputeLow",
+    "KVPressureVLLMMetricsAbsent",
     "KVPressureVLLMNoProgress",
     "KVPressureVLLMQueueAtGateway",
     "KVPressureVLLMQueueGrows",
     "KVPressureVLLMRecomputing",
     "KVPressureVLLMRejecting",
     "KVPressureVLLMRequestsDeferred",
+    "KVPressureVLLMSLOBurn",
 )
 PAGES = (runbooks.INDEX, *ALERTS)
 

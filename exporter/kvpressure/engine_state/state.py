@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kvpressure.advice.limits import limits_in_force
@@ -16,7 +16,7 @@ from kvpressure.model.environment import DeclaredLimit, Environment, role_of_cod
 from kvpressure.model.incident import Incident, Price
 from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Diagnosis, Stage
@@ -172,7 +172,7 @@ class EngineState:
         past.learn(features, diagnosis.cause, poll.thresholds, self._room.rate, self._limits.max_num_seqs)
         incident = past.cost.incident(poll.thresholds)
         if incident is not None and settings.price is not None:
-            incident = replace(incident, price=settings.price, gpus=whole_gpus(poll.environment.gpus))
+            incident = changed(incident, price=settings.price, gpus=whole_gpus(poll.environment.gpus))
         return past.cost.families(), incident
 
     @property
@@ -195,7 +195,7 @@ class EngineState:
     def _observed(self, poll: _Poll) -> Observed:
         gpus = poll.environment.gpus
         names = tuple(gpu.last.name for gpu in gpus) if poll.is_alone and whole_gpus(gpus) else ()
-        return replace(self.past.observed(poll.thresholds), model_name=poll.sample.model_name, gpus=names)
+        return changed(self.past.observed(poll.thresholds), model_name=poll.sample.model_name, gpus=names)
 
     def _view(self, poll: _Poll, features: Features, diagnosis: Diagnosis, more: _More) -> EngineView:
         """Return everything known of the engine now."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
 from kvpressure.signals.octaves import Hits, Octaves
@@ -124,7 +124,7 @@ class LastingHarm:
             highest.append((t, least))
         while highest and highest[0][0] < t - thresholds.eviction.stays_seconds:
             highest.popleft()
-        return replace(found, lasting_time_ratio=highest[0][1]) if highest else found
+        return changed(found, lasting_time_ratio=highest[0][1]) if highest else found
 
 
 LASTING_SECONDS: Final = 8.0

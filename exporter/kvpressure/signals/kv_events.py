@@ -6,13 +6,13 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import engine_family
 from kvpressure.model.kv_events import BOUNDS, KvEvents
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.eviction import Eviction, lasts, newest_minute, time_ratio
 from kvpressure.signals.points import Point
@@ -210,7 +210,7 @@ def with_events(
     if not misses.complete and past is not None and past > misses.recomputed_ratio:
         return by_past  # blocks that were evicted before events were read are not known to have been here
     takes = misses.time_ratio
-    return replace(
+    return changed(
         by_past,
         turnover_seconds=at(derived, "cache_turnover_seconds"),
         hit_ratio=at(derived, "prefix_cache_hit_ratio"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
+from kvpressure.model.record import changed
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed, Unfinished
 from kvpressure.signals.baseline import BATCH
@@ -80,7 +80,7 @@ def _by_steps(intervals: Sequence[Interval], sequences: Sequence[float | None]) 
     if not running or sum([batch * (one.steps or 0.0) for one, batch in known]) < ALIASED_RATIO * running:
         return tuple(intervals)
     return tuple(
-        one if batch is None or one.running is None else replace(one, running=max(one.running, batch), usage_ratio=None)
+        one if batch is None or one.running is None else changed(one, running=max(one.running, batch), usage_ratio=None)
         for one, batch in pairs
     )
 

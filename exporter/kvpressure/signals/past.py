@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 
 from kvpressure.config.thresholds import Thresholds
@@ -11,7 +11,7 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
@@ -122,7 +122,7 @@ class EngineHistory:
         window, page_cache = self._window, sample.cache or self._page_cache
         cache = _with_learned(page_cache, log)
         if cache.watermark_ratio != watermark_ratio:
-            cache = replace(cache, watermark_ratio=watermark_ratio)
+            cache = changed(cache, watermark_ratio=watermark_ratio)
         if not window.add(page.t, sample, restarted=restarted, started=page.started, multiprocess=page.multiprocess):
             return False
         self._events.take(events, self.newest)
@@ -150,13 +150,13 @@ class EngineHistory:
         cap = context.max_num_seqs or self._learned_cap
         requested = self._requested_tokens.take(self._window, thresholds)
         baseline = self.baseline.values(thresholds)
-        context = replace(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
+        context = changed(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
         reading = compute(self._window, context, self._remembered)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
             derived=reading.derived,
-            verdict_window=replace(reading.newest, eviction=reading.eviction, stall=self._stall),
+            verdict_window=changed(reading.newest, eviction=reading.eviction, stall=self._stall),
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
             signals=self._window.signals() | _known_of(self._window.cache) | self._window.histograms(),
@@ -184,7 +184,7 @@ class EngineHistory:
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""
         curve = self._hit_curve
-        return replace(
+        return changed(
             observed(self._window, self.baseline.values(thresholds)),
             minutes=self._means.minutes(),
             hit_ratio_before=curve.before,
@@ -234,7 +234,7 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
     if log is None:
         return cache
     capacity = cache.capacity_tokens or int(log.kv_capacity_tokens or 0) or None
-    return replace(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
+    return changed(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
 
 
 @lru_cache(maxsize=256)

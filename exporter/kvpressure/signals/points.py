@@ -6,10 +6,9 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, TypeAlias
 
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.samples import HistogramSample
 
 
@@ -39,7 +38,7 @@ def with_batch(point: Point, before: Point | None) -> Point:
     if not steps or tokens is None or steps < _LEAST_STEPS:
         return point
     most = max(values((before, point), "running"), default=0.0) + (grown(before, point, "started") or 0.0) + 0.5
-    return replace(point, gauges={**point.gauges, BATCH: tokens / steps}) if tokens / steps <= most else point
+    return changed(point, gauges={**point.gauges, BATCH: tokens / steps}) if tokens / steps <= most else point
 
 
 def batch_of(point: Point) -> float:

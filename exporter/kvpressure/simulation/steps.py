@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from kvpressure.model.record import changed
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.least_squares import Fit, Prior, Row, Values, fitted
@@ -105,7 +106,7 @@ class Steps:
         whole = steps.of(running, 0.0, running * self.batch.context_tokens)
         grows = running * (steps.sequence + self.batch.context_tokens * steps.context_token)
         rest, by = (1 - share) * whole / (whole - grows), share * whole / grows
-        return replace(
+        return changed(
             steps,
             fixed=rest * steps.fixed,
             experts=rest * steps.experts,
@@ -128,7 +129,7 @@ def knee_of(steps: StepTimes, batch: Batch) -> float:
 
     Infinity where a hundred times as many still give it.
     """
-    one = replace(batch, running=1.0)
+    one = changed(batch, running=1.0)
 
     def beyond(requests: float) -> bool:
         return one.tokens_per_second(steps, 1.1 * requests) < KNEE_GAIN * one.tokens_per_second(steps, requests)
@@ -219,7 +220,7 @@ def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
         ended = None if start is one or poll.preempted or not conserved else one.ended_tokens
         if ended is not None and first is not None and last is not None:
             # Prompts are counted at their first token; the pool shows what was computed of them by the time of a poll.
-            poll = replace(poll, computed=max(0.0, last - first - one.generated + ended - _found(one)))
+            poll = changed(poll, computed=max(0.0, last - first - one.generated + ended - _found(one)))
         yield poll
 
 
