@@ -106,7 +106,7 @@ def _slope(
     came: Sequence[float], ended: Sequence[float], present: Sequence[float], seconds: float
 ) -> tuple[float, float, float]:
     """Return how many requests come for each that ended, 0 to 1, and between what that lies."""
-    if max(present) - min(present) <= 1 and sum(ended):
+    if max(present) - min(present) <= 1 and any(ended):
         return 1.0, 1.0, 1.0  # as many all the time
     rate = sum(ended) / seconds
     stay = statistics.fmean(present) / rate if rate else math.inf
