@@ -66,11 +66,20 @@ def replica(number: int, family: str, value: float, **labels: str) -> dict[str, 
     return {"series": f"kvpressure_{family}{{{inside}}}", "values": f"{value}x60"}
 
 
+def target(number: int) -> dict[str, str]:
+    own = f'target="chat/vllm-{number}:8000", namespace="chat", pod="vllm-{number}", instance="10.0.0.7:10405"'
+    address = f"-n chat pod/vllm-{number}"
+    return {"series": f'kvpressure_target_info{{job="kvpressure", {own}, address="{address}"}}', "values": "1x60"}
+
+
+RECORDED = ("targets", "words", "deployment")
+
+
 def rendered(folder: Path, runbooks: str, boards: str) -> tuple[dict[str, str], dict[str, str]]:
     """Labels and annotations of the page, from a promtool test that expects nothing."""
     options = Options(load_thresholds(), runbook_url=runbooks, dashboard_url=boards)
     files = bundle_files(options, with_runbooks=False, with_dashboards=False)
-    for name in ("alerts/cache-too-small.yaml", "recording/deployment.yaml"):
+    for name in ("alerts/cache-too-small.yaml", *(f"recording/{name}.yaml" for name in RECORDED)):
         (folder / Path(name).name).write_text(files[f"prometheus/{name}"])
     series = []
     for number, collapsed in enumerate((1, 1, 0)):
@@ -79,10 +88,15 @@ def rendered(folder: Path, runbooks: str, boards: str) -> tuple[dict[str, str], 
             replica(number, "engine_up", 1),
             replica(number, "queue_unserved_seconds", 60 * collapsed),
             replica(number, "score", 0.9 - 0.1 * number),
+            target(number),
         ]
     check = {"alertname": ALERT, "eval_time": "10m", "exp_alerts": []}
     test = {"name": "t", "interval": "15s", "input_series": series, "alert_rule_test": [check]}
-    case = {"rule_files": ["deployment.yaml", "cache-too-small.yaml"], "evaluation_interval": "15s", "tests": [test]}
+    case = {
+        "rule_files": [*(f"{name}.yaml" for name in RECORDED), "cache-too-small.yaml"],
+        "evaluation_interval": "15s",
+        "tests": [test],
+    }
     (folder / "case.yaml").write_text(yaml.safe_dump(case))
     command = [need("promtool", "prometheus"), "test", "rules", str(folder / "case.yaml")]
     output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

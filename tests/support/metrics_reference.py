@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from kvpressure.exposition.families import FAMILIES
+from kvpressure.exposition.families import FAMILIES, STABLE
 from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.family import Scope
 from kvpressure.model.verdict import DETAILS
 
 _TITLES = {
     Scope.ENGINE: "Engines",
+    Scope.TARGET: "Targets",
     Scope.GPU: "GPUs",
     Scope.SOURCE: "Sources",
     Scope.CONTAINER: "Containers of engines",
@@ -24,9 +25,10 @@ All series of the exporter with their labels and meanings. Generated from
 `FAMILIES` beside the functions that compute them, by `make docs`; do not edit.
 
 Units are base units; ratios are 0 to 1. A series whose input is unknown is absent, never 0. "The window" is
-`window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s).
+`window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s). A STABLE series keeps name,
+labels and meaning within a major version; an EXPERIMENTAL one may change with any.
 """
-_HEAD = "\n| series | type | additional labels | meaning |\n|---|---|---|---|\n"
+_HEAD = "\n| series | type | class | additional labels | meaning |\n|---|---|---|---|---|\n"
 _DETAILS = """
 ## Details
 
@@ -47,11 +49,13 @@ def metrics_markdown() -> str:
             parts.append(f"\nEvery series has the labels {', '.join(f'`{label}`' for label in scope.labels)}.\n")
         parts.append(_HEAD)
         own = (family for family in FAMILIES if family.scope is scope)
-        parts.extend(_row(family.name, family.type, family.labels, family.help) for family in own)
+        parts.extend(
+            _row(family.name, family.type, family.labels, family.help, stable=family.key in STABLE) for family in own
+        )
     parts.append("\n## The exporter's process\n\nWritten by prometheus_client's own collectors.\n" + _HEAD)
     for metric in OwnProcess().collect():
         sample, text = metric.samples[0], metric.documentation.removesuffix(".") + "."
-        parts.append(_row(sample.name, metric.type, sample.labels, text))
+        parts.append(_row(sample.name, metric.type, sample.labels, text, stable=True))
     parts.append(_DETAILS)
     parts.extend(
         f"| `{cause.value}` | `{detail}` | {meaning} |\n"
@@ -61,8 +65,9 @@ def metrics_markdown() -> str:
     return "".join(parts)
 
 
-def _row(name: str, kind: str, labels: Iterable[str], text: str) -> str:
-    return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {text} |\n"
+def _row(name: str, kind: str, labels: Iterable[str], text: str, *, stable: bool) -> str:
+    known = "STABLE" if stable else "EXPERIMENTAL"
+    return f"| `{name}` | {kind} | {known} | {', '.join(f'`{label}`' for label in labels)} | {text} |\n"
 
 
 if __name__ == "__main__":

@@ -107,8 +107,17 @@ def _printed(case: Case, model: Model, choice: Choice) -> Choice:
         expected = model.expected([], [change])
         if expected is not None:
             (worse if _judged(case, expected).worse else steps).append(Step(change, expected))
-    steps = [replace(step, expected=as_shown(case.derived, case.thresholds, step.expected)) for step in steps]
-    declined = tuple(_as_declined(case, step) for step in (*choice.declined, *worse))
+    steps = [
+        replace(
+            step,
+            expected=replace(
+                as_shown(case.derived, case.thresholds, step.expected),
+                drain_seconds=model.drain_seconds([step.change]),
+            ),
+        )
+        for step in steps
+    ]
+    declined = tuple(_as_declined(case, step, beside=bool(steps)) for step in (*choice.declined, *worse))
     together = None
     if len(steps) > 1:
         all_of_it = model.expected([], [step.change for step in steps])
@@ -128,14 +137,14 @@ def _judged(case: Case, simulated: Expected) -> Expected:
     return replace(shown, tokens_per_second=tokens, latency_p95=latency, waiting=waiting)
 
 
-def _as_declined(case: Case, step: Step) -> Step:
+def _as_declined(case: Case, step: Step, *, beside: bool) -> Step:
     """Return the step as it is printed, with what speaks against it."""
     judged = replace(step, expected=_judged(case, step.expected))
-    against = step.against or _why_not(judged, case.thresholds.advice.gain_min_ratio)
+    against = step.against or _why_not(judged, case.thresholds.advice.gain_min_ratio, beside=beside)
     return replace(step, expected=as_shown(case.derived, case.thresholds, step.expected), against=against)
 
 
-def _why_not(step: Step, least: float) -> str:
+def _why_not(step: Step, least: float, *, beside: bool) -> str:
     shift = step.expected.tokens_per_second
     if step.expected.worse and shift.after >= shift.before:
         return "answers come later, and as many wait"
@@ -147,7 +156,7 @@ def _why_not(step: Step, least: float) -> str:
     if gain < -least:
         return f"{-gain:.0%} fewer tokens"
     if gain > least:
-        return "gains nothing more once the steps above are taken"
+        return "gains nothing beside the steps that are advised" if beside else "may gain nothing, by what is not known"
     return f"gains less than {least:.0%} in the worst case"
 
 
@@ -194,10 +203,17 @@ def with_sessions(case: Case) -> Forecast | None:
 
 
 def _queues_alike(case: Case, model: Model) -> bool:
-    simulated = model.outcome(model.state)
-    return simulated is not None and _same(
-        case.thresholds, simulated.waiting, model.known.measured.waiting, ONE_REQUEST
-    )
+    """Return whether as many wait in the simulation as do; at a rate, how many is chance unless the queue grows.
+
+    A queue that grows is compared by what is answered beside what comes, which makes it grow.
+    """
+    simulated, measured, demand = model.outcome(model.state), model.known.measured, model.known.demand
+    if simulated is None:
+        return False
+    if demand.rate:
+        most = case.thresholds.advice.simulated_error_max_ratio
+        return abs(simulated.tokens_per_second / measured.tokens_per_second - 1) <= most
+    return _same(case.thresholds, simulated.waiting, measured.waiting, ONE_REQUEST)
 
 
 def more_batch(case: Case) -> Forecast:

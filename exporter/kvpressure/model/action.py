@@ -56,6 +56,10 @@ class Expected:
     hit_ratio: Shift | None = None
     """Share of the prompt tokens that the prefix cache finds, where sessions are simulated; so the mean TTFT."""
     first_token_seconds: Shift | None = None
+    in_time: tuple[float, float] | None = None
+    """Shares of the requests that are served within `limit_seconds`, before and after, where they come at a rate."""
+    drain_seconds: float | None = None
+    """After which the queue of now is served, where it grows without the change."""
     doubt: str = ""
     """What leaves the range too wide for a number to say anything, "" where it is narrow enough."""
 
@@ -97,6 +101,10 @@ class Expected:
             shown.insert(0, f"TTFT {_shift(self.first_token_seconds, ' s')}")
         if self.hit_ratio is not None:
             shown.insert(0, f"prefix hits {_percent(self.hit_ratio)}")
+        if self.in_time is not None and not self.at_best:
+            shown.append(f"in time {self.in_time[0]:.0%} -> {self.in_time[1]:.0%}")
+        if self.drain_seconds is not None:
+            shown.append(f"the queue is served after {max(1, round(self.drain_seconds / 60))} min")
         if self.refused_ratio > 0:
             shown.append(f"refuses {self.refused_ratio:.0%}")
         if self.shortened_ratio > 0:

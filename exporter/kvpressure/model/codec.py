@@ -109,6 +109,12 @@ def _expected_json(expected: Expected) -> dict[str, object]:
         **{name: _shift(getattr(expected, name)) for name in shifts},
         **{name: _finite(getattr(expected, name)) for name in numbers},
         "at_best": expected.at_best,
+        **(
+            {}
+            if expected.in_time is None
+            else {"in_time_ratio": dict(zip(("before", "after"), expected.in_time, strict=True))}
+        ),
+        **({} if expected.drain_seconds is None else {"drain_seconds": expected.drain_seconds}),
         **{name: _shift(shift) for name, shift in of_sessions.items() if shift is not None},
     }
 

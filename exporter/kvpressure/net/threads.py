@@ -29,18 +29,26 @@ def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
     """Start `call` in a new thread; return the future of its result or exception."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
-
-    def run() -> None:
-        give: Callable[[], None]
-        try:
-            give = partial(answer.set_result, call())
-        except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
-            give = partial(answer.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed, and the future no longer awaited
-            loop.call_soon_threadsafe(lambda: None if answer.done() else give())
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=_run, args=(loop, answer, call), name=name, daemon=True).start()
     return answer
+
+
+def _run(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T], call: Callable[[], T]) -> None:
+    settle: Callable[[], None]
+    try:
+        settle = partial(answer.set_result, call())
+    except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
+        settle = partial(answer.set_exception, error)
+    with suppress(RuntimeError):  # the loop is closed, and the future no longer awaited
+        loop.call_soon_threadsafe(_settle, answer, settle)
+    # An error's traceback holds this frame. If that held the error, what the call has read, maybe megabytes, would
+    # wait for the garbage collector, which runs rarely.
+    del answer, settle
+
+
+def _settle(answer: asyncio.Future[T], settle: Callable[[], None]) -> None:
+    if not answer.done():
+        settle()
 
 
 _HOP_SECONDS: Final = 0.0002

@@ -16,8 +16,9 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.answers import COARSE_ANSWERS
+from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_load
 from kvpressure.simulation.best_hits import has_sessions
-from kvpressure.simulation.demand import arrival_rate, demand_of
+from kvpressure.simulation.demand import demand_of
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.measured_hits import MeasuredHits
 from kvpressure.simulation.page import mean_of, read, sum_of
@@ -43,6 +44,8 @@ FITTED_RATIO: Final = 0.02
 FITS_LIKE: Final = 3
 FITTED_LIKE_RATIO: Final = 0.03
 """The same for engines that are like one that was fitted already."""
+COARSE_RATIO: Final = 0.5
+"""Of the time for which requests at a rate are simulated, for what is only set beside the likeliest."""
 FIT_MAX_FACTOR: Final = 1.6
 
 
@@ -89,7 +92,8 @@ class Open:
     the longest are long; `alike` is 0 where the length of an answer has nothing
     to do with that of its prompt, 1 where the longest belong together; `end` is how many deviations more than expected
     a larger batch gives. With `other_clients` each draws any length where lengths say that it keeps to its own, and
-    the other way round. `experts` is for a model that has some, or may have: it reads them in another way.
+    the other way round; with `other_arrivals` another share of them waits for their answers. `experts` is for a model
+    that has some, or may have: it reads them in another way.
     """
 
     spread: float = 1.0
@@ -98,6 +102,7 @@ class Open:
     end: float = 0.0
     other_clients: bool = False
     experts: bool = False
+    other_arrivals: bool = False
 
     def question(self, prompts: LengthDistribution, running: float, model_name: str) -> str:
         """Return in words what is taken otherwise than is likeliest, of an engine with these prompts."""
@@ -107,6 +112,8 @@ class Open:
             return f"what another batch than the {running:.0f} that run takes, which is all that the polls show"
         if self.alike:
             return "whether long prompts get long answers"
+        if self.other_arrivals:
+            return "whether clients wait for their answers, or requests come at a rate"
         if self.other_clients:
             return "whether each client keeps to its own lengths"
         widest = max(prompts.buckets, key=lambda one: one.share * (one.high - one.low))
@@ -136,6 +143,8 @@ def known(
     `most_running` says that requests wait for something else than the pool: at most so many run at once, infinity where
     another limit of the server does it. `card` is the table of the card and model, where these are known.
     """
+    if observed is not None:
+        observed = replace(observed, intervals=tuple(of_present_load(observed.intervals)))
     page = read(observed, limits, spread=taken.spread, tail=taken.tail)
     observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
     prompts, outputs, running, waiting, seconds = page.prompts, page.outputs, page.running, page.waiting, page.seconds
@@ -156,11 +165,18 @@ def known(
         reuses=cache.prefix_caching is not False,
     )
     speed = generated / seconds
-    noise = tokens_deviation_ratio(intervals), _usual_ratio(observed, speed, running, waiting)
-    measured = Measured(speed, running, waiting, preempted / seconds, *noise)
+    usual = _usual_ratio(observed, speed, running, waiting)
+    # Both are samples of one load, and the longer one is the better.
+    measured = Measured(
+        speed * usual, running, waiting, preempted / seconds, tokens_deviation_ratio(intervals), 1.0 / usual
+    )
     # Sessions think between their turns, and come back once they are answered: by chance, but at no rate.
-    rate = None if has_sessions(observed, thresholds) else arrival_rate(observed)
-    demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, rate)
+    arrivals = None if has_sessions(observed, thresholds) else arrivals_of(observed)
+    if taken.other_arrivals:
+        arrivals = _otherwise(arrivals)
+    demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, arrivals)
+    if like is not None and demand.rate and math.isinf(demand.counted_seconds):
+        demand = replace(demand, seconds=COARSE_RATIO * demand.seconds)
     if taken.other_clients:
         demand = replace(demand, mixed=not demand.mixed)
     most_error = thresholds.advice.simulated_error_max_ratio
@@ -170,6 +186,12 @@ def known(
     if like is not None:
         return _fitted_like(found, like, pool_limits=pool_limits)
     return _fitted(found, most_error, pool_limits=pool_limits)
+
+
+def _otherwise(arrivals: Arrivals | None) -> Arrivals:
+    if arrivals is None or arrivals.otherwise is None:
+        raise UnknownError("what sends requests is known")
+    return replace(arrivals, waiting_ratio=arrivals.otherwise)
 
 
 def _times(steps: Steps, end: float, growing: float | None, card: StepTable | None) -> StepTimes:

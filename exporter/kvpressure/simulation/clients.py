@@ -5,18 +5,37 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from kvpressure.simulation.queue_order import Request
-from kvpressure.simulation.server import Demand, Server
+from kvpressure.simulation.server import Demand, RequestShape, Server
 from kvpressure.simulation.sessions import Session, Sessions, begun
 
 START_SECONDS: Final = 2.0
 THINK_SECONDS: Final = 0.05
 REFUSED_SECONDS: Final = 30.0
 SEED: Final = 7
+ROUNDS: Final = 8
+"""In which all requests are dealt to clients."""
 AT_RATE: Final = -1
 WAITS_ALREADY: Final = -2
+
+
+def _spacing(demand: Demand, rng: random.Random) -> Callable[[], float]:
+    """Return a function for the seconds to the next request at a rate: constant, by chance, or in bursts."""
+    if not demand.rate:
+        return lambda: math.inf
+    mean = 1 / demand.rate
+    if demand.dispersion <= 0:
+        return lambda: mean
+    shape, count = 1 / demand.dispersion, max(1, round(demand.rate * demand.seconds))
+    drawn = [rng.gammavariate(shape, demand.dispersion) for _ in range(count)]
+    by = demand.seconds / sum(drawn)
+    left = deque(by * one for one in drawn)
+    # As many as are expected in the time that is simulated, so that it is no sample of a few bursts.
+    return lambda: left.popleft() if left else rng.gammavariate(shape, demand.dispersion * mean)
 
 
 class Clients:
@@ -27,9 +46,10 @@ class Clients:
         self._rng = random.Random(SEED)
         # When who comes: a client by its number, or one of an open loop.
         self.arrivals = [(self._rng.random() * START_SECONDS, client) for client in range(demand.clients)]
-        if not demand.clients:
-            first = (self._rng.expovariate(demand.rate), AT_RATE)
-            self.arrivals = [(0.0, WAITS_ALREADY)] * demand.queue + [first]
+        self._spacing = _spacing(demand, random.Random(SEED))
+        if demand.rate:
+            self.arrivals += [(0.0, WAITS_ALREADY)] * demand.queue + [(self._spacing(), AT_RATE)]
+        self._deck: list[RequestShape] = []
         self._sessions: dict[int, Session] = {}
         self._begun = demand.clients
         self._think: tuple[float, float] | None = None
@@ -44,7 +64,7 @@ class Clients:
         while self.arrivals and self.arrivals[0][0] <= now:
             at, client = heapq.heappop(self.arrivals)
             if client == AT_RATE:
-                heapq.heappush(self.arrivals, (at + self._rng.expovariate(self._demand.rate), AT_RATE))
+                heapq.heappush(self.arrivals, (at + self._spacing(), AT_RATE))
             request = self._drawn(at, client) if sessions is None else self._turn_of(sessions, at, client)
             if request is not None:
                 found.append(request)
@@ -65,7 +85,7 @@ class Clients:
         """Draw a request: of the client's own part; any where clients are mixed, and in an open loop."""
         server, every = self._server, self._demand.requests
         if client < 0 or self._demand.mixed:
-            one = every[int(self._rng.random() * len(every))]
+            one = self._dealt()
         else:
             one = every[int((client + self._rng.random()) / self._demand.clients * len(every))]
         if one.prompt > self._longest_prompt:
@@ -75,6 +95,20 @@ class Clients:
             return None
         output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
         return Request(one.prompt, one.output, output, at, client, one.prompt, shared=one.prompt - one.own)
+
+    def _dealt(self) -> RequestShape:
+        """Return one of all requests; each comes once before any comes again, so that few stand for all of them."""
+        if not self._deck:
+            every, shuffle = sorted(self._demand.requests, key=lambda one: one.output), self._rng.shuffle
+            # Alike in their answers are those that follow each other: of each such group one in each round.
+            groups = [every[place : place + ROUNDS] for place in range(0, len(every), ROUNDS)]
+            for group in groups:
+                shuffle(group)
+            for number in range(ROUNDS):
+                dealt = [group[number] for group in groups if number < len(group)]
+                shuffle(dealt)
+                self._deck += dealt
+        return self._deck.pop()
 
     def _enter(self, sessions: Sessions) -> None:
         """Let every client be somewhere in a session and in its think time."""

@@ -45,7 +45,7 @@ def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
     state, behind = applied(model.state, changes), False
     demand, outcome = state[1], model.outcome(state)
     # Of few requests chance alone may answer fewer than come; those do not wait.
-    if not demand.clients and outcome is not None and outcome.waiting >= 1:
+    if demand.rate and not demand.clients and outcome is not None and outcome.waiting >= 1:
         least = model.thresholds.advice.falling_behind_max_ratio
         behind = outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)
     return Row(tuple(changes), model.figures(changes), behind)

@@ -24,6 +24,12 @@ from kvpressure.simulation.steps import UnknownError
 COVERED_DEVIATIONS: Final = 1.645
 """On either side of what is likeliest: in nine of ten cases the truth lies between."""
 
+DRAIN_MAX_SECONDS: Final = 1800.0
+"""A queue that takes longer to be served is not said to drain."""
+TOKENS_ERROR_RATIO: Final = 0.045
+LATENCY_ERROR_RATIO: Final = 0.08
+"""Standard deviation of what is simulated of a change, of one engine that is known: in the scheduler lab half of the
+changes came out within 3 % and 5 %, and `bench/advice/results.json` has them all."""
 CUT: Final = "{0.text} lie in one bucket of their histogram, and the cap inside it"
 
 
@@ -94,7 +100,15 @@ class Model:
     def outcome(self, state: State) -> Outcome | None:
         """Return the outcome of a state, simulated once."""
         server, demand = state
-        key = (server, demand.clients, demand.busy_ratio, demand.rate, demand.length_routing, demand.sessions)
+        key = (
+            server,
+            demand.clients,
+            demand.busy_ratio,
+            demand.rate,
+            demand.queue,
+            demand.length_routing,
+            demand.sessions,
+        )
         if key not in self._runs:
             begun, measured = self.known.simulation, self.known.measured_hits
             if begun is not None and begun.server is server and begun.demand is demand:
@@ -110,6 +124,17 @@ class Model:
             outcome = model.outcome(applied(model.state, changes))
             if outcome is not None:
                 yield outcome
+
+    def answers_alike(self, other: Model) -> bool:
+        """Return whether answers of another engine are as long on average: those that ended are what the page counts.
+
+        Where clients keep to their lengths, those with short ones may take all the turns.
+        """
+        ours, theirs = self.outcome(self.state), other.outcome(other.state)
+        if ours is None or theirs is None:
+            return False
+        mean, other_mean = (one.tokens_per_second / one.answers_per_second for one in (ours, theirs))
+        return abs(other_mean / mean - 1) <= self.thresholds.advice.simulated_error_max_ratio
 
     def gain(self, before: Sequence[ConfigChange], change: ConfigChange, *, surely: bool = True) -> Gain | None:
         """Return the gain of a change made after others; None where no request would be answered.
@@ -139,21 +164,24 @@ class Model:
             values = [factor * read(one) for one in outcomes]
             return Span(values[0], min(values), max(values))
 
-        def with_all(read: Callable[[Outcome], float], usual: float, factor: float = 1.0) -> Span:
+        simulated = bool(changes)
+
+        def with_all(read: Callable[[Outcome], float], usual: float, error: float, factor: float = 1.0) -> Span:
             value, *others = (factor * read(one) for question, one in alternatives if question != QUESTION)
             back = next((factor * read(one) for question, one in alternatives if question == QUESTION), None)
-            return _with_all(value, [*others, usual * value], self.known.measured.tokens_deviation_ratio, back)
+            window = self.known.measured.tokens_deviation_ratio
+            return _with_all(value, [*others, usual * value], math.hypot(window, simulated * error), back)
 
         refused, cap = span(lambda one: one.refused_ratio), applied(self.state, changes)[0].cap_prompt
         if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
         usual = self.known.measured.usual_ratio
-        tokens = with_all(lambda one: one.tokens_per_second, usual, by * self.tokens_factor)
+        tokens = with_all(lambda one: one.tokens_per_second, usual, TOKENS_ERROR_RATIO, by * self.tokens_factor)
         return Figures(
             tokens_per_second=tokens,
             goodput=span(lambda one: one.goodput, by),
-            latency_p95=with_all(lambda one: one.latency_p95, 1 / usual),
+            latency_p95=with_all(lambda one: one.latency_p95, 1 / usual, LATENCY_ERROR_RATIO),
             waiting=span(lambda one: one.waiting, by),
             refused_ratio=refused,
             shortened_ratio=span(lambda one: one.shortened_ratio),
@@ -232,8 +260,25 @@ class Model:
             at_best=any(change.at_best for change in changes),
             hit_ratio=_shift_if_known(first.hit_ratio, second.hit_ratio),
             first_token_seconds=_shift_if_known(first.first_token_seconds, second.first_token_seconds),
+            in_time=None if (share := self._in_time(second)) is None else (self._in_time(first) or 0.0, share),
             doubt=second.doubt,
         )
+
+    def drain_seconds(self, changes: Sequence[ConfigChange]) -> float | None:
+        """Return how long after `changes` the queue of now is served; None where it does not grow, or is not served."""
+        server, demand = self.state
+        if math.isinf(demand.counted_seconds):
+            return None
+        waits = replace(
+            demand, queue=round(self.known.measured.waiting), seconds=DRAIN_MAX_SECONDS, counted_seconds=math.inf
+        )
+        outcome = simulated(*applied((server, waits), changes), self.limit_seconds)
+        return None if outcome is None else outcome.drained_seconds
+
+    def _in_time(self, figures: Figures) -> float | None:
+        """Return the share of the requests that are served in time; None where clients wait for their answers."""
+        rate = self.known.demand.rate
+        return min(1.0, figures.goodput.value / rate) if rate and not self.known.demand.clients else None
 
     def _gain(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> float:
         now, then = (self.outcome(applied(self.state, some)) for some in (before, [*before, *changes]))

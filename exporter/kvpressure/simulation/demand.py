@@ -6,33 +6,26 @@ import itertools
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from kvpressure.model.view import Interval, Observed
+from kvpressure.simulation.arrivals import WINDOW_SECONDS, Arrivals, growing_seconds
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.page import mean_of, sum_of
 from kvpressure.simulation.server import Demand, RequestShape
 
 DRAWN_REQUESTS: Final = 512
+KIND_RATIO: Final = 0.05
+"""Of the requests below a gap between lengths, and of the tokens above it, from which on they are two kinds."""
+MAX_DISPERSION: Final = 10.0
+MAX_GROWING_ARRIVALS: Final = 8_000
+"""Of a queue that grows; where more came, a shorter time of its growth is simulated."""
 FEW_ENDED: Final = 3.0
 """Ended requests stand for all, where they are so many times as many as those under way."""
 LONG_FACTOR: Final = 1.3
 """Requests under way that are so many times as long as those that ended are others."""
-GROWTH_RATIO: Final = 0.25
-"""A queue that grew by such a share of all requests in the window has clients that do not wait for their answers."""
 GROWTH_SHARE: Final = 0.75
-MIN_INTERVALS: Final = 12
-"""Two minutes of means over ten seconds: chance shows in no fewer."""
-OPEN_RATIO: Final = 0.35
-"""Of the square by which the mean number of requests changes between intervals, to twice the requests that end in one.
-
-Two thirds where arrivals do not wait for these; in the lab on cards under 0.01 for clients that wait for their answers,
-0.1 to 0.3 with think times, 1.4 to 2.1 at a rate.
-"""
-KEPT_CHANGES_RATIO: Final = 0.9
-"""Of the changes: the largest may be the one when load begins."""
-KEPT_SQUARE: Final = 0.62
-"""The mean square of the smaller nine tenths of a normal variable."""
 
 
 def demand_of(
@@ -42,40 +35,47 @@ def demand_of(
     outputs: LengthDistribution,
     cached: float,
     alike: float,
-    rate: float | None = None,
+    arrivals: Arrivals | None = None,
 ) -> Demand:
-    """Return the load: clients that wait for their answers, or a rate where the queue grows or `rate` is known."""
+    """Return the load: clients that wait for their answers where `arrivals` do not say otherwise, a rate, or both.
+
+    A queue that grows is simulated from its begin, and counted as of now.
+    """
     made = requests(prompts, outputs, cached, alike)
     made += _under_way(observed, intervals, prompts, outputs, cached)
     made.sort(key=lambda one: one.prompt)
-    present, grown = _present(intervals), growth(intervals)
-    came = grown + (sum_of(intervals, "finished") or 0.0) * GROWTH_SHARE
-    seconds = sum(one.seconds for one in intervals)
-    if grown > max(2.0, GROWTH_RATIO * mean_of(present)) and came > 0:
-        return Demand.at_rate(tuple(made), came / (GROWTH_SHARE * seconds), queue=round(present[-1]))
-    if rate is not None:
-        return Demand.at_rate(tuple(made), rate, queue=round(present[-1]))
-    # Lengths of one kind are those of every client; a gap between them means two kinds of clients.
-    mixed = not any(after.low > before.high for before, after in itertools.pairwise(prompts.buckets))
-    return Demand(tuple(made), clients=max(1, round(statistics.median(present))), mixed=mixed)
+    present = _present(intervals)
+    clients = max(1, round(statistics.median(present)))
+    mixed = not _two_kinds(prompts)
+    if arrivals is None or not arrivals.open_per_second:
+        return Demand(tuple(made), clients=clients, mixed=mixed)
+    some, waiting = round(arrivals.waiting_ratio * clients), mean_of(one.waiting for one in intervals)
+    rate = arrivals.open_per_second
+    demand = replace(
+        Demand.at_rate(tuple(made), rate, clients=some),
+        mixed=mixed,
+        dispersion=min(MAX_DISPERSION, arrivals.dispersion),
+    )
+    if arrivals.growth_per_second and waiting >= 1:
+        seconds = min(growing_seconds(arrivals, intervals[-1].waiting or waiting), MAX_GROWING_ARRIVALS / rate)
+        return replace(demand, seconds=max(2 * WINDOW_SECONDS, seconds), counted_seconds=WINDOW_SECONDS)
+    # A queue that neither grows nor ends was there before.
+    running = mean_of(one.running for one in intervals)
+    return demand if waiting < running else replace(demand, queue=round(waiting))
 
 
-def arrival_rate(observed: Observed) -> float | None:
-    """Return requests a second over the longer window; None for clients that wait for their answers, or too few polls.
+def _two_kinds(prompts: LengthDistribution) -> bool:
+    """Return whether a gap between the lengths means two kinds of clients: some requests, and some of all tokens.
 
-    Those that wait are as many all the time. At a rate requests come and go by chance, and with more room they are
-    served sooner, not more of them.
+    Lengths of one kind are those of every client, and few at the end of a distribution leave gaps by chance.
     """
-    long = observed.minutes
-    present = [] if long is None else _present(long.intervals)
-    if long is None or len(present) < MIN_INTERVALS:
-        return None
-    finished = sum_of(long.intervals, "finished") or 0.0
-    squares = sorted((after - before) ** 2 for before, after in itertools.pairwise(present))
-    square = statistics.fmean(squares[: int(KEPT_CHANGES_RATIO * len(squares))]) / KEPT_SQUARE
-    if finished < len(present) or square * len(present) < OPEN_RATIO * 2 * finished:
-        return None
-    return max(0.0, finished + present[-1] - present[0]) / long.seconds or None
+    short, tokens = 0.0, prompts.mean
+    for before, after in itertools.pairwise(prompts.buckets):
+        short += before.share
+        tokens -= before.share * (before.first + before.last) / 2
+        if after.low > before.high and short >= KIND_RATIO and tokens >= KIND_RATIO * prompts.mean:
+            return True
+    return False
 
 
 def growth(intervals: Sequence[Interval]) -> float:
@@ -97,10 +97,13 @@ def requests(
     prompts: LengthDistribution, outputs: LengthDistribution, cached: float, alike: float
 ) -> list[RequestShape]:
     """Draw requests of these lengths, in order of prompt length; `alike` and `cached` as of an engine's page."""
-    rng = random.Random(1)
     shares = [(place + 0.5) / DRAWN_REQUESTS for place in range(DRAWN_REQUESTS)]
+    answers = list(shares)
+    if not alike:  # every length as often as it is, whatever its prompt's
+        random.Random(1).shuffle(answers)
     return [
-        _request_shape(prompts.at(share), outputs.at(share) if alike else outputs.draw(rng), cached) for share in shares
+        _request_shape(prompts.at(share), outputs.at(other), cached)
+        for share, other in zip(shares, answers, strict=True)
     ]
 
 

@@ -29,6 +29,7 @@ OTHERWISE: Final = (
     Open(end=COVERED_DEVIATIONS),
     Open(alike=1.0),
     Open(other_clients=True),
+    Open(other_arrivals=True),
 )
 """What is not known of an engine, at its other end: lengths all alike in their bucket, and the longest ones as
 short or as long as may be; what a larger batch takes, which
@@ -108,7 +109,12 @@ def modelled(
     for `simulate`, of the others.
     """
     limit = limit_seconds or thresholds.advice.late_min_factor * _alone(found)
-    return Model(found, limit, thresholds, [Model(other, limit, thresholds, answers=answers) for other in others], back)
+    made, likeliest = (
+        [Model(other, limit, thresholds, answers=answers) for other in others],
+        Model(found, limit, thresholds),
+    )
+    alike = [one for one in made if one.known.demand.sessions is not None or likeliest.answers_alike(one)]
+    return Model(found, limit, thresholds, alike, back)
 
 
 def _alone(known: Known) -> float:

@@ -33,6 +33,8 @@ class Outcome:
     """Seconds, in rising order."""
     first_token_seconds: float | None = None
     """Mean seconds from arrival to first token."""
+    drained_seconds: float | None = None
+    """After which no request waited that had waited at the start; None where there were none, or not in the time."""
     hit_ratio: float | None = None
     hits_by_pool: tuple[float, ...] = ()
     """What caches of other sizes would have found of the same requests, for each size that was given."""
@@ -53,11 +55,20 @@ class Tally:
         """Seconds of counted answers, and whether each was cut short."""
         self.first_tokens: list[float] = []
         self.shortened: list[bool] = []
+        self.drained_seconds: float | None = None
         self._begun = self.running_seconds = self.waiting_seconds = 0.0
 
     def begin(self, now: float) -> None:
         """Count from now on."""
         self.counting, self._begun = True, now
+
+    def count_again(self, now: float) -> None:
+        """Forget what was counted, and count from now on."""
+        self.begin(now)
+        self.tokens = self.preempted = 0
+        self.running_seconds = self.waiting_seconds = 0.0
+        for counted in (self.latencies, self.first_tokens, self.shortened):
+            counted.clear()
 
     def outcome(
         self, now: float, limit_seconds: float, refused_ratio: float, contexts: Contexts | None
@@ -83,6 +94,7 @@ class Tally:
             answers_per_second=len(ordered) / seconds,
             latencies=tuple(ordered),
             first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
+            drained_seconds=self.drained_seconds,
             hit_ratio=None if contexts is None else contexts.hit_ratio,
             hits_by_pool=() if contexts is None else contexts.hits_by_pool,
         )

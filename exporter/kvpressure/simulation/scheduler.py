@@ -104,14 +104,17 @@ class Simulation:
             steps_of = server.steps.function()
         pool, most, step_tokens = server.pool_tokens, server.max_num_seqs, server.step_tokens
         half_block = server.block_tokens / 2
-        usable, closed, counting = pool - server.watermark_tokens, self.demand.clients > 0, tally.counting
+        usable, closed, counting = pool - server.watermark_tokens, self.demand.waits, tally.counting
         last = MAX_SIMULATED_SECONDS if closed else self.demand.seconds
-        begin = OPEN_WARM_UP_RATIO * self.demand.seconds
+        begin, recount = OPEN_WARM_UP_RATIO * self.demand.seconds, self.demand.seconds - self.demand.counted_seconds
+        if closed or recount <= begin:
+            recount = math.inf
         now, step, turns, number, ended = at.now, at.step, at.turns, at.number, at.ended
         used, peak, context, allocated = at.used, at.peak, at.context, at.allocated
         decoding, stuck = at.decoding, at.stuck
         generated, running_seconds, waiting_seconds = tally.tokens, tally.running_seconds, tally.waiting_seconds
         enough = needed if closed else math.inf
+        drains = self.demand.queue > 0 and tally.drained_seconds is None
         while turns < MAX_TURNS and not ended and len(latencies) < enough:
             turns += 1
             if arrivals and arrivals[0][0] <= now:
@@ -283,9 +286,16 @@ class Simulation:
                         tally.first_tokens.append(now - request.arrived)
                 heappush(ends, (step + request.output - request.generated, number, request))
 
+            if drains and not waiting:
+                tally.drained_seconds, drains = now, False
             if not counting and (tally.answered >= warm if closed else now >= begin):
                 tally.begin(now)
                 counting = True
+            if now >= recount:
+                recount = math.inf
+                if len(waiting) > len(running):  # the queue grows: what clients get now, not what they got
+                    tally.count_again(now)
+                    generated, running_seconds, waiting_seconds = 0, 0.0, 0.0
             ended = now >= last
         tally.tokens, tally.running_seconds, tally.waiting_seconds = generated, running_seconds, waiting_seconds
         self._at = _At(used, peak, context, allocated, now, step, turns, number, decoding, stuck=stuck, ended=ended)

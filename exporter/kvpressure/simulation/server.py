@@ -12,7 +12,7 @@ from kvpressure.simulation.sessions import Sessions
 STEP_TOKENS: Final = 8192.0
 """Of a step where the limit is not known."""
 OPEN_SECONDS: Final = 600.0
-MAX_ARRIVALS: Final = 20_000
+MAX_ARRIVALS: Final = 4_000
 """Of one run at a request rate. Where more would arrive, a shorter time is simulated, the same for every change."""
 
 
@@ -155,7 +155,7 @@ class LengthRouting:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The load. A closed loop of `clients`, each waiting for its answer before the next request; or, with 0, a `rate`.
+    """The load. A closed loop of `clients`, each waiting for its answer before the next request; a `rate`; or both.
 
     Each client draws from its own part of `requests`, which are in order of prompt length: who sends documents goes on
     sending documents. `mixed` says that every client draws from all of them. With `sessions` clients send these
@@ -168,7 +168,11 @@ class Demand:
     queue: int = 0
     """Requests that wait already at the start of an open loop."""
     seconds: float = OPEN_SECONDS
-    """Simulated time of an open loop; the same for all that are compared (`at_rate`)."""
+    """Simulated time where some come at a rate; the same for all that are compared (`at_rate`)."""
+    counted_seconds: float = math.inf
+    """The last of them, that are counted at most: of a queue that grows, what clients get now."""
+    dispersion: float = 1.0
+    """Of those at a rate: squared coefficient of variation of the time between two; 0 at constant spacing."""
     length_routing: LengthRouting | None = None
     sessions: Sessions | None = None
     mixed: bool = False
@@ -176,9 +180,14 @@ class Demand:
     """Of the servers among which clients were divided, those that have as many as simulated; the others have none."""
 
     @staticmethod
-    def at_rate(requests: tuple[RequestShape, ...], rate: float, queue: int = 0) -> Demand:
-        """Return demand of an open loop: requests arrive at `rate` a second (above 0), whether answered or not."""
-        return Demand(requests, 0, rate, queue, min(OPEN_SECONDS, MAX_ARRIVALS / rate))
+    def at_rate(requests: tuple[RequestShape, ...], rate: float, queue: int = 0, clients: int = 0) -> Demand:
+        """Return demand of which some arrive at `rate` a second (above 0), whether answered or not."""
+        return Demand(requests, clients, rate, queue, min(OPEN_SECONDS, MAX_ARRIVALS / rate))
+
+    @property
+    def waits(self) -> bool:
+        """Whether all clients wait for their answers."""
+        return not self.rate
 
     def times(self, factor: float) -> Demand:
         """Return `factor` times as many clients, or as high a rate."""
@@ -190,7 +199,7 @@ class Demand:
         Clients are whole: where they do not come out even, as many servers as they fill have the larger number. Of
         sessions, which are many, the nearest number.
         """
-        share, filled = self.clients / by, by > 1 and self.sessions is None
+        share, filled = self.clients / by, by > 1 and self.sessions is None and self.waits
         clients = max(1, math.ceil(share) if filled else round(share)) if self.clients else 0
         busy = self.busy_ratio * share / clients if self.clients and filled else self.busy_ratio
         return replace(self, clients=clients, rate=self.rate / by, queue=round(self.queue / by), busy_ratio=busy)

@@ -74,11 +74,11 @@ def test_it_expects_what_the_advice_expects():
         "rows"
     ]
     expected = actions["kv_cache_dtype"]["tokens_per_second"]
-    assert tokens(today) == pytest.approx(expected["before"])
+    assert tokens(today) == pytest.approx(expected["before"], rel=0.02)
     assert small["figures"]["tokens_per_second"] == pytest.approx(
-        {"value": expected["after"], "low": expected["low"], "high": expected["high"]}
+        {"value": expected["after"], "low": expected["low"], "high": expected["high"]}, rel=0.02
     )
-    assert tokens(both) == pytest.approx(actions["verify"]["tokens_per_second"]["after"])
+    assert tokens(both) == pytest.approx(actions["verify"]["tokens_per_second"]["after"], rel=0.02)
     assert both["set"] == {"kv-cache-dtype": "fp8", "replicas": servers}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections import Counter
 from types import ModuleType
@@ -11,8 +12,9 @@ import pytest
 
 from kvpressure import signals
 from kvpressure.advice import limits
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import families
-from kvpressure.exposition.families import EXPORTER, FAMILIES
+from kvpressure.exposition.families import EXPORTER, FAMILIES, STABLE
 from kvpressure.model.family import Family
 from kvpressure.signals import (
     batch,
@@ -33,6 +35,7 @@ from kvpressure.signals import (
 )
 from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
+from kvpressure.tools.bundle import Options, load_rules
 
 OF_THE_VERDICT = (signals, past)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""
@@ -69,3 +72,13 @@ def test_the_table_has_all_of_them_once() -> None:
     declared = [one for given in DECLARED.values() for one in given]
     assert Counter(one.key for one in FAMILIES) == Counter(one.key for one in (*declared, *EXPORTER))
     assert max(Counter(one.key for one in FAMILIES).values()) == 1
+
+
+def test_what_pages_is_stable() -> None:
+    """The rates among them are named against Prometheus' conventions, and stay experimental until they are counters."""
+    files = load_rules(Options(load_thresholds()))
+    alerts = [alert.rule["expr"] for file in files for alert in file.alerts if alert.severity != "info"]
+    asked = set(re.findall(r"(?<![:\w])kvpressure_(\w+)", " ".join(alerts)))
+    assert asked - STABLE == set()
+    assert {one.key for one in FAMILIES} >= STABLE
+    assert not [key for key in STABLE if key.endswith("_per_second")]

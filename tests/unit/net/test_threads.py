@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
+from kvpressure.model.errors import SourceError
 from kvpressure.net.budget import Budget
-from kvpressure.net.threads import SingleFlightThread
+from kvpressure.net.threads import SingleFlightThread, in_own_thread
 
 
 async def test_a_read_that_hangs_holds_one_thread_and_nobody_waits_for_another():
@@ -40,3 +44,27 @@ async def test_what_a_read_raises_is_raised_and_the_next_read_begins_anew():
     with pytest.raises(OSError, match="gone"):
         await aside.get()
     await aside.get()
+
+
+async def test_what_a_call_that_fails_has_held_is_free_at_once():
+    class Held:
+        """Stands for a page of megabytes."""
+
+    def failing(held: Held) -> None:
+        raise SourceError("too_large", str(held))
+
+    held = Held()
+    known = weakref.ref(held)
+    gc.disable()
+    try:
+        reason = ""
+        try:
+            await in_own_thread(partial(failing, held), "x")
+        except SourceError as error:  # not by pytest, which would hold it
+            reason = error.reason
+        del held
+        await asyncio.sleep(0.05)
+        assert reason == "too_large"
+        assert known() is None
+    finally:
+        gc.enable()

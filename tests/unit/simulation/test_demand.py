@@ -1,69 +1,115 @@
-"""Clients that wait for their answers, or a rate, by how the number of requests changes over five minutes."""
+"""Clients that wait for their answers, requests at a rate, or both: told from how arrivals go with ends."""
 
 from __future__ import annotations
 
+import math
 import random
-import statistics
+from dataclasses import replace
 
 import pytest
 
 from kvpressure.model.samples import CacheConfig
-from kvpressure.model.view import Interval, Minutes, Observed
-from kvpressure.simulation.demand import arrival_rate
+from kvpressure.model.view import Interval, Observed
+from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_load
 
-SECONDS = 10
-COUNT = 30
+SECONDS = 60
+STAY = 8.0
 
 
-def observed(counts: list[float], finished: list[int]) -> Observed:
-    """An engine of which so many requests ran or waited each second, and ended in each interval."""
-    means = [sum(counts[at : at + SECONDS]) / SECONDS for at in range(0, len(counts), SECONDS)]
-    intervals = tuple(
-        Interval(seconds=float(SECONDS), running=min(8.0, mean), waiting=max(0.0, mean - 8.0), finished=float(ended))
-        for mean, ended in zip(means, finished, strict=True)
+def observed(events: list[tuple[float, int]], seconds: int = SECONDS, begin: float = 30.0) -> Observed:
+    """An engine at which requests come (+1) and end (-1) at these times, polled each second from `begin` on."""
+    intervals = []
+    for second in range(seconds):
+        at = begin + second
+        ended = sum(change < 0 and at - 1 <= t < at for t, change in events)
+        present = sum(change for t, change in events if t < at)
+        intervals.append(Interval(1.0, running=float(present), waiting=0.0, finished=float(ended)))
+    return Observed(intervals=tuple(intervals), cache=CacheConfig())
+
+
+def served(starts: list[float], rng: random.Random) -> list[tuple[float, int]]:
+    return [event for t in starts for event in ((t, 1), (t + rng.uniform(0.5, 1.5) * STAY, -1))]
+
+
+def open_loop(rate: float, cv: float, seed: int) -> Observed:
+    """Requests at a rate, whose spacing has this coefficient of variation."""
+    rng, t, starts = random.Random(seed), 0.0, list[float]()
+    while t < 90:
+        t += rng.gammavariate(1 / cv**2, cv**2 / rate) if cv else 1 / rate
+        starts.append(t)
+    return observed(served(starts, rng))
+
+
+def closed_loop(clients: int, seed: int) -> Observed:
+    rng, events = random.Random(seed), list[tuple[float, int]]()
+    for _ in range(clients):
+        t = rng.uniform(0.0, 2.0)
+        while t < 90:
+            end = t + rng.uniform(0.5, 1.5) * STAY
+            events += [(t, 1), (end, -1)]
+            t = end + 0.02
+    return observed(events)
+
+
+def told(what: Observed) -> Arrivals:
+    found = arrivals_of(what)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("rate", "cv"), [(4.0, 0.0), (4.0, 1.0), (10.0, 1.0), (10.0, 2.5)])
+def test_requests_at_a_rate_are_told_with_their_spacing(rate: float, cv: float) -> None:
+    found = [told(open_loop(rate, cv, seed)) for seed in range(20)]
+    assert sum(one.waiting_ratio <= 0.3 for one in found) >= 18
+    assert all(one.least == 0.0 for one in found)
+    mean = sum(one.per_second for one in found) / len(found)
+    assert mean == pytest.approx(rate, rel=0.1)
+    dispersion = sum(one.dispersion for one in found) / len(found)
+    assert dispersion == pytest.approx(cv**2, rel=0.4)
+
+
+@pytest.mark.parametrize("clients", [12, 40, 100])
+def test_clients_that_wait_for_their_answers_are_told(clients: int) -> None:
+    assert all(told(closed_loop(clients, seed)).open_per_second == 0.0 for seed in range(20))
+
+
+def test_both_at_once_are_a_mixture() -> None:
+    mixed = []
+    for seed in range(20):
+        some, others = closed_loop(20, seed), open_loop(3.0, 1.0, seed)
+        together = tuple(
+            Interval(1.0, (a.running or 0) + (b.running or 0), 0.0, finished=(a.finished or 0) + (b.finished or 0))
+            for a, b in zip(some.intervals, others.intervals, strict=True)
+        )
+        mixed.append(told(replace(some, intervals=together)))
+    inside = [one.least <= 20 / STAY / (20 / STAY + 3) <= one.most for one in mixed]
+    assert sum(inside) >= 13
+
+
+def test_where_polls_are_too_far_apart_it_is_either() -> None:
+    far = tuple(
+        replace(one, seconds=15.0, running=30.0 + place % 3) for place, one in enumerate(open_loop(4, 1, 1).intervals)
     )
-    mean = sum(means) / len(means)
-    minutes = Minutes(float(len(counts)), min(8.0, mean), max(0.0, mean - 8.0), 100.0, 0.0, intervals)
-    return Observed(intervals=(), cache=CacheConfig(), minutes=minutes)
+    found = told(replace(open_loop(4, 1, 1), intervals=tuple(replace(one, finished=60.0) for one in far)))
+    assert (found.least, found.most) == (0.0, pytest.approx(1.0, abs=0.01))
+    assert found.otherwise == found.least
 
 
-def at_rate(rate: float, served: float, seed: int, present: int = 30) -> Observed:
-    """A queue that requests join by chance, and leave by chance as they are served."""
-    rng, counts, finished = random.Random(seed), [], []
-    for second in range(COUNT * SECONDS):
-        if second % SECONDS == 0:
-            finished.append(0)
-        for _ in range(20):
-            present += rng.random() < rate / 20
-            if present and rng.random() < served / 20:
-                present, finished[-1] = present - 1, finished[-1] + 1
-        counts.append(float(present))
-    return observed(counts, finished)
+def test_a_queue_that_grows_is_told_with_its_growth() -> None:
+    intervals = tuple(Interval(1.0, 20.0, 8.0 * second, finished=float(10 + second % 3)) for second in range(SECONDS))
+    found = told(Observed(intervals=intervals, cache=CacheConfig()))
+    assert found.growth_per_second == pytest.approx(8.0, rel=0.05)
+    assert found.open_per_second == pytest.approx(8.0 if found.waiting_ratio else 19.0, rel=0.1)
+    assert found.otherwise is None
 
 
-@pytest.mark.parametrize("rate", [0.4, 1.0, 4.0])
-def test_requests_that_join_a_queue_by_chance_come_at_a_rate(rate):
-    rates = [arrival_rate(at_rate(rate, rate, seed)) for seed in range(100)]
-    found = [one for one in rates if one is not None]
-    assert len(found) >= 80  # the others are taken for clients that wait, as before five minutes are known
-    assert statistics.fmean(found) == pytest.approx(rate, rel=0.05)
+def test_a_load_that_has_changed_at_once_is_that_since_then() -> None:
+    before, after = (Interval(1.0, running, 0.0, finished=1.0) for running in (3.0, 12.0))
+    assert len(of_present_load((*[before] * 30, *[after] * 30))) == 30
+    assert len(of_present_load((*[before] * 55, *[after] * 5))) == 60
+    assert len(of_present_load(tuple(replace(after, running=10 + math.sin(t)) for t in range(60)))) == 60
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_clients_that_wait_for_their_answers_are_as_many_all_the_time(seed):
-    rng = random.Random(seed)
-    counts = [30.0 - (rng.random() < 0.2) for _ in range(COUNT * SECONDS)]
-    assert arrival_rate(observed(counts, [rng.randint(4, 40) for _ in range(COUNT)])) is None
-
-
-def test_clients_that_all_come_at_once_are_no_rate():
-    counts = [4.0] * (20 * SECONDS) + [60.0] * (10 * SECONDS)
-    assert arrival_rate(observed(counts, [6] * COUNT)) is None
-
-
-def test_of_less_than_two_minutes_nothing_is_said():
-    long = at_rate(2.0, 2.0, seed=3)
-    assert long.minutes is not None
-    short = Minutes(110.0, 8.0, 22.0, 100.0, 0.0, long.minutes.intervals[:11])
-    assert arrival_rate(long) is not None
-    assert arrival_rate(Observed(intervals=(), cache=CacheConfig(), minutes=short)) is None
+def test_of_few_polls_nothing_is_said() -> None:
+    few = open_loop(4.0, 1.0, 1)
+    assert arrivals_of(replace(few, intervals=few.intervals[:10])) is None

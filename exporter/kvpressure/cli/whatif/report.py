@@ -31,6 +31,8 @@ from kvpressure.simulation.search import Found
 from kvpressure.simulation.server import Demand
 from kvpressure.simulation.sessions import Sessions
 
+BURSTS_DISPERSION = 2.0
+"""Of the number of requests in a second, from which on they come in bursts."""
 WIDTH = 80
 _Columns = tuple[tuple[str, Callable[[Figures], Span | None]], ...]
 _COLUMNS: _Columns = (
@@ -71,6 +73,7 @@ def json_of(
             "kv_cache_tokens": round(server.pool_tokens),
             "clients": demand.clients or None,
             "requests_per_second": demand.rate or None,
+            "dispersion": demand.dispersion if demand.rate else None,
             "prompt_tokens_mean": source.model.known.prompts.mean,
             "output_tokens_mean": source.model.known.outputs.mean,
             "step_seconds": server.steps.record(),
@@ -112,9 +115,16 @@ def label(row: Row, runtime: Runtime) -> str:
 
 def _head(source: Source) -> Iterator[str]:
     (server, demand), known = source.model.state, source.model.known
-    load = f"{_short(demand.rate)} requests a second, whether or not they are answered"
-    if demand.clients:
-        load = f"{number(demand.clients)} clients that wait for their answers"
+    clients = f"{number(demand.clients)} clients that wait for their answers" if demand.clients else ""
+    how = (
+        " in bursts"
+        if demand.dispersion >= BURSTS_DISPERSION
+        else " at constant spacing"
+        if not demand.dispersion
+        else ""
+    )
+    rate = f"{_short(demand.rate)} requests a second{how}, whether or not they are answered" if demand.rate else ""
+    load = " and ".join(filter(None, (clients, rate)))
     if (sessions := demand.sessions) is not None:
         load = f"about {number(demand.clients)} sessions that come back after {_short(sessions.think_seconds)} s"
     most = "" if server.max_num_seqs == float("inf") else f", at most {number(server.max_num_seqs)} run"

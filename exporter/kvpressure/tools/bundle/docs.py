@@ -26,13 +26,13 @@ changes with every request that ends. Every alert has a runbook, and promtool te
 default.
 
 Each window covers four scrapes, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
-writes longer windows. Set links to runbooks and dashboards with `--runbook-url` and `--dashboard-url`: the exporter's
-own address is a pod IP, which is not reachable from a browser. Receivers for Slack, Teams and PagerDuty are in
-`alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
+writes longer windows. The chart links to the runbooks at its Service; elsewhere `--runbook-url` and `--dashboard-url`
+set the links, and without them alerts name the runbook's file in the bundle. Receivers for Slack, Teams and PagerDuty
+are in `alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
 
-The text after "First:" is the first step on the engine's page (`kvpressure_recommended_action`); for a model, that of
-its worst engine. For the first ten seconds of a verdict it is a general sentence, and it may change once in the first
-half minute.
+The text after "First:" is the first step on the engine's page (`kvpressure_recommended_action`, label `text`), and the
+best one without a GPU; for a model, that of its worst engine. For the first ten seconds of a verdict it is a general
+sentence, and it may change once in the first half minute.
 
 """
 _VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series
