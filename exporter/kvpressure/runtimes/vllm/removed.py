@@ -43,7 +43,7 @@ _TAG: Final = re.compile(r"v?(\d{1,3})\.(\d{1,3})\b.*")
 
 
 def version_of(image: str) -> Version | None:
-    """Return vLLM's version by the tag of its own image, or of AMD's; the newest for `latest`, None where it says none."""
+    """Return vLLM's version by an image's tag: the newest for `latest`, None where it says none."""
     found = _UPSTREAM.search(image)
     if found is None:
         named = _NAMED.search(image)
