@@ -37,7 +37,7 @@ REMOVED: Final[Mapping[str, tuple[Version | None, Version]]] = {
 """The last version that is known to have an option, None for none of them, and the first that is known not to."""
 
 _UPSTREAM: Final = re.compile(r"(?:^|/)vllm/vllm-openai(?:-[a-z0-9]+)?(?::([^/@]*))?(?:@.*)?$|[:_-]vllm_?(\d[^/@]*)$")
-# An image that is built on it has its version in the tag, as far as that looks like one of vLLM's; LMCache's has its own.
+# An image built on it has its version in the tag, where that looks like one of vLLM's; LMCache's are its own.
 _NAMED: Final = re.compile(r"^(?!.*lmcache).*vllm[^/:@]*:v?(0)\.(\d{1,3})\.\d")
 _TAG: Final = re.compile(r"v?(\d{1,3})\.(\d{1,3})\b.*")
 
