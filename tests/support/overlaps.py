@@ -82,7 +82,7 @@ OVERLAPS: Final = (
         ("kv.stays_full",),
         "What shows now comes before what was so a moment ago.",
     ),
-    Overlap(("healthy.*",), ("healthy.full_pool", "healthy.served"), "What says more of a calm engine comes first."),
+    Overlap(("healthy.*", "unknown.*"), ("healthy.full_pool", "healthy.served"), "What says more comes first."),
     Overlap(
         ("kv.stays_full",),
         ("unknown.*", "concurrency.*", "healthy.*", *_LATE),

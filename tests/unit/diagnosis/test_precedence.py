@@ -57,7 +57,6 @@ WINS_NOWHERE = {
     "deferred.must_be_deferred": _REASONS,
     "unknown.layers_differ": _POLLS,
     "unknown.no_usage": _POLLS,
-    "unknown.reservations": _POLLS,
     "idle.last_step": _POLLS,
     "stuck.looping": _POLLS,
     "stuck.too_large": _POLLS,

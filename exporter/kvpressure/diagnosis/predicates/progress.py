@@ -39,9 +39,11 @@ def looping_long(facts: Facts) -> bool:
     return facts.window.progress.looping_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
-@fact()
-def computes_long_prompt(facts: Facts) -> bool:
+@fact("generation_tokens")
+def computes_long_prompt(facts: Facts) -> bool | None:
     """Return whether the cache only filled for so long, lately too, with one prompt and hardly anything else."""
+    if "generation_tokens" not in facts.inputs.signals:
+        return None  # whether answers or a prompt fill it does not show
     progress, thresholds = facts.window.progress, facts.thresholds
     long = progress.filling_seconds >= thresholds.progress.long_prompt_min_seconds
     return long and progress.filled_ratio >= thresholds.progress.long_prompt_min_ratio

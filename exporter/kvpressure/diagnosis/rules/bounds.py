@@ -24,7 +24,12 @@ _capped = queue.queued & batch.at_cap
 
 # After a preemption, what fills the cache may be a preempted request that is computed again.
 _long_prompt_alone = queue.queued & progress.computes_long_prompt & ~room.preempted_in_long_window
-_fits = queue.queued & room.long_fits & (room.room_is_ample | ~room.preempted_in_long_window)
+_fits = (
+    queue.queued
+    & ~progress.computes_long_prompt
+    & room.long_fits
+    & (room.room_is_ample | ~room.preempted_in_long_window)
+)
 """All that wait fit, and no cap limits the batch: another limit of the scheduler does."""
 
 _takes_turns = queue.queued & batch.prompts_take_turns & batch.small_prompt_steps

@@ -32,7 +32,12 @@ def _full(facts: Facts) -> str:
     return f"The KV cache is full ({usage:.0%}): nobody waits for long yet, and the next to grow may be preempted."
 
 
-_passes = queue.queued & ~queue.queued_always & ~symptoms.symptom("held_at_gateway").known_true()
+_passes = (
+    queue.queued
+    & ~progress.computes_long_prompt
+    & ~queue.queued_always
+    & ~symptoms.symptom("held_at_gateway").known_true()
+)
 """A queue that comes and goes is no loss, if it is known to wait for its turn only; one at a gateway never passes."""
 
 RULES: Final = (
