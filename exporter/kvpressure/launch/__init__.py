@@ -120,6 +120,8 @@ def _server(runtime: Runtime, started: Launch, program: Program, args: Sequence[
     if run is not None or args is not None:
         known = {name: value for name, value in env.items() if value is not None}
         words = own.completed(words, args or (), known, budget)
+    if run is not None:
+        words = (*(own.variables(run.image, env) or ()), *words)
     options = read_options(words, program.files, budget, own.flags.dialect)
     return Server(words, runtime, started.module, options, replace(program, env=env))
 
@@ -137,7 +139,12 @@ def _launched_image(words: Words) -> tuple[Runtime, Launch] | None:
     run = container_run(words)
     if run is None:
         return None
-    served = (one for one in RUNTIMES if one.starting.image_serves(run.image, (), run.arguments, ()))
+    served = (
+        one
+        for one in RUNTIMES
+        if one.starting.image_serves(run.image, (), run.arguments, ())
+        or one.starting.variables(run.image, {}) is not None
+    )
     return next(((runtime, Launch(run.arguments)) for runtime in served), None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvpressure.commandline.programs import SHELLS, base
-from kvpressure.commandline.words import Budget, Filling, filled_word, split
+from kvpressure.commandline.words import Budget, Filling, as_written, filled_word, split, unless
 from kvpressure.config.strict_yaml import Path
 from kvpressure.kubernetes.objects.config_maps import mounted_maps
 from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, text, texts
@@ -102,12 +102,25 @@ def _words(spec: Mapping[str, Any], keys: Sequence[str], *, docker: bool) -> Ite
         value = spec.get(key)
         if isinstance(value, str):
             written = value.lstrip(_EXEC_MARKS) if key == "ExecStart" else value
+            if "{{" in written:
+                written = _JINJA.sub(lambda match: match[0].replace(" ", ""), written)
             in_shell = key in SCRIPTS or (key in COMMANDS and not docker and _OPERATORS.search(value.strip()))
-            yield from ("sh", "-c", written) if in_shell else split(written)
+            yield from ("sh", "-c", written) if in_shell else _split(written)
         elif is_list(value, str):
             yield from texts(value)
-        else:
+        elif not is_list(value, dict):
             yield from flat(value)
+
+
+def _split(text: str) -> list[str]:
+    """Return the words of a text, each with how it was written before variables were filled in."""
+    words, written = split(text), split(as_written(text))
+    if len(words) != len(written):  # blanks in a default
+        written = [word if word[:1] == "-" else "a variable" for word in words] if unless(text) else words
+    return [
+        filled_word(word, before, [name for name in unless(text) if name in before])
+        for word, before in zip(words, written, strict=True)
+    ]
 
 
 def _is_docker(at: Path, spec: Mapping[str, Any]) -> bool:

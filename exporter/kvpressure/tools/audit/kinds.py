@@ -346,7 +346,7 @@ def divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
 
 def _by_variables(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
     """Return the engine of an image whose variables are its options: NIM's, RunPod's worker."""
-    if not {"image", "imageName", "repository", "Image"} & spec.keys():
+    if at[-1:] == ("image",) or not {"image", "imageName", "repository", "Image"} & spec.keys():
         return None
     described = describe(item, at, given, {})
     words = None if described.command else ASSUMED.starting.variables(described.image, described.env)

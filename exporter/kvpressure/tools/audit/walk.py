@@ -14,6 +14,7 @@ from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotat
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.tools.audit import places
 from kvpressure.tools.audit.containers import (
+    ARGUMENTS,
     COMMANDS,
     ENTRYPOINTS,
     NOT_FOUND,
@@ -43,9 +44,10 @@ _SKIPPED: Final = frozenset(
         *("metadata", "status", "initContainers", "annotations", "labels", "podAnnotations", "podLabels", "expr"),
         *("description", "summary", "title", "message", "help", "notes", "comment", "readme", "documentation"),
         *("livenessProbe", "readinessProbe", "startupProbe", "healthcheck", "lifecycle", "probes", "test", "tests"),
-        *("ExecStartPre", "ExecStop", "ExecStopPost", "ExecReload", "setup"),
+        *("base_image", "ExecStartPre", "ExecStop", "ExecStopPost", "ExecReload", "setup"),
     )
 )
+_BY_ITSELF: Final = (*ENTRYPOINTS, *(key for key in COMMANDS if key != "run"), *ARGUMENTS)
 _MAY_START: Final = re.compile(r"serve|api_server|launch_server|dynamo\.|\brun\b")
 _DOCUMENT: Final = re.compile(
     r"^\s*(services|llm_configs|applications|containers|engine_kwargs|\[Service\]|\[Container\]|kind|image|job\s.*\{)\b|"
@@ -119,32 +121,41 @@ class _Walk:
             yield from self.text(value, at)
 
     def _mapping(self, value: Mapping[str, Any], at: Path, stated: Mapping[str, str]) -> Iterator[Engine | Problem]:
-        if found := dict(stated_in(value)) if "vars" in value else {}:
-            stated = {**stated, **found}
+        if "vars" in value:
+            stated = {**stated, **dict(stated_in(value))}
         described = special(self.item, at, self.given)
         if described is not None:
             yield from described.problems
             yield self._engine(described.described, described.reading, described.at or at, described)
-        taken = described is not None
-        if not taken and not STARTS.isdisjoint(value):
-            script = next((key for key in SCRIPTS if isinstance(value.get(key), str)), "")
-            where = (*at, script) if script else at
-            start = list(self._started(describe(self.item, at, self.given, stated), where))
-            yield from start
-            taken = any(isinstance(one, Engine) for one in start)
-        consumed: set[str] = set((STARTS if taken else VARIABLES) if not STARTS.isdisjoint(value) else ())
-        consumed.update(described.consumed if described is not None else ())
+            yield from self._below(value, at, stated, {*described.consumed, *STARTS})
+            return
+        if STARTS.isdisjoint(value):
+            yield from self._below(value, at, stated, set())
+            return
+        script = next((key for key in SCRIPTS if isinstance(value.get(key), str)), "")
+        where = (*at, script) if script else at
+        start = list(self._started(describe(self.item, at, self.given, stated), where))
+        taken = any(isinstance(one, Engine) for one in start)
+        if taken and not any(value.get(key) for key in _BY_ITSELF):
+            # An image alone: what is below it may say how it is started.
+            below = list(self._below(value, at, stated, set()))
+            yield from below if any(isinstance(one, Engine) for one in below) else (*start, *below)
+            return
+        yield from start
+        yield from self._below(value, at, stated, set(STARTS if taken else VARIABLES))
+
+    def _below(
+        self, value: Mapping[str, Any], at: Path, stated: Mapping[str, str], consumed: set[str]
+    ) -> Iterator[Engine | Problem]:
+        """Yield the engines below a mapping, but for the keys that describe one at it."""
         # The leader of a group before its workers, which are a part of it.
         leads = False
         for key in sorted(value, key=lambda key: key == _WORKER):
-            if key in _SKIPPED or (key in consumed and not isinstance(value[key], dict)) or str(key)[:2] == "x-":
-                continue
-            if key == _WORKER and leads:
+            described = key in VARIABLES or (key in consumed and not (key in STARTS and isinstance(value[key], dict)))
+            if key in _SKIPPED or described or str(key)[:2] == "x-" or (key == _WORKER and leads):
                 continue
             if wrong := list(self._wrong_shape(value[key], (*at, key))):
                 yield from wrong
-                continue
-            if key in consumed and described is not None:
                 continue
             for one in self._value(value[key], (*at, key), stated):
                 leads = leads or (key == _LEADER and isinstance(one, Engine))
@@ -156,7 +167,7 @@ class _Walk:
         whose = f" of {item.kind} {item.name}" if item.kind else ""
         if at[-1] == "containers" and item.kind in {*places.RESTARTED, *places.ONE_BY_DEFAULT}:
             yield from wrong_list(value, item, at, "mappings")
-        elif shape == "mappings" and not isinstance(value, (list, str)):
+        elif shape == "mappings" and isinstance(value, dict):
             yield from wrong_list(value, item, at, shape)
         elif (shape == "text" and isinstance(value, (dict, list))) or self._is_no_mapping(value, at):
             what = "text with a YAML mapping" if shape == "text" else "a mapping"

@@ -31,7 +31,7 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
     [
         ("deployment-bare.yaml", {"Deployment/llama": "ufupppppuffpfuuf"}),
         ("deployment-good.yaml", {"Deployment/llama": "pppppppppppppppp"}),
-        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upupppupppfpfuuf"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upppppupppfpfuuf"}),
         ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupupppfuuf"}),
         (
             "kserve.yaml",

@@ -51,9 +51,8 @@ def _fitting(engine: Engine, context: Context) -> Verdict:
     if not isinstance(sized, str) and count is not None and not sized.refused:
         return _measured(engine, sized, (count, shown), context.thresholds.advice.request_share_max_ratio)
     if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
-        whose = "" if limit is None else f", a default of {engine.runtime.title}"
         why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
-        return Verdict("unknown", f"{shown}{whose}: whether they fit the KV cache is not known, {why}")
+        return Verdict("unknown", f"{shown}: whether they fit the KV cache is not known, {why}")
     return Verdict("pass", f"{number(limit.value)} sequences")
 
 
