@@ -37,14 +37,17 @@ REMOVED: Final[Mapping[str, tuple[Version | None, Version]]] = {
 """The last version that is known to have an option, None for none of them, and the first that is known not to."""
 
 _UPSTREAM: Final = re.compile(r"(?:^|/)vllm/vllm-openai(?:-[a-z0-9]+)?(?::([^/@]*))?(?:@.*)?$|[:_-]vllm_?(\d[^/@]*)$")
+# An image built on it has its version in the tag, where that looks like one of vLLM's; LMCache's are its own.
+_NAMED: Final = re.compile(r"^(?!.*lmcache).*vllm[^/:@]*:v?(0)\.(\d{1,3})\.\d")
 _TAG: Final = re.compile(r"v?(\d{1,3})\.(\d{1,3})\b.*")
 
 
 def version_of(image: str) -> Version | None:
-    """Return vLLM's version by the tag of its own image, or of AMD's; the newest for `latest`, None for others."""
+    """Return vLLM's version by an image's tag: the newest for `latest`, None where it says none."""
     found = _UPSTREAM.search(image)
     if found is None:
-        return None
+        named = _NAMED.search(image)
+        return None if named is None else (int(named[1]), int(named[2]))
     tag = found[1] or found[2] or "latest"
     version = _TAG.fullmatch(tag)
     if version is None:
