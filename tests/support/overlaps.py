@@ -73,6 +73,22 @@ OVERLAPS: Final = (
         "One prompt has been computed for minutes: its client waits, whatever else would be said of so little.",
     ),
     Overlap(
+        ("kv.other_pool",),
+        ("*",),
+        "A full pool of states or windows stops requests, whatever would fit the pool of tokens.",
+    ),
+    Overlap(
+        ("kv.*", "compute.*", "concurrency.*", "host.*", "deferred.*", "unknown.*", "gateway.*"),
+        ("kv.stays_full",),
+        "What shows now comes before what was so a moment ago.",
+    ),
+    Overlap(("healthy.*",), ("healthy.full_pool", "healthy.served"), "What says more of a calm engine comes first."),
+    Overlap(
+        ("kv.stays_full",),
+        ("unknown.*", "concurrency.*", "healthy.*", *_LATE),
+        "A cache that was too small and is still full is not well again because nobody waits for a moment.",
+    ),
+    Overlap(
         ("unknown.dropped",),
         ("unknown.*", "concurrency.*", *_STEPS, *_LATE),
         "Without any histogram, what is left of the evidence would fit several of these.",

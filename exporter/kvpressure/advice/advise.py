@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import compute, others, pressure, transfer
+from kvpressure.advice import cache, compute, others, pressure, transfer
 from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.rollout import VERIFY, with_open_check
@@ -38,6 +38,7 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]]
 _BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] = {
     "eviction": pressure.evicted,
     "held_for_transfer": transfer.held_for_transfer,
+    "other_pool": cache.larger_other_pool,
     "reserved": pressure.reserved,
     "stranded": stuck,
     "transfer": transfer.slow_transfer,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.rollout import after_restart, changed, expected, unpreempted
+from kvpressure.advice.rollout import after_restart, changed, expected, no_longer, unpreempted
 from kvpressure.advice.shell import apply_flags
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
@@ -157,3 +157,18 @@ def measure_evictions(case: Case) -> Action | None:
         checks=(_READ,),
         commands=(f"# {flag} '{_EVENTS}'",),
     )
+
+
+def larger_other_pool(case: Case) -> tuple[list[Action | None], str]:
+    """Return the action on a full pool beside that of tokens: it has a size, and flags, of its own."""
+    return [
+        Action(
+            key="other_pool",
+            title="Enlarge the pool that is full: states (Mamba) or sliding windows",
+            new=case.own.other_pools,
+            why="Each request takes a place in that pool, however short it is. The pool of tokens has room, so that "
+            "caps on tokens, a smaller reserve and a smaller element of the KV cache change nothing.",
+            cost="What one pool gains of the memory, the other loses; a restart.",
+            checks=no_longer(case, "kv_cache_pressure", "2 minutes of traffic"),
+        )
+    ], "pools beside that of tokens are not simulated"

@@ -70,6 +70,7 @@ class Symptoms:
     admission_blocked_min_ratio: float
     admission_unblocked_max_ratio: float
     kv_saturated_min_ratio: float
+    kv_full_min_ratio: float
     preempting_min_ratio: float
     preempting_min_burst_count: float
     preempting_min_usage_ratio: float

@@ -40,6 +40,7 @@ PRECEDENCE: Final = (
     "deferred.offload",
     "deferred.external_kv",
     # KV stops demand from running.
+    "kv.other_pool",
     "kv.nothing_runs",
     # What a gateway keeps free is no watermark of the engine's.
     "gateway.kv_usage",
@@ -88,6 +89,7 @@ PRECEDENCE: Final = (
     "deferred.must_be_deferred",
     "unknown.no_capacity",
     "unknown.no_reasons",
+    "kv.stays_full",
     # The same, for a place in the batch.
     "gateway.unexplained",
     "healthy.drains",
@@ -101,6 +103,7 @@ PRECEDENCE: Final = (
     # No queue.
     "concurrency.queue_limit",
     "healthy.recovers",
+    "healthy.full_pool",
     "healthy.served",
 )
 """Ids of `judge.BY_ID`, each once."""

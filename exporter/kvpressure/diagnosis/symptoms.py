@@ -156,7 +156,15 @@ def _evicting(inputs: Inputs) -> Evidence:
     if share is None:
         return Evidence("evicting", None, "not known: prompt tokens computed again", None, least, "ratio")
     text = f"share of the time spent on prompts that were in the cache before, highest lately: {_shown(share, 'ratio')}"
-    return Evidence("evicting", share >= least, text, share, least, "ratio")
+    # By the highest rate measured the time is an upper bound: then something else has to show that it costs.
+    costs = not inputs.window.eviction.time_by_rate or _requests_are_held_up(inputs)
+    return Evidence("evicting", share >= least and costs, text, share, least, "ratio")
+
+
+def _requests_are_held_up(inputs: Inputs) -> bool:
+    """Return whether requests wait in nearly every poll, or were preempted in the long window."""
+    waiting = inputs.window.queue.waiting_ratio or 0.0
+    return waiting >= inputs.thresholds.room.starved_min_waiting_ratio or inputs.window.preemption.in_long_window
 
 
 def _latency_inflated(inputs: Inputs) -> Evidence:

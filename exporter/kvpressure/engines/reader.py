@@ -104,6 +104,8 @@ __all__ = ["PageError", "PageReader"]
 # A page of metrics starts with a comment or a sample; HTML, JSON and plain error texts do not.
 _METRICS = re.compile(rb"\s*+(?:#\s|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{|[ \t]++[-+.0-9]))")
 
+_OLD_TRTLLM = b"\ntime_to_first_token_seconds_count{"
+
 _OURS = b"\n# TYPE kvpressure_"
 
 
@@ -134,6 +136,11 @@ def _without_engine(page: bytes, tables: Sequence[Table]) -> str:
     for title, table in zip(titles, tables, strict=True):
         if any(f"# TYPE {spelling}".encode() in page for spelling in table.spellings):
             return f"the page names metrics of {title} and has no value of any: are its statistics on?"
+    if _OLD_TRTLLM in page:
+        return (
+            "these look like metrics of an older trtllm-serve without its prefix: those of the engine are at "
+            "/prometheus/metrics, with return_perf_metrics and enable_iter_perf_stats in the file of --config"
+        )
     names = " or ".join(titles)
     return f"no metric of {names} in {len(page)} bytes; is this the engine's own /metrics, and not a gateway's?"
 

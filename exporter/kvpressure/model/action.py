@@ -166,6 +166,7 @@ FIRST_STEPS: Final[Mapping[str, str]] = {
     "max_num_seqs": "set --max-num-seqs",
     "measure": "measure evictions",
     "memory_headroom": "set --gpu-memory-utilization",
+    "other_pool": "enlarge the pool that is full",
     "prefix_caching": "enable prefix caching",
     "queue_limit": "raise the limit of the queue",
     "release_blocks": "end requests that hold the cache",

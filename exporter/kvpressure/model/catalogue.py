@@ -98,6 +98,7 @@ _ROWS: Final = (
         serves_all=True,
         details={
             "draining": "requests waited in the last minute, and are being served",
+            "full_pool": "the KV cache is full, and no request waits for long yet",
             "passing_queue": "requests wait for short times, and are served",
         },
     ),
@@ -126,6 +127,7 @@ _ROWS: Final = (
             "admission": "waiting requests do not fit into the free KV cache",
             "full": "the KV cache is full while requests wait",
             "held_at_gateway": "a gateway queues requests because KV cache usage is at its limit",
+            "other_pool": "the pool of states (Mamba) or sliding windows is full, while that of tokens has room",
             "eviction": "contexts are evicted before they are requested again, and computed once more",
         },
     ),

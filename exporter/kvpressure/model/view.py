@@ -216,13 +216,13 @@ def decode_side_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Deco
 
 
 def _serves_the_same(view: EngineView, other: EngineView) -> bool:
-    """Return whether the other answers, and serves the same model in the same namespace under another address."""
+    """Return whether the other answers, and serves the same model in the same namespace, maybe as another rank."""
     same = (other.key.model_name, other.namespace) == (view.key.model_name, view.namespace)
-    return same and other.key.target != view.key.target and other.silence is None
+    return same and other.key != view.key and other.silence is None
 
 
 def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]:
-    """Return the healthy, answering `others` that serve the same model in the same namespace under another address.
+    """Return the healthy, answering `others` that serve the same model in the same namespace, ranks among them.
 
     Where prefill and decode are apart, they do the same of the two.
     """
@@ -235,7 +235,8 @@ def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]
         if usage is None or running is None or waiting is None:
             continue
         if cause_of(other) in _ABLE:
-            found.append(Peer(other.key.target, usage, running, waiting))
+            rank = f" rank {other.key.rank}" if other.key.target == view.key.target else ""
+            found.append(Peer(f"{other.key.target}{rank}", usage, running, waiting))
     return tuple(found)
 
 

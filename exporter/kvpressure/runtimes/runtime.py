@@ -125,7 +125,8 @@ class Advice:
     are shared, `flags_in_log` where the log names the flags {flags} that are in force.
 
     `remedies` are of `deferred` and of limits that are no cap on sequences, by the detail that `verdict.DETAILS` has.
-    `connector` names the flags by which blocks are kept for another engine or a tier.
+    `other_pools` names the flags of pools beside that of tokens. `connector` names those by which blocks
+    are kept for another engine or a tier.
 
     `other_limits` names the flags of the scheduler's limits other than the number of sequences, between which a page
     does not distinguish.
@@ -162,6 +163,7 @@ class Advice:
     less_reserve: Change | None = None
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
     other_limits: str = ""
+    other_pools: str = "a larger share of the memory for it"
     connector: str = "the connector of its KV cache off, or with a cap on what it keeps"
     other_cap: str = ""
     seats: str = ""

@@ -157,6 +157,8 @@ GAUGES: Final = {
 OWN_GAUGES: Final = {
     "waiting_room": "waiting requests that wait for room in the cache, where the runtime itself reports them",
     "seats": "requests that may run at once, where the page says so",
+    "state_usage": "share of the pool of states (Mamba) in use, where it is apart from that of tokens",
+    "window_usage": "the same of the pool of sliding windows",
     "keeps_last_step": "1 where gauges stay what they were in the last step while there is nothing to do",
 }
 """Gauges that some runtimes have and the assumed one has not."""

@@ -182,8 +182,10 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
         return False
     started, steps = points.growth("started"), points.growth("steps")
     came = points.growth("finished") if started is None else started
-    if not came:
-        return False  # a batch that stands while nobody comes or goes shows no cap
+    deferred = values(queued, "waiting_deferred")
+    nobody = bool(deferred) and sum(deferred) >= sum(values(queued, "waiting"))
+    if not came or nobody:
+        return False  # a batch that stands while nobody comes or goes, or waits for a place, shows no cap
     if started is None or not steps:
         return True
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)

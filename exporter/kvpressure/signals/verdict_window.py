@@ -16,6 +16,7 @@ from kvpressure.signals.gpu import utilization_since
 from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, slowdown_factor, time_outside_engine
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Polls, mean
+from kvpressure.signals.pools import OtherPool, other_pool
 from kvpressure.signals.progress import Progress, progress_of
 from kvpressure.signals.stall import Stall
 from kvpressure.signals.traffic import refused_ratio
@@ -73,6 +74,7 @@ class VerdictWindow:
     `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
     engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
+    `highest_kv_usage_ratio` is over the whole window.
     `optional` are the groups of optional sources that report, by name (`signals.optional`).
     `progress`, `deferral` and `eviction` are over the whole window, of which they say more than a verdict needs;
     `stall` is since somebody was last served.
@@ -83,6 +85,7 @@ class VerdictWindow:
     coverage: float = 1.0
     busy: bool | None = None
     kv_usage_ratio: float | None = None
+    highest_kv_usage_ratio: float | None = None
     refused_ratio: float | None = None
     gpu_utilization_ratio: float | None = None
     queue: Queue = field(default_factory=Queue)
@@ -93,6 +96,7 @@ class VerdictWindow:
     outside: TimeOutsideEngine | None = None
     progress: Progress = field(default_factory=Progress)
     stall: Stall = field(default_factory=Stall)
+    pool: OtherPool = field(default_factory=OtherPool)
     deferral: Deferral = field(default_factory=Deferral)
     eviction: Eviction = field(default_factory=Eviction)
     transfer: Transfer = field(default_factory=Transfer)
@@ -119,6 +123,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         coverage=min(1.0, inside / thresholds.verdict.verdict_min_poll_count),
         busy=_busy(points),
         kv_usage_ratio=mean(usage) if usage else None,
+        highest_kv_usage_ratio=window.max("kv_usage"),
         refused_ratio=refused_ratio(points, window),
         gpu_utilization_ratio=utilization_since(context.gpus, points[0].t),
         queue=queue_of(points, streams=streams),
@@ -134,6 +139,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         outside=time_outside_engine(points, window, thresholds.verdict.verdict_window_seconds),
         progress=progress_of(window, thresholds.verdict.verdict_window_seconds),
         deferral=deferral,
+        pool=other_pool(points),
         transfer=transfer_of(points, window, context, deferral),
         optional=groups_of(points),
     )

@@ -22,7 +22,8 @@ class Queue:
     `deferred_ratio` is the share of waiting requests that the engine has deferred, over the polls in which any waited,
     `fetching_ratio` of those whose KV comes from elsewhere; `reasons_known` is whether the page has the reasons.
     `all_deferred_ratio` is the share of polls in which nothing ran and all that waited were deferred, `unchanged`
-    whether they were as many all the time. `ended` is how many requests ended.
+    whether they were as many all the time. `ended` is how many requests ended, `newest` how many wait
+    in the newest poll.
     """
 
     demand: float | None = None
@@ -35,6 +36,7 @@ class Queue:
     all_deferred_ratio: float | None = None
     unchanged: bool = False
     ended: float | None = None
+    newest: float | None = None
 
 
 def queue_of(points: Polls, *, streams: bool) -> Queue:
@@ -53,6 +55,7 @@ def queue_of(points: Polls, *, streams: bool) -> Queue:
         fetching_ratio=_share(points.values("fetching"), queue),
         all_deferred_ratio=mean(all_deferred) if (all_deferred := _all_deferred(points)) else None,
         unchanged=len(set(queue)) == 1,
+        newest=waiting[-1] if waiting else None,
         ended=points.growth("finished"),
     )
 

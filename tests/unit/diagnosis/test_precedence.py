@@ -36,6 +36,7 @@ _REASONS = (
 WINS_NOWHERE = {
     "paused.asleep": "sleeping takes a GPU, which the lab has none of",
     "paused.weight_update": _LAB.format("kv-scheduling-paused"),
+    "unknown.no_queue": "the lab's pages always have their gauges",
     "unknown.no_activity": "the lab's pages always have their gauges",
     "gateway.idle_engine": _GATEWAY,
     "gateway.kv_usage": _GATEWAY,

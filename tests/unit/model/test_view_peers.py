@@ -30,9 +30,10 @@ def test_nobody_elses_and_none_that_is_silent_or_tells_too_little():
     assert peers_of(PRESSED, others) == ()
 
 
-def test_ranks_behind_one_address_are_shared_out_by_the_server_itself():
+def test_ranks_of_one_server_have_room_like_other_servers_and_are_named_by_their_rank():
     rank = view("chat-0")
-    assert peers_of(PRESSED, [replace(rank, key=EngineKey("chat-0", "m", "1"))]) == ()
+    found = peers_of(PRESSED, [replace(rank, key=EngineKey("chat-0", "m", "1"))])
+    assert [peer.target for peer in found] == ["chat-0 rank 1"]
 
 
 def with_role(name: str, role: str, cause: Cause = Cause.HEALTHY) -> EngineView:

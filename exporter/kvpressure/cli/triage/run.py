@@ -65,4 +65,4 @@ def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:
                 newest = item[1]
     except TraceError as error:
         return [Finding(stem(path), problem=str(error))]
-    return [facts.finding(view, thresholds) for view in newest]
+    return [facts.finding(view, thresholds, beside=newest) for view in newest]

@@ -77,6 +77,13 @@ def shrinks(facts: Facts) -> bool | None:
 
 
 @fact()
+def grows(facts: Facts) -> bool:
+    """Return whether more wait in the newest poll than on average over the whole window."""
+    before, now = facts.inputs.value("requests_waiting"), facts.window.queue.newest
+    return before is not None and now is not None and now > before
+
+
+@fact()
 def pool_fills(facts: Facts) -> bool:
     """Return whether the KV cache fills at a rate that exhausts it: then a queue is no remainder of an earlier one."""
     return facts.inputs.value("kv_exhaustion_seconds") is not None

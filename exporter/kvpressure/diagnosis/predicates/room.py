@@ -50,6 +50,20 @@ def lengths_dropped(facts: Facts) -> bool:
 
 
 @fact()
+def cache_is_full(facts: Facts) -> bool:
+    """Return whether running requests have nearly all of the cache."""
+    usage = facts.window.kv_usage_ratio
+    return usage is not None and usage >= facts.thresholds.symptoms.kv_full_min_ratio
+
+
+@fact()
+def other_pool_full(facts: Facts) -> bool:
+    """Return whether a pool beside that of tokens is full, and fuller than that."""
+    found, usage = facts.window.pool, facts.window.kv_usage_ratio or 0.0
+    return found.usage_ratio >= max(usage, facts.thresholds.symptoms.kv_saturated_min_ratio)
+
+
+@fact()
 def capacity_known(facts: Facts) -> bool:
     """Return whether the pool's size is known."""
     return facts.inputs.value("kv_capacity_tokens") is not None

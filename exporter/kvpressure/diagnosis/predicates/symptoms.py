@@ -26,6 +26,14 @@ def symptom(name: str, *evidence: str) -> Predicate:
 
 admission_blocked = symptom("admission_blocked", *FIT, REASONS)
 
+
+@fact("kv_usage")
+def usage_saturated(facts: Facts) -> bool | None:
+    """Return whether the cache is full, with a queue or without."""
+    usage = facts.window.kv_usage_ratio
+    return None if usage is None else usage >= facts.thresholds.symptoms.kv_saturated_min_ratio
+
+
 preempting = symptom("preempting")
 
 kv_saturated = symptom("kv_saturated")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
-from kvpressure.diagnosis.predicates import progress, queue, symptoms
+from kvpressure.diagnosis.predicates import progress, queue, room, symptoms
 from kvpressure.diagnosis.rules import nothing_to_say, rules_of, same, waiting
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -25,6 +25,11 @@ def _waited(facts: Facts) -> str:
     return (
         f"Waiting {number(round(before or 0.0))} on average over the last minute, {number(round(now or 0.0))} of late."
     )
+
+
+def _full(facts: Facts) -> str:
+    usage = facts.window.kv_usage_ratio or 0.0
+    return f"The KV cache is full ({usage:.0%}): nobody waits for long yet, and the next to grow may be preempted."
 
 
 _passes = queue.queued & ~queue.queued_always & ~symptoms.symptom("held_at_gateway").known_true()
@@ -81,7 +86,8 @@ RULES: Final = (
         },
         ("drains", "draining", _passes & queue.shrinks & ~queue.pool_fills, _waited),
         ("passing_queue", "passing_queue", _passes, _waited),
-        ("recovers", "draining", queue.waited_in_window & ~queue.pool_fills, _waited),
+        ("recovers", "draining", queue.waited_in_window & ~queue.pool_fills & ~queue.grows, _waited),
+        ("full_pool", "full_pool", room.cache_is_full, _full),
         ("served", "", queue.always, nothing_to_say),
     ),
 )

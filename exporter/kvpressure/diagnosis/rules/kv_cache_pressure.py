@@ -99,6 +99,21 @@ def _longest(facts: Facts) -> str:
     return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
 
 
+_lately = queue.waited_in_window | room.preempted_in_long_window
+"""Requests waited in the last minute, or were preempted in the last ten."""
+
+
+def _still_full(facts: Facts) -> str:
+    usage = facts.window.kv_usage_ratio or 0.0
+    return f"KV cache used: {usage:.0%}; requests waited in the last minute, or were preempted."
+
+
+def _other_pool(facts: Facts) -> str:
+    found, usage = facts.window.pool, facts.window.kv_usage_ratio
+    tokens = "" if usage is None else f", that of tokens to {usage:.0%}"
+    return f"{capital(waiting(facts))}; the pool of {found.name} is used to {found.usage_ratio:.0%}{tokens}."
+
+
 _preempted = same("Requests were preempted, and wait until they fit with their answers.")
 
 
@@ -153,6 +168,8 @@ RULES: Final = (
     _kv("stays_preempted", "preemption", _limits & _stays & room.preempted, _preempted),
     _kv("stays", "", _limits & _stays, nothing_to_say),
     # With a queue or without: steps are filled with prompts that the pool did not keep.
+    # The pool of tokens has room, whatever would fit there.
+    _kv("other_pool", "other_pool", queue.queued & room.other_pool_full, _other_pool),
     Rule(
         "kv.eviction",
         Cause.KV_CACHE_PRESSURE,
@@ -162,6 +179,8 @@ RULES: Final = (
         EVICTION_EXPECTS,
         has_lasted=True,
     ),
+    # A cache that was too small and is still full is not well again because nobody waits for a moment.
+    _kv("stays_full", "full", _named_before & symptoms.usage_saturated & _lately, _still_full),
     # No cap limits the batch, and requests are known to wait for a place in it.
     _kv("longest", "admission", queue.queued & queue.queued_always & room.longest_blocked, _longest),
     _kv("preempted", "preemption", queue.queued & queue.queued_always & room.preempted_without_room, _preempted),

@@ -31,10 +31,17 @@ def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not say what for."
 
 
+def _was_full(facts: Facts) -> bool:
+    """Return whether the cache was full in the window, or a request was preempted."""
+    full = (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_full_min_ratio
+    return full or facts.window.preemption.in_window
+
+
 def _cold_start(facts: Facts) -> str:
     if facts.window.queue.ended:
         return "Requests wait and end, and the page does not count lengths: how long prompts are is not known."
-    return "Requests wait, and none has finished yet: how long prompts are is not known."
+    full = " The KV cache was full lately." if _was_full(facts) else ""
+    return f"Requests wait, and none has finished yet: how long prompts are is not known.{full}"
 
 
 def _dropped(facts: Facts) -> str:

@@ -163,6 +163,7 @@ ADVICE: Final = Advice(
     larger_pool="more replicas or GPUs (--tp-size), or --kv-cache-dtype=fp8_e4m3, which halves the bytes per token at "
     "some accuracy.",
     prefixes="shared prefixes (unless --disable-radix-cache is given)",
+    other_pools="--max-mamba-cache-size or a higher --mamba-full-memory-ratio; --swa-full-tokens-ratio for windows",
     connector="without --enable-hierarchical-cache, or --disaggregation-mode with shorter time-outs",
     other_limits="--chunked-prefill-size and --max-prefill-tokens (a step's tokens), --schedule-conservativeness",
     small_kv="fp8_e4m3",

@@ -46,7 +46,13 @@ def complete(gauges: dict[str, float]) -> dict[str, float]:
     if fetching := gauges.get("_in_transfer", 0.0):
         found["fetching"] = fetching
     if "waiting" in found:
-        found["waiting"] += fetching + gauges.get("_for_room", 0.0)
+        found["waiting"] += fetching + gauges.get("_for_room", 0.0) + gauges.get("_grammar", 0.0)
+        if gauges.get("_grammar"):
+            found["waiting_deferred"] = gauges["_grammar"] + fetching
+    pools = {name: gauges[f"_{name}"] for name in ("state_usage", "window_usage") if gauges.get(f"_{name}")}
+    if pools and "_full" in gauges:
+        # `token_usage` is the largest of all pools: that of tokens is by itself.
+        found |= {"kv_usage": gauges["_full"], **pools}
     return found
 
 
@@ -57,12 +63,15 @@ SGLANG: Final = Table(
     relayed=frozenset({"ray_sglang_"}),
     gauges=(
         Row("running", ("sglang:num_running_reqs",), where=_WHOLE, merge="max"),
-        # Requests whose grammar is still being compiled are in another queue and not among these.
         Row("waiting", ("sglang:num_queue_reqs",), where=_WHOLE, merge="max"),
         Row("_for_room", ("sglang:num_decode_prealloc_queue_reqs",), where=_WHOLE, merge="max"),
         Row("_in_transfer", ("sglang:num_decode_transfer_queue_reqs",), where=_WHOLE, merge="max"),
         # That of running requests; cached prefixes that none of them uses can be evicted and do not count.
         Row("kv_usage", ("sglang:token_usage",), merge="max", most=1 + _ROUNDING),
+        Row("_full", ("sglang:full_token_usage",), merge="max", most=1 + _ROUNDING),
+        Row("_state_usage", ("sglang:mamba_usage",), merge="max", most=1 + _ROUNDING),
+        Row("_window_usage", ("sglang:swa_token_usage",), merge="max", most=1 + _ROUNDING),
+        Row("_grammar", ("sglang:num_grammar_queue_reqs",), merge="max"),
         Row("used_tokens", ("sglang:kv_used_tokens",), merge="max", most=_MAX_TOKENS),
         Row("reserve_ratio", ("sglang:new_token_ratio",), merge="max", most=1 + _ROUNDING),
     ),
@@ -110,7 +119,12 @@ SGLANG: Final = Table(
 
 
 EVIDENCE: Final = (
-    never_exported(WHY_WAITING, "waiting_deferred", "SGLang"),
+    OptionalSignal(
+        what=WHY_WAITING,
+        signals=("waiting_deferred",),
+        series=("sglang:num_grammar_queue_reqs",),
+        how="SGLang 0.5.23 exports how many wait for a grammar",
+    ),
     OptionalSignal(
         what="how many tokens the KV cache holds",
         signals=("capacity_tokens",),

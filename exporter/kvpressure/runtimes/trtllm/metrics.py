@@ -56,6 +56,8 @@ def complete(gauges: dict[str, float]) -> dict[str, float]:
     queued = gauges.get("waiting", 0.0 if seats is not None and active < seats else None)
     found["running"] = min(active, scheduled)
     if queued is None:
+        if left:
+            found["waiting"] = left  # at least: those without a seat are not counted
         return found
     found["waiting"] = queued + left
     if "_one_stage" in gauges and seats is not None:

@@ -157,6 +157,8 @@ def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
 def _layers_differ(labels: Mapping[str, str], facts: PageFacts) -> bool:
     """Return whether a full-length request takes other blocks than its tokens fill (v1/core/kv_cache_utils.py)."""
     size_tokens, block_size = _count(labels, "kv_cache_size_tokens"), _count(labels, "block_size")
+    # With decode context parallelism a block of every rank holds its part of so many tokens.
+    block_size = _count(labels, "effective_attention_block_size") or block_size
     blocks = _count(labels, "num_gpu_blocks")
     if size_tokens is None or block_size is None or not blocks:
         return False
