@@ -126,10 +126,9 @@ class Guard(Generic[T]):
         if not self._durations and not under_way:
             return self._health.latest
         usual, latest = statistics.median(self._durations or under_way), self._health.latest
-        if not self._durations and under_way[0] >= SILENT_SECONDS:
-            latest = replace(
-                latest, error=f"{self._silence} for {under_way[0]:.0f} s: it hangs, or something drops packets"
-            )
+        waited = sum(under_way)
+        if not self._durations and waited >= SILENT_SECONDS:
+            latest = replace(latest, error=f"{self._silence} for {waited:.0f} s: it hangs, or something drops packets")
         return replace(latest, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
 
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
