@@ -308,7 +308,7 @@ def test_a_service_monitor_takes_the_place_of_the_pod_monitor_with_the_same_endp
     (service,), (monitor,) = of_kind(objects, "Service"), of_kind(objects, "ServiceMonitor")
     # The operator's fields of both endpoints have the same names; the PodMonitor's are judged by its schema.
     assert monitor["spec"]["endpoints"] == pod_monitor["spec"]["podMetricsEndpoints"]
-    assert monitor["spec"].keys() == {"selector", "namespaceSelector", "endpoints"}
+    assert monitor["spec"].keys() == {"selector", "namespaceSelector", "sampleLimit", "endpoints"}
     assert monitor["metadata"]["labels"]["release"] == "p"
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     (pods,) = of_kind(objects, "DaemonSet")

@@ -9,12 +9,13 @@ from rich.text import Text
 
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.report import command_lines, expected, hanging, name_of, numbers, problem, verdict_of
-from kvpressure.model.action import AFTER
+from kvpressure.model.action import AFTER, Action, step_without_gpu
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 
 MAX_FACTS = 3
+_SIMULATED = "Simulated one at a time: "
 COUNTED = "REPLICAS"
 """A placeholder that its own line explains."""
 
@@ -62,5 +63,23 @@ def _step(finding: Finding) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(clean(f"{do}: {first.title}{change}"), style="bold")]
     parts += expected(first)
     if set(first.placeholders) - {COUNTED}:
-        return [*parts, Text("  for its commands: --full and --deployment, --pod or --unit NAME", style="dim")]
-    return [*parts, *command_lines(first)]
+        parts.append(Text("  for its commands: --full and --deployment, --pod or --unit NAME", style="dim"))
+    else:
+        parts += command_lines(first)
+    return [*parts, *_without_gpu(finding.actions)]
+
+
+def _without_gpu(actions: Sequence[Action]) -> list[RenderableType]:
+    """Return the best step that needs no more GPUs, beside a first one that does; else why there is none."""
+    first, step = actions[0], step_without_gpu(actions)
+    if not first.needs_gpu:
+        return []
+    if step is not None:
+        change = f": {' -> '.join(filter(None, (step.current, step.new)))}" if step.new else ""
+        when = ", after the incident" if step.when == AFTER else ""
+        return [Text(clean(f"Without a GPU{when}: {step.title}{change}"), style="bold"), *expected(step)]
+    declined = next((one.why for one in actions if one.key == "would_not_help"), "")
+    why = f"not predicted: {first.unpredicted}" if first.unpredicted else "nothing that was tried helps"
+    if declined:
+        why = f"nothing that was tried helps; {declined.removeprefix(_SIMULATED).split('; ')[0].rstrip('.')}"
+    return [hanging("Without a GPU: ", f"{why}.")]

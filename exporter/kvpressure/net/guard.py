@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 LATE_SHARE: Final = 0.5
 FIRST_POLL_SPREAD_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 3.0
+"""After which a first attempt that is still under way is said to get no answer."""
 KEPT_DURATIONS: Final = 60
 """A minute of polls at 1 Hz: how slow a source is now."""
 
@@ -123,8 +125,11 @@ class Guard(Generic[T]):
         under_way = () if self._began is None else (self._clock.monotonic() - self._began,)
         if not self._durations and not under_way:
             return self._health.latest
-        usual = statistics.median(self._durations or under_way)
-        return replace(self._health.latest, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
+        usual, latest = statistics.median(self._durations or under_way), self._health.latest
+        waited = sum(under_way)
+        if not self._durations and waited >= SILENT_SECONDS:
+            latest = replace(latest, error=f"{self._silence} for {waited:.0f} s: it hangs, or something drops packets")
+        return replace(latest, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
 
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
         """Read once within the deadline; return the value after `deliver` was called with it, None when that failed.

@@ -10,7 +10,7 @@ from kvpressure.advice.advise import Place, advise
 from kvpressure.cli.brief import brief_report, facts_of
 from kvpressure.cli.findings import Finding
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.action import AFTER
+from kvpressure.model.action import AFTER, step_without_gpu
 from tests.support.advice_cases import NOW, PRODUCTION
 from tests.support.observed import pressed_view
 from tests.support.printed import printed
@@ -32,10 +32,25 @@ def test_an_engine_has_a_verdict_three_facts_and_the_first_step_with_its_command
     assert [line.startswith("  - ") for line in lines[2:6]] == [True, True, True, False]
     (step,) = (line for line in lines if line.startswith("Do: "))
     assert finding.actions[0].title in step
-    assert not any(action.title in "\n".join(lines) for action in finding.actions[1:])
+    other = step_without_gpu(finding.actions)
+    shown = [action for action in finding.actions[1:] if action.title in "\n".join(lines)]
+    assert shown == ([] if other is None else [other])
     assert set(finding.actions[0].commands) <= {line.strip() for line in lines}
     assert "kvpressure_" not in "\n".join(lines)
     assert lines[-2] == f"--full: all evidence, {len(finding.actions) - 1} more steps"
+
+
+def test_beside_replicas_the_best_step_without_a_gpu_stands_or_why_there_is_none() -> None:
+    finding = found()
+    first, other = finding.actions[0], step_without_gpu(finding.actions)
+    assert first.needs_gpu
+    lines = printed(brief_report([finding], NOW), 400).splitlines()
+    (line,) = (line for line in lines if line.startswith("Without a GPU"))
+    assert (other.title if other is not None else "nothing that was tried helps") in line
+    alone = replace(finding, actions=(replace(first, unpredicted="too few polls", expected=None),))
+    assert "Without a GPU: not predicted: too few polls." in printed(brief_report([alone], NOW), 400)
+    cap = replace(finding, actions=tuple(one for one in finding.actions if not one.needs_gpu))
+    assert "Without a GPU" not in printed(brief_report([cap], NOW), 400)
 
 
 def test_what_the_grounds_say_is_said_once() -> None:

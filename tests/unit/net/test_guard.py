@@ -193,3 +193,15 @@ async def test_cancelling_ends_the_run_at_once():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_first_attempt_that_hangs_is_said_to_get_no_answer() -> None:
+    clock = VirtualClock()
+    of = guard(clock, deadline_seconds=60.0)
+    task = asyncio.create_task(of.attempt(asyncio.Event().wait))  # type: ignore[arg-type]
+    await settle()
+    assert of.health().error == "not polled yet"
+    clock.now += 9.0
+    assert of.health().error == "no answer for 9 s: it hangs, or something drops packets"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -68,7 +68,7 @@ _MIN_REASON: Final = 20
 @click.option("-A", "--all-namespaces", is_flag=True, help="With --cluster: every namespace.")
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Passed to kubectl.")
 @click.option("--context", help="Passed to kubectl.")
-@click.option("--thresholds", type=_FILE, help="Your overrides of thresholds.yaml.")
+@click.option("--thresholds", type=_FILE, help="Your overrides of thresholds.yaml, or playbook: its fixed limits.")
 @click.option("--skip", multiple=True, type=_CHECK, metavar="CHECK", help=_SKIP)
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="The GPU of engines whose manifests name none, as in plan.")
 @click.option("--model-config", "configs", multiple=True, metavar="NAME=FILE", help=_CONFIGS)
@@ -91,8 +91,9 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
     knowledge = Knowledge(_models(options["configs"]), options["gpu"])
+    by_playbook = options["thresholds"] == Path("playbook")
     try:
-        thresholds = thresholds_of(options["thresholds"])
+        thresholds = thresholds_of(None if by_playbook else options["thresholds"])
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--thresholds") from error
     variables = _environment(options["env_file"]) if options["env_file"] else {}
@@ -101,7 +102,9 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         with Bar() as bar:
             for path in paths:
                 given += _from_path(path, bar, variables)
-            result = audit(given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"))
+            result = audit(
+                given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"), by_playbook=by_playbook
+            )
     finally:
         gc.enable()
     _print(result, options)

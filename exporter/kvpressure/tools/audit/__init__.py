@@ -18,7 +18,7 @@ from kvpressure.commandline.options import human
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATIONS
 from kvpressure.model.environment import LIMIT_NAMES
-from kvpressure.tools.audit import walk
+from kvpressure.tools.audit import playbook, walk
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure.tools.audit.engine import Engine
@@ -79,6 +79,8 @@ def audit(
     skip: Collection[str] = (),
     knowledge: Knowledge = NOTHING_KNOWN,
     progress: Progress = lambda done, total: None,  # noqa: ARG005 - nobody waits
+    *,
+    by_playbook: bool = False,
 ) -> Report:
     """Judge every engine by every check but those in `skip` (names in `CHECKS`); values come from `knowledge`.
 
@@ -97,15 +99,17 @@ def audit(
     context = Context(given, tuple(engines), thresholds, sized, knowledge)
     reviewed = []
     for engine in engines:
-        reviewed.append(replace(engine, findings=tuple(_findings(engine, context, skip))))
+        reviewed.append(replace(engine, findings=tuple(_findings(engine, context, skip, by_playbook=by_playbook))))
         progress(len(reviewed), len(engines))
     return Report(tuple(reviewed), tuple(dict.fromkeys((*given.problems, *problems, *ignored))))
 
 
-def _findings(engine: Engine, context: Context, skip: Collection[str]) -> Iterator[Finding]:
+def _findings(engine: Engine, context: Context, skip: Collection[str], *, by_playbook: bool) -> Iterator[Finding]:
     for check in CHECKS:
         if check.name not in skip:
             verdict = check.judge(engine, context)
+            if by_playbook:
+                verdict = playbook.judged(check.name, engine, verdict)
             place = verdict.place or check.at(engine)
             yield Finding(check.name, check.level, verdict.status, verdict.reason, place, verdict.fix)
 
