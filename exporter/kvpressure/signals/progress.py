@@ -58,7 +58,7 @@ def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progr
     """Return what the window's polls show; a long prompt also where it was done in the last `done_within_seconds`."""
     track = _Track(window)
     points, newest, last = track.points, track.points[-1], track.last
-    if paused_by := _paused_by(newest):
+    if paused_by := how_paused(newest):
         return Progress(paused_by=paused_by)
     unmoved = points[max(track.unmoved(_WORK, last), track.same_gauges())].t
     running, waiting = newest.gauges.get("running"), newest.gauges.get("waiting", 0.0)
@@ -89,7 +89,8 @@ def _standing(point: Point, *, everything: bool) -> tuple[str, ...]:
     return (*counters, *(name for name in _GAUGES if everything and name in point.gauges))
 
 
-def _paused_by(point: Point) -> str:
+def how_paused(point: Point) -> str:
+    """Return how an engine was stopped on purpose at a poll, "" where it was not."""
     gauges = point.gauges
     if gauges.get("awake", 1.0) <= 0 or gauges.get("falling_asleep", 0.0) > 0:
         return "asleep"

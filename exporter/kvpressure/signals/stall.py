@@ -14,6 +14,7 @@ from typing import Final
 from kvpressure.model.record import record
 from kvpressure.signals.gateway import IN_ENGINE
 from kvpressure.signals.points import Point
+from kvpressure.signals.progress import how_paused
 from kvpressure.signals.windows import EngineWindow
 
 _RATE_SECONDS: Final = 10.0
@@ -102,7 +103,7 @@ class ServiceWatch:
         """Return what is known after a poll, the newest of `window`."""
         before, self._last = self._last, point
         running, waiting = point.gauges.get("running"), _waiting(point)
-        if running is None or "keeps_last_step" in point.gauges or point.gauges.get("awake", 1.0) <= 0:
+        if running is None or "keeps_last_step" in point.gauges or how_paused(point):
             self._stretch = None
             return Stall()
         self._learn(point, running)
