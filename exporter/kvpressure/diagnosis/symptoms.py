@@ -162,9 +162,11 @@ def _evicting(inputs: Inputs) -> Evidence:
 
 
 def _requests_are_held_up(inputs: Inputs) -> bool:
-    """Return whether requests wait in nearly every poll, or were preempted in the long window."""
+    """Return whether requests wait in nearly every poll, the cache is full, or some were preempted lately."""
     waiting = inputs.window.queue.waiting_ratio or 0.0
-    return waiting >= inputs.thresholds.room.starved_min_waiting_ratio or inputs.window.preemption.in_long_window
+    full = (inputs.window.kv_usage_ratio or 0.0) >= inputs.thresholds.symptoms.kv_saturated_min_ratio
+    held_up = waiting >= inputs.thresholds.room.starved_min_waiting_ratio or full
+    return held_up or inputs.window.preemption.in_long_window
 
 
 def _latency_inflated(inputs: Inputs) -> Evidence:
