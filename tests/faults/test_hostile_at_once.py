@@ -17,7 +17,7 @@ SECONDS = float(os.environ.get("ATTACK_SECONDS", "8"))
 
 
 @pytest.mark.fault(
-    "64 publishers of KV events, a gateway, a GPU exporter, logs, the API server's watch and web clients flood at once",
+    "sixty-four publishers of KV events, a gateway, GPUs, logs, the API server's watch and web clients flood at once",
     "one budget of CPU holds for all of them: a good engine is polled, memory stays below the chart's limit, and what "
     "is dropped is counted",
 )

@@ -41,6 +41,7 @@ OWN_OPTIONS = {
     "cli/whatif/changes.py": ("max-input-tokens",),
     # The audit's checks are named after the limits; their names are in people's --skip lists.
     "tools/audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
+    "tools/audit/playbook.py": ("max-num-seqs", "max-num-batched-tokens"),
     # Docstrings that say what may be written, by an example.
     "tools/audit/engine.py": ("max-num-seqs",),
     "commandline/options.py": ("max-num-seqs",),
@@ -74,6 +75,10 @@ NAMED_BY_INTENT = {
     "simulation/step_table.py": "vllm",
     # Rules that people copy from one another, as they copy them.
     "tools/incidents/judged_alerts.py": "vllm",
+    # Objects of clusters that a runtime's own charts define, and its command, which they start.
+    "tools/audit/kinds.py": "vllm",
+    # The hint for a page that an old version serves under names of nobody.
+    "engines/reader.py": "trtllm",
     # Its project's router, which is no engine, and repeats series of engines under their names.
     "runtimes/gateways.py": "vllm",
 }

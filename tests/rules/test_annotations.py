@@ -12,8 +12,9 @@ from kvpressure.exposition.families import MAX_STEP_TEXT, STEP_TEXTS
 from kvpressure.model.target_status import STATUSES
 from kvpressure.tools.bundle import Options, load_rules
 from kvpressure.tools.bundle.options import EXPORTER, VLLM_ONLY
-from tests.rules.test_texts import EVERY
+from tests.support.rules import rendered
 
+EVERY = list(rendered())
 MAX_SOURCE, MAX_RENDERED, MAX_QUERIES = 600, 250, 2
 WORDS = re.compile(r"\bhurt\b|\bcalm\b|8 bits|to drain|cap on sequences")
 

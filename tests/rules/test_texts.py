@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.tools.bundle import Options, load_rules
-from tests.support.rules import TESTS
+from tests.support.rules import rendered
 
 FOLD = 200
 """Characters of summary and facts together: what a locked phone, or Slack above "see more", shows."""
@@ -18,15 +16,6 @@ FOLD = 200
 FORBIDDEN = re.compile(
     r"unknown|<no value>|<error|NaN|[+-]Inf|\bURL\b|\bpage\b|\bDIR\b|  |%!|\{\{|triage (demo|chat)\b"
 )
-
-
-def rendered() -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
-    """Name, labels and annotations of all that fires in rules/tests, to which test_promtool holds promtool."""
-    for path in sorted(TESTS.glob("*.yaml")):
-        for test in yaml.load(path.read_text(), yaml.BaseLoader)["tests"]:
-            for check in test.get("alert_rule_test", ()):
-                for fired in check["exp_alerts"]:
-                    yield check["alertname"], fired["exp_labels"], fired["exp_annotations"]
 
 
 EVERY = list(rendered())

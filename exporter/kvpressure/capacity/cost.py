@@ -107,8 +107,8 @@ class KvCost:
     def request_bytes(self, tokens: int, step_tokens: int = 0) -> int:
         """Return the bytes that a running request of `tokens` (prompt and output) holds, in whole blocks.
 
-        During its prefill windows also hold a step's tokens. vLLM counts these for every request when it says how many
-        fit, as all may be in prefill.
+        During its prefill windows also hold a step's tokens. Servers count these for every request when they say how
+        many fit, as all may be in prefill.
         """
         attended = sum(
             self.allocated_layers(group) * self.layer_bytes(group) * self._held_tokens(group, tokens, step_tokens)

@@ -18,13 +18,13 @@ OUTSIDE_BYTES: Final = 0.25 * GIB
 COMMUNICATION_BYTES: Final = 0.25 * GIB
 """What NCCL and the buffers of its all-reduce take beside it where several GPUs serve one model."""
 GRAPH_BYTES: Final = 0.4 * GIB
-"""CUDA graphs, which vLLM takes off the cache since 0.21: logs say 0.1 to 0.6 GiB for most models."""
+"""CUDA graphs, which servers now take off the cache: logs say 0.1 to 0.6 GiB for most models."""
 
 _SAMPLER_BYTES: Final = 37
 """Per sequence and word of the vocabulary while the sampler is profiled: logits in 16 and 32 bits, their sort with
 64-bit indices, softmax, cumulated sum and noise. Logged peaks of 1.19 to 1.45 GiB for 256 sequences of Llama 3 and Qwen
 2.5 make 38 to 41, 7.4 GiB beside the weights of gpt-oss-120b for 1,024 make 35 to 37, at 1,024 tokens a step as at
-8,192 (vllm-project/vllm#10511, #23278, #27508)."""
+8,192 (decision 0041)."""
 _TILE_WIDTH: Final = 256
 _TILE_DEPTH: Final = 128
 """Columns and rows that the kernels of MXFP4 pad experts to: 2,880 x 2,880 become 3,072 x 2,944."""

@@ -98,7 +98,7 @@ class BytePool:
     def state_sequences(self) -> int | None:
         """The sequences for which layers with a state have a block each, None without such layers.
 
-        vLLM refuses to start with a `max_num_seqs` above it.
+        A server refuses to start with a `max_num_seqs` above it.
         """
         block = self.cost.state_blocks_bytes
         return math.floor(self.size_bytes / block) if block else None

@@ -183,7 +183,7 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     started, steps = points.growth("started"), points.growth("steps")
     came = points.growth("finished") if started is None else started
     deferred = values(queued, "waiting_deferred")
-    # vLLM defers requests at a cap too; where they have a queue of their own, they do not get as far.
+    # Some servers defer requests at a cap too; where they have a queue of their own, they do not get as far.
     apart = bool(deferred) and not values(queued, "waiting_capacity")
     nobody = apart and sum(deferred) >= sum(values(queued, "waiting"))
     if not came or nobody:

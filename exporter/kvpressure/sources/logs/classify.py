@@ -93,7 +93,7 @@ class StartUp:
     def _is_of_fewer_layers(self) -> bool:
         """Whether the logged number of tokens is not what requests of the longest length fit into.
 
-        Where layers differ (windows, states) vLLM until 0.20 logs the blocks of one kind of layer; how many requests
+        Where layers differ (windows, states) some versions log the blocks of one kind of layer; how many requests
         fit is logged beside it, in two decimals.
         """
         start = self._start
