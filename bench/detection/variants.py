@@ -19,6 +19,9 @@ HISTOGRAM_EVERY: Final = 6
 """As the engine source does: histograms and what seldom changes come with every sixth poll."""
 DOWN_SECONDS: Final = 10.0
 PRIOR: Final[Mapping[str, float]] = {
+    "aborted": 40_000.0,
+    "queued": 90_000_000.0,
+    "token_gaps": 9_000_000_000.0,
     "preemptions": 1e6,
     "prompt_tokens": 3e12,
     "generation_tokens": 1e12,

@@ -48,7 +48,7 @@ USED = {
     "demo": {*_SERVER, "rich"},
     "triage": {"yaml"},  # a refused connection needs no more
     "record": _SAMPLER,
-    "incidents": {*_HTTP, "jinja2", "pydantic", "yaml"},  # names are resolved as polls resolve them
+    "incidents": {*_HTTP, "jinja2", "yaml"},  # names are resolved as polls resolve them
     "whatif": _SAMPLER,
     "plan": {"yaml"},
     "audit": {"rich", "yaml"},

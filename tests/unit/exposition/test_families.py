@@ -27,6 +27,7 @@ from kvpressure.signals import (
     past,
     prefix_cache,
     queue_wait,
+    reading,
     residency,
     saturation,
     throughput,
@@ -37,7 +38,7 @@ from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 from kvpressure.tools.bundle import Options, load_rules
 
-OF_THE_VERDICT = (signals, past)
+OF_THE_VERDICT = (signals, past, reading)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""
 
 DECLARED: dict[ModuleType, tuple[Family, ...]] = {
