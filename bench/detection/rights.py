@@ -91,7 +91,13 @@ def rejects(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
 
 
 NOT_SCORED: Final = frozenset(
-    {"KVPressureVLLMEvicting", "KVPressureVLLMMemoryHighComputeLow", "KVPressureVLLMQueueAtGateway"}
+    {
+        "KVPressureVLLMMetricsAbsent",
+        "KVPressureVLLMSLOBurn",
+        "KVPressureVLLMEvicting",
+        "KVPressureVLLMMemoryHighComputeLow",
+        "KVPressureVLLMQueueAtGateway",
+    }
 )
 """One compares with the day before, the others read a GPU exporter or a gateway: no recording has these. In
 `rules/vllm-only/tests` they fire."""
