@@ -25,7 +25,7 @@ from kvpressure.model.schemas.diagnosis import (
     string,
 )
 
-VERSION: Final = "1.2"
+VERSION: Final = "1.3"
 
 _SERIES: Final = {"type": "array", "items": {"type": ["number", "null"]}}
 _WHO: Final = {
@@ -79,9 +79,12 @@ _INCIDENT: Final = keys(
     ),
     step_seconds=number("Time between the samples it was judged by.", minimum=0),
     causes=mapping({"type": "number"}, "Seconds of each cause."),
-    confidence=or_null(ratio("Share of the evidence available that agrees with the cause, on average.")),
+    confidence=or_null(
+        ratio("Share of the evidence that agrees with the cause, where the verdict was surest; null for none.")
+    ),
     stage=STAGE,
     lost_tokens=or_null(number("Tokens that were not generated; null where it is not known.", minimum=0)),
+    healthy_seconds=number("Healthy time that was seen before it, by which what was lost is counted.", minimum=0),
     lost_seconds=or_null(number("What they take the engine healthy.", minimum=0)),
     recomputed_tokens=or_null(
         number("Prompt tokens evicted and computed again; null without such a verdict.", minimum=0)

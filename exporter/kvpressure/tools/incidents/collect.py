@@ -58,10 +58,10 @@ class _Open:
     began: float
     last: float
     named: float
+    healthy_seconds: float = 0.0
+    """Healthy time that was seen before it."""
     causes: dict[tuple[Cause, str], float] = field(default_factory=dict)
     """Seconds of each."""
-    confidence: float = 0.0
-    judged: int = 0
     best: dict[tuple[Cause, str], tuple[EngineView, Diagnosis]] = field(default_factory=dict)
     cost: Incident | None = None
     stage: Stage = Stage.NONE
@@ -102,6 +102,7 @@ class Collector:
         self._alarms = [Alarm(rule) for rule in ours(thresholds)]
         self._t = float("-inf")
         self._tokens: tuple[float, float] | None = None
+        self._healthy_seconds = 0.0
         self.unjudged: dict[str, float] = {}
         """Seconds in which requests waited and the verdict was `unknown`, by its detail."""
 
@@ -116,6 +117,8 @@ class Collector:
             alarm.add(t, diagnosis)
         if diagnosis.cause is NOT_KNOWN and diagnosis.detail != TOO_FEW and sample.gauges.get("waiting", 0.0) >= 1:
             self.unjudged[diagnosis.detail] = self.unjudged.get(diagnosis.detail, 0.0) + self._step
+        if diagnosis.cause is Cause.HEALTHY:
+            self._healthy_seconds += self._step
         point = _Point(t, diagnosis.cause, self._values(t, sample))
         if self._open is not None and t - self._open.last > gap:
             yield self._ended(self._open, ended=True)
@@ -123,7 +126,7 @@ class Collector:
             if self._open is None:
                 named = max(known, t - self._step)
                 began = self._queue_began(t)
-                self._open = _Open(named if began is None else began, t, named)
+                self._open = _Open(named if began is None else began, t, named, self._healthy_seconds)
                 self._open.points = list(self._before)
             self._trouble(self._open, view, diagnosis, point)
         elif self._open is not None:
@@ -159,8 +162,6 @@ class Collector:
         seconds = min(self._step * 2, point.t - open_.last) or self._step
         key = (diagnosis.cause, diagnosis.detail)
         open_.causes[key] = open_.causes.get(key, 0.0) + seconds
-        open_.confidence += diagnosis.confidence
-        open_.judged += 1
         # The newest of the most confident ones: by then windows contain nothing but the trouble.
         if key not in open_.best or diagnosis.confidence >= open_.best[key][1].confidence:
             open_.best[key] = view, diagnosis
@@ -242,9 +243,11 @@ class Collector:
             "judged_seconds": round(judged, 3),
             "step_seconds": round(self._step, 3),
             "causes": {one.value: round(seconds, 3) for one, seconds in by_cause.items()},
-            "confidence": _rounded(open_.confidence / open_.judged, 4),
+            # Of the verdict whose evidence is listed: a mean would be lowered by verdicts that only outlast theirs.
+            "confidence": _rounded(diagnosis.confidence, 4) or None,
             "stage": open_.stage.value,
             "lost_tokens": None if lost is None else round(lost),
+            "healthy_seconds": round(open_.healthy_seconds, 3),
             "lost_seconds": None if cost is None or not counted else _rounded(cost.lost_seconds, 3),
             "recomputed_tokens": None if cost is None else _rounded(cost.recomputed_tokens, 0),
             "recomputed_seconds": None if cost is None else _rounded(cost.recomputed_seconds, 3),

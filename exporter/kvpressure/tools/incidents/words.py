@@ -8,11 +8,13 @@ from typing import Final
 
 from kvpressure.exposition.wording import clock, duration, percent, quantity, rough, seconds
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
-from kvpressure.model.catalogue import NOT_KNOWN
+from kvpressure.model.catalogue import NOT_KNOWN, those
 from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.tools.incidents.names import Json
 
 INDENT: Final = "  "
+_FOR_ROOM: Final = those(lambda row: row.for_room)
+"""Their loss is counted from step times and the requests that wait, not from healthy time."""
 COUNTED_RATIO: Final = 0.75
 """Share of an incident that must be judged for its lost tokens to be more than a guess."""
 SURE_SAMPLES: Final = 8
@@ -58,8 +60,17 @@ def _lost(incident: Json) -> str:
         judged = incident.get("judged_seconds")
         if judged is not None and judged < COUNTED_RATIO * incident["seconds"]:
             return f"not counted: verdicts cover {duration(judged)} of it"
-        return "not known: no healthy time shows what it would have generated"
+        return f"not known: {_why_not_known(incident)}"
     return f"about {rough(tokens)} tokens ({seconds(time)} of its output)" if tokens >= 1 else "no tokens"
+
+
+def _why_not_known(incident: Json) -> str:
+    """Return why it is not known what an engine would have generated without the incident."""
+    if Cause(incident["cause"]) in _FOR_ROOM:
+        return "its step times do not show what it would have generated with room for all"
+    if (healthy := incident["healthy_seconds"]) > 0:
+        return f"{duration(healthy)} of healthy time before it are not enough to compare with"
+    return "no healthy time was seen before it to compare with"
 
 
 def _again(incident: Json) -> str:

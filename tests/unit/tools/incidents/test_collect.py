@@ -74,6 +74,37 @@ def test_what_an_incident_lost_is_not_told_where_verdicts_speak_of_too_little_of
     assert words.lost(one.incident) == "not counted: verdicts cover 1 min 15 s of it"
 
 
+@pytest.mark.parametrize(
+    ("cause", "healthy", "said"),
+    [
+        (Cause.HOST_BOUND, 0, "no healthy time was seen before it to compare with"),
+        (Cause.HOST_BOUND, 8, "2 min 0 s of healthy time before it are not enough to compare with"),
+        (KV, 8, "its step times do not show what it would have generated with room for all"),
+    ],
+)
+def test_why_it_is_not_known_what_was_lost_is_true_of_the_time_before(cause: Cause, healthy: int, said: str) -> None:
+    collector, _ = run([WELL] * healthy + [cause] * 10)
+    (one,) = collector.finish(ended=True)
+    assert one.incident["healthy_seconds"] == healthy * STEP
+    assert words.lost(one.incident) == f"not known: {said}"
+
+
+def test_its_confidence_is_that_of_the_verdict_whose_evidence_is_listed_and_none_is_not_zero() -> None:
+    def confident(*values: float) -> Ended:
+        collector = Collector({"pod": "a"}, LIMITS, STEP)
+        for number, value in enumerate(values):
+            t = STEP * number
+            view = engine_view(t=t, diagnosis=replace(diagnosis(KV), t=t, confidence=value), derived={})
+            list(collector.add(view, EngineSample("m", "0", {}, {})))
+        (one,) = collector.finish(ended=True)
+        return one
+
+    assert confident(0.7, 0.0, 0.0, 0.0).incident["confidence"] == 0.7
+    nothing = confident(0.0, 0.0).incident
+    assert nothing["confidence"] is None
+    assert not any("confidence" in line for line in words.lines(nothing))
+
+
 def test_an_incident_whose_queue_is_served_does_not_go_on_whatever_the_verdict_says_still() -> None:
     assert queued([WELL] * 4 + [KV] * 8, [0.0] * 3 + [4.0] * 7 + [0.0] * 2).incident["ended"] == 150.0
     assert queued([WELL] * 4 + [KV] * 6 + [WELL] * 2, [0.0] * 3 + [4.0] * 7 + [0.0] * 2).incident["ended"] == 135.0
