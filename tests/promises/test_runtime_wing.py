@@ -73,8 +73,6 @@ NAMED_BY_INTENT = {
     # Step times are those of one runtime's kernels, under the name that aiconfigurator has for it.
     "capacity/silicon.py": "vllm",
     "simulation/step_table.py": "vllm",
-    # Rules that people copy from one another, as they copy them.
-    "tools/incidents/judged_alerts.py": "vllm",
     # Objects of clusters that a runtime's own charts define, and its command, which they start.
     "tools/audit/kinds.py": "vllm",
     # The hint for a page that an old version serves under names of nobody.

@@ -39,7 +39,7 @@ def _recorded(trace: str) -> Mapping[tuple[str, tuple[tuple[str, str], ...]], Sa
 
 
 def fleet(*engines: Mapping[str, str], trace: str = "ramp-into-pressure") -> Behaviour:
-    """Engines that are all in the trouble of one recording, and in each copied rule, at the same time."""
+    """Engines that are all in the trouble of one recording at the same time."""
     everywhere: Sequence[list[Any]] = [[START + 60.0 * number, "1"] for number in range(30)]
 
     def behaviour(request: Request) -> Answer | None:

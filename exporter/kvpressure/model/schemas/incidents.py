@@ -25,7 +25,7 @@ from kvpressure.model.schemas.diagnosis import (
     string,
 )
 
-VERSION: Final = "1.3"
+VERSION: Final = "2.0"
 
 _SERIES: Final = {"type": "array", "items": {"type": ["number", "null"]}}
 _WHO: Final = {
@@ -41,15 +41,12 @@ _REPORTED: Final = {
     "seconds": number("How long it took.", minimum=0),
 }
 _FIRED: Final = keys(
-    "An alert that would have fired.",
-    rule=string("Its name."),
-    by=string(
-        "Whose rule: kvpressure's, judged from the verdicts, or one that people copy, evaluated by the Prometheus.",
-        enum=["kvpressure", "copied"],
-    ),
-    severity=or_null(string("Of kvpressure's: critical, warning or info.")),
-    at=moment("When it would have fired"),
-    ended=or_null(moment("When it would have ended; null where it still fired at the end")),
+    "An alert of kvpressure that fired, as `ALERTS` in the Prometheus has it.",
+    alert=string("Its name."),
+    severity=or_null(string("critical, warning or info; null where its label is not there.")),
+    began=moment("Since when it fired, to half a minute"),
+    ended=or_null(moment("Until when; null where it still fired at the end")),
+    seconds=number("For how long, up to the end of the time looked at.", minimum=0),
 )
 _PICTURE: Final = keys(
     "How it looked, from a quarter of an hour before it; coarser for a long incident.",
@@ -101,7 +98,12 @@ _INCIDENT: Final = keys(
     symptoms=mapping(ref("evidence"), "Every symptom by name, where the verdict was surest."),
     missing=array(ref("missing"), "What would have said more."),
     limits=ref("limits"),
-    fired=array(ref("fired"), "What would have fired during it, or within five minutes of it."),
+    fired=or_null(
+        array(
+            ref("fired"),
+            "Alerts on its engine or model during it, or within five minutes after it; null where that is not known.",
+        )
+    ),
     exporter=or_null(keys("What an exporter reported at the time, if its series are in the same place.", **_REPORTED)),
     actions=array(ref("action"), "What would have helped, in order."),
     picture=or_null(ref("picture")),
@@ -154,25 +156,8 @@ SCHEMA: Final[Schema] = {
             "Trouble that an exporter reported, and the engines' own series do not show at this pace.",
         ),
         backtest=or_null(_BACKTEST),
-        copied_rules=array(
-            keys(
-                rule=string("Its name."),
-                expr=string("Its expression."),
-                for_seconds=number("How long it has to hold."),
-                fired=count("Times that it would have fired."),
-                in_incidents=count("Incidents in which it would have fired."),
-                elsewhere=count("Times that it would have fired without an incident."),
-            ),
-            "The rules that people copy, as far as their series are there.",
-        ),
-        fired_elsewhere=array(
-            keys(
-                **_WHO,
-                rule=string("Name of the copied rule."),
-                at=moment("When it would have fired"),
-                ended=or_null(moment("When it would have ended")),
-            ),
-            "Copied rules that would have fired while there was no incident.",
+        has_rules=or_null(
+            boolean("Whether the Prometheus has alerts of kvpressure in that time; null where they were not read.")
         ),
         unjudged=array(
             keys(**_WHO, detail=DETAIL, seconds=number("For how long.", minimum=0)),

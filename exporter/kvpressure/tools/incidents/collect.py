@@ -20,7 +20,6 @@ from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import LOSING, EngineView
-from kvpressure.tools.incidents.judged_alerts import LATE_SECONDS, Alarm, Fired, ours
 from kvpressure.tools.incidents.names import Json
 from kvpressure.tools.incidents.words import COUNTED_RATIO
 
@@ -99,7 +98,6 @@ class Collector:
         self._labels, self._thresholds, self._step = labels, thresholds, step
         self._open: _Open | None = None
         self._before: deque[_Point] = deque(maxlen=max(4, int(BEFORE_SECONDS / step)))
-        self._alarms = [Alarm(rule) for rule in ours(thresholds)]
         self._t = float("-inf")
         self._tokens: tuple[float, float] | None = None
         self._healthy_seconds = 0.0
@@ -113,8 +111,6 @@ class Collector:
             return
         gap, known = self._thresholds.verdict.incident_gap_seconds, self._t
         self._t = t
-        for alarm in self._alarms:
-            alarm.add(t, diagnosis)
         if diagnosis.cause is NOT_KNOWN and diagnosis.detail != TOO_FEW and sample.gauges.get("waiting", 0.0) >= 1:
             self.unjudged[diagnosis.detail] = self.unjudged.get(diagnosis.detail, 0.0) + self._step
         if diagnosis.cause is Cause.HEALTHY:
@@ -153,10 +149,6 @@ class Collector:
     def silent_since(self, newest: float) -> bool:
         """Whether the target's page at `newest` no longer had this engine."""
         return newest - self._t > self._thresholds.verdict.incident_gap_seconds
-
-    def fired(self) -> list[Fired]:
-        """Return the bundle's alerts that fired in the whole time, sorted by time."""
-        return sorted((one for alarm in self._alarms for one in alarm.shown()), key=lambda one: one.at)
 
     def _trouble(self, open_: _Open, view: EngineView, diagnosis: Diagnosis, point: _Point) -> None:
         seconds = min(self._step * 2, point.t - open_.last) or self._step
@@ -260,18 +252,12 @@ class Collector:
             "symptoms": {name: evidence_json(evidence) for name, evidence in diagnosis.symptoms.items()},
             "missing": [missing_json(missing) for missing in diagnosis.missing],
             "limits": limits_json(view.limits),
-            "fired": [],
+            "fired": None,
             "exporter": None,
             "actions": [],
             "picture": _picture(open_.points),
         }
         return Ended(incident, view, seconds, lost or seconds)
-
-
-def fired_during(incident: Json, fired: list[Fired]) -> list[Json]:
-    """Return the alerts that fired during the incident, or shortly after it, sorted by time."""
-    until = float("inf") if incident["ended"] is None else incident["ended"] + LATE_SECONDS
-    return [one.json() for one in fired if one.at <= until and (one.ended is None or one.ended >= incident["began"])]
 
 
 def _picture(points: list[_Point]) -> Json:

@@ -193,11 +193,10 @@ def _incident(number: int, one: Json) -> Iterator[str]:
 
 def _events(one: Json) -> Iterator[tuple[float, str]]:
     yield one["began"], f"{words.cause_label(one)} begins"
-    for fired in one["fired"]:
-        whose = "copied rule" if fired["by"] == "copied" else "kvpressure"
-        yield fired["at"], f"{fired['rule']} ({whose}) would have fired"
-    if not any(fired["by"] == "copied" for fired in one["fired"]):
-        yield one["began"], "none of the copied rules would have fired"
+    for fired in one["fired"] or ():
+        yield fired["began"], f"{words.alert_name(fired)} fires, for {duration(fired['seconds'])}"
+    if one["fired"] == []:
+        yield from ((one["began"], text) for text in words.fired(one))
     picture = one["picture"] or {"t": (), "cause": ()}
     for (_, before), (t, after) in pairwise(zip(picture["t"], picture["cause"], strict=True)):
         if before != after and one["began"] < t:

@@ -24,7 +24,7 @@ from kvpressure.signals.gateway import with_gateways
 from kvpressure.sources.gpu.exporter_pages import NAME as GPU_EXPORTER
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.client import Prometheus, Server
-from kvpressure.tools.incidents.collect import Collector, Ended, fired_during
+from kvpressure.tools.incidents.collect import Collector, Ended
 from kvpressure.tools.incidents.discover import Discovered
 from kvpressure.tools.incidents.gateways import Pool, Queue
 from kvpressure.tools.incidents.gpus import Gpus
@@ -162,15 +162,14 @@ class Follower:
             self._ended.setdefault(key, []).extend(collector.finish(ended=over))
 
     def incidents(self) -> Iterator[Json]:
-        """Yield the incidents that were long enough, with the alerts that fired and the advice."""
+        """Yield the incidents that were long enough, with the advice."""
         least = max(self.step, self.shortest_seconds - LATE_INTERVALS * self.step)
-        for key, ended in self._ended.items():
-            fired = self._collectors[key].fired()
+        for ended in self._ended.values():
             long = [one for one in ended if one.seconds >= least]
             costly = sorted(long, key=lambda one: -one.cost)[:MAX_PREDICTED]
             for one in long:
                 actions = self._advice(one.view if one in costly else replace(one.view, observed=None))
-                yield {**one.incident, "fired": fired_during(one.incident, fired), "actions": actions}
+                yield {**one.incident, "actions": actions}
 
     def unjudged(self) -> Iterator[Json]:
         """Yield where requests waited for long without a known cause."""

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from kvpressure import __version__
 from kvpressure.model.schemas.incidents import VERSION
-from kvpressure.tools.incidents import judged_alerts, reported
+from kvpressure.tools.incidents import alerts, reported
 from kvpressure.tools.incidents.answers import PrometheusError
 from kvpressure.tools.incidents.backtest import compared
 from kvpressure.tools.incidents.client import Prometheus, Server
@@ -26,8 +26,7 @@ from kvpressure.tools.incidents.discover import (
 from kvpressure.tools.incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure.tools.incidents.gateways import Pool, behind, pools_there, queued
 from kvpressure.tools.incidents.gpus import gpus_there
-from kvpressure.tools.incidents.judged_alerts import Fired
-from kvpressure.tools.incidents.names import EngineName, Json, Spelled, Target, engine_of
+from kvpressure.tools.incidents.names import Json, Spelled, Target, engine_of
 from kvpressure.tools.incidents.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.tools.incidents.question import Question
 from kvpressure.tools.incidents.roles import roles_there
@@ -45,7 +44,7 @@ def look_back(server: Server, question: Question, progress: Progress, *, workers
         look = _Look(server, question, progress, client)
         look.discover()
         look.screen()
-        look.query_copied()
+        look.query_alerts()
         look.query_exporter()
         tasks = list(look.tasks())
         found = look.follow(tasks, workers)
@@ -66,8 +65,8 @@ class _Look:
     suspects: dict[Target, list[Span]] = field(default_factory=dict)
     pools: dict[Target, Pool] = field(default_factory=dict)
     """The pools of the targets behind a gateway."""
-    rules: list[Json] = field(default_factory=list)
-    copied: dict[EngineName, list[Fired]] = field(default_factory=dict)
+    alerts: alerts.Recorded | None = None
+    """None where they could not be read."""
     roles: dict[Target, str] = field(default_factory=dict)
     gpus: dict[Target, str] = field(default_factory=dict)
     declared: reported.Declared = field(default_factory=dict)
@@ -135,28 +134,17 @@ class _Look:
                     for target in targets:
                         self.suspects.setdefault(target, []).extend(waited)
 
-    def query_copied(self) -> None:
-        """Query when the rules that people copy would have fired."""
-        queries = [
-            (spelled, *rule)
-            for spelled in self.spelled
-            for rule in judged_alerts.applicable_rules(spelled, self.question.selection)
-        ]
-        days = list(pages(self.question.span, judged_alerts.EVERY_SECONDS, DAY_SECONDS))
-        rules: dict[str, Json] = {}
-        for number, (spelled, rule, expr) in enumerate(queries):
-            answers = []
-            for place, page in enumerate(days):
-                self.progress("copied rules", number * len(days) + place, len(queries) * len(days))
-                answers.append(judged_alerts.read_page(self.client, expr, spelled, page))
-            found = judged_alerts.fired_copied(rule, answers, self.question.span.end)
-            for engine, fired in found.items():
-                self.copied.setdefault(engine, []).extend(fired)
-            # Engines behind Ray have names of their own, on which the same rules are queried again.
-            row = {"rule": rule.name, "expr": rule.expr, "for_seconds": rule.for_seconds, "fired": 0}
-            rules.setdefault(rule.name, row)["fired"] += sum(map(len, found.values()))
-        self.rules.extend(rules.values())
-        self.progress("copied rules", len(queries) * len(days), len(queries) * len(days))
+    def query_alerts(self) -> None:
+        """Query which alerts of kvpressure fired, where the Prometheus evaluates its rules."""
+        days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), []
+        for number, page in enumerate(days):
+            self.progress("alerts", number, len(days))
+            try:
+                answers.append(alerts.read_page(self.client, page))
+            except PrometheusError as error:
+                self.warnings.append(f"alerts of kvpressure were not read: {error.sentence}")
+                return
+        self.alerts = alerts.recorded(answers)
 
     def query_exporter(self) -> None:
         """Query an exporter's verdicts, where there was one; the engines' own series are enough without."""
@@ -205,19 +193,14 @@ class _Look:
         found = [task.discovered.selected(one) for task, one in zip(tasks, found, strict=True)]
         incidents = [incident for one in found for incident in one["incidents"]]
         others = [incident for one in found for listed in one["others"] for incident in listed]
-        elsewhere, _ = (judged_alerts.attach(listed, self.copied) for listed in (incidents, others))
         targets = [discovered.target for _, discovered in self.targets]
+        if self.alerts is not None and self.alerts.any:
+            alerts.attach(incidents, self.alerts, targets, question.span.end)
         alone, _ = (
             reported.attach(listed, self.reported, targets, question.shortest_seconds) for listed in (incidents, others)
         )
         chosen = frozenset[tuple[str, str]]().union(*(discovered.engines or () for _, discovered in self.targets))
         warnings = dict.fromkeys((*self.warnings, *(warning for one in found for warning in one["warnings"])))
-        for rule in self.rules:
-            rule["in_incidents"] = sum(
-                any(fired["rule"] == rule["rule"] and fired["by"] == "copied" for fired in incident["fired"])
-                for incident in incidents
-            )
-            rule["elsewhere"] = sum(one["rule"] == rule["rule"] for one in elsewhere)
         incidents.sort(key=lambda one: (one["began"], engine_of(one)))
         return {
             "schema_version": VERSION,
@@ -236,8 +219,7 @@ class _Look:
             "incidents": incidents,
             "exporter_alone": [one for one in alone if not chosen or (one["model_name"], one["engine"]) in chosen],
             "backtest": question.other and compared(question.thresholds, incidents, question.other, others),
-            "copied_rules": self.rules,
-            "fired_elsewhere": elsewhere,
+            "has_rules": None if self.alerts is None else self.alerts.any,
             "unjudged": [row for one in found for row in one["unjudged"]],
             "unread": [
                 {"target": task.discovered.target.name, "why": one["unread"]}

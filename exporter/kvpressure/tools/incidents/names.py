@@ -188,8 +188,5 @@ def target_of(labels: Mapping[str, str], table: Table) -> Target:
 ScreenRows = list[tuple[list[tuple[str, str]], list[tuple[float, float]]]]
 """Labels of a target, and where a screen has a value."""
 
-RuleRows = list[tuple[tuple[str, str, str], list[tuple[float, float]]]]
-"""Target, model and rank of an engine, and when a rule's expression holds."""
-
 ReportedRows = list[tuple[dict[str, str], list[tuple[float, float, int]]]]
 """Labels of an exporter's series, and begin, end and number of its samples."""

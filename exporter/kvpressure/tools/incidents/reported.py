@@ -43,10 +43,13 @@ WHO: Final = Key._fields
 _OTHERS: Final = ("exported_namespace", "exported_pod")
 """The engine's labels where Prometheus does not honor labels and uses the exporter's own pod for the others."""
 
+ENGINE_LABELS: Final = (*WHO, *_OTHERS)
+"""The labels that `key_of` reads."""
+
 _LOSING: Final = {cause.value: cause for cause in LOSING}
 _CAUSES: Final = "|".join(sorted(_LOSING))
 _EXPR: Final = (
-    f"max by ({', '.join((*WHO, *_OTHERS))}, cause, detail) "
+    f"max by ({', '.join(ENGINE_LABELS)}, cause, detail) "
     f"(max_over_time({PREFIX}bottleneck_info{{cause=~{quoted(_CAUSES)}}}[{EVERY_SECONDS:.0f}s]))"
 )
 
@@ -100,7 +103,7 @@ def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> Reported
     return [
         (one["metric"], spans_of(t for t, _ in one["values"]))
         for one in ranged(server, _EXPR, page, EVERY_SECONDS)
-        if not known.isdisjoint(((key := _key(one["metric"])).pod, _address(key)))
+        if not known.isdisjoint(((key := key_of(one["metric"])).pod, _address(key)))
     ]
 
 
@@ -129,7 +132,7 @@ def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Repo
             continue  # not in the query
         # The detail may be one of another version.
         kind = (cause.value, detail if detail in DETAILS[cause] else "")
-        rows.setdefault(_key(labels), []).extend((begin, end, count, kind) for begin, end, count in spans)
+        rows.setdefault(key_of(labels), []).extend((begin, end, count, kind) for begin, end, count in spans)
     found: dict[Key, list[Reported]] = {}
     for engine, stretches in rows.items():
         reported = found.setdefault(engine, [])
@@ -143,7 +146,8 @@ def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Repo
     return found
 
 
-def _key(labels: Mapping[str, str]) -> Key:
+def key_of(labels: Mapping[str, str]) -> Key:
+    """Return the engine that the labels of an exporter's series name, "" for what they do not."""
     own = dict(labels)
     if own.get("exported_pod"):
         own |= {"pod": own["exported_pod"], "namespace": own.get("exported_namespace", "")}

@@ -86,14 +86,22 @@ def _again(incident: Json) -> str:
     return f"; about {rough(tokens)} prompt tokens computed again ({', '.join(took)})"
 
 
+def alert_name(fired: Json) -> str:
+    """Return the name of an alert, and its severity."""
+    return f"{fired['alert']} ({fired['severity']})" if fired["severity"] else str(fired["alert"])
+
+
 def fired(incident: Json) -> Iterator[str]:
-    """Yield the alerts that would have fired."""
+    """Yield the alerts of kvpressure that fired, or that none did; nothing where that is not known."""
+    if incident["fired"] is None:
+        return
+    if not incident["fired"]:
+        yield "no alert of kvpressure named this engine or its model"
     for one in incident["fired"]:
-        whose = "copied rule" if one["by"] == "copied" else "kvpressure"
-        late = one["at"] - incident["began"]
+        late = one["began"] - incident["began"]
         delay = f"{duration(late)} after it began" if late >= 0 else f"{duration(-late)} before it began"
-        severity = f", {one['severity']}" if one["severity"] else ""
-        yield f"{one['rule']} ({whose}{severity}): {clock(one['at'], day=True)}, {delay}"
+        long = f"for {duration(one['seconds'])}{' so far' if one['ended'] is None else ''}"
+        yield f"{alert_name(one)}: {clock(one['began'], day=True)}, {delay}, {long}"
 
 
 def peak(incident: Json) -> str:
@@ -150,8 +158,8 @@ def _known(incident: Json) -> Iterator[tuple[str, str]]:
         yield "confidence", f"{percent(incident['confidence'])}, {apart}"
     yield "lost", lost(incident)
     yield "at most", peak(incident)
-    alerts = [*fired(incident)] or ["no alert of kvpressure, and none of the copied rules"]
-    yield from zip(("would fire", *[""] * (len(alerts) - 1)), alerts, strict=True)
+    for place, alert in enumerate(fired(incident)):
+        yield "" if place else "alerts", alert
     if not incident["actions"]:
         yield "do", NO_ACTION
     for action in incident["actions"]:
@@ -178,9 +186,8 @@ def summary(document: Json) -> Iterator[str]:
         yield f"{len(incidents)} {plural} ({kinds}), {time} together{cost}."
     if document["backtest"] is not None:
         yield from _backtest(document["backtest"], len(incidents))
-    for rule in document["copied_rules"]:
-        hit, false = f"{rule['in_incidents']} of {len(incidents)} incidents", f"{rule['elsewhere']} times without one"
-        yield f"{INDENT}copied rule {rule['rule']}: fired in {hit}, {false}"
+    if document["has_rules"] is False:
+        yield f"{INDENT}no rules of kvpressure in this Prometheus"
     for one in document["exporter_alone"]:
         yield f"{INDENT}only the exporter reported: {cause_label(one)}, {engine_name(one)}, {when(one)}"
     for one in document["unjudged"]:

@@ -11,8 +11,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.tools.incidents import words
-from kvpressure.tools.incidents.collect import MAX_PICTURE_POINTS, Collector, Ended, fired_during
-from kvpressure.tools.incidents.judged_alerts import Fired
+from kvpressure.tools.incidents.collect import MAX_PICTURE_POINTS, Collector, Ended
 from tests.support.advice_cases import diagnosis
 from tests.support.views import engine_view
 
@@ -189,15 +188,3 @@ def test_replicas_that_would_have_served_are_four_more_or_double_in_five_minutes
         list(collector.add(view, EngineSample("m", "0", {}, {})))
     (one,) = collector.finish(ended=True)
     assert one.incident["peak"]["desired_replicas"] == (1 + 4) * 2 * 2
-
-
-def test_alerts_count_from_its_begin_until_shortly_after_its_end() -> None:
-    _, (one,) = run([WELL] * 4 + [KV] * 10 + [WELL] * (long(GAP) + 1))
-    alerts = [
-        Fired("before", 0.0, 40.0),
-        Fired("through", 10.0, None),
-        Fired("during", 60.0, 90.0),
-        Fired("late", 190.0 + 100.0, None),
-        Fired("too late", 196.0 + 300.0, None),
-    ]
-    assert [fired["rule"] for fired in fired_during(one.incident, alerts)] == ["through", "during", "late"]

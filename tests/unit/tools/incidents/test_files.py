@@ -44,11 +44,38 @@ def test_names_from_outside_are_text_in_every_report() -> None:
     assert HOSTILE in "\n".join(words.lines(hostile["incidents"][0]))  # made clean where it is printed (cli.say)
 
 
-def test_the_timeline_says_when_the_rules_would_have_fired() -> None:
-    report = as_markdown(document())
-    assert "KVPressureCacheTooSmall (kvpressure) would have fired" in report
-    assert "none of the copied rules would have fired" in report
+ALERT = {"alert": "KVPressureCacheTooSmall", "severity": "warning", "began": 90.0, "ended": 330.0, "seconds": 240.0}
+NONE = "no alert of kvpressure named this engine or its model"
+
+
+def test_every_report_says_which_alerts_fired_since_when_and_for_how_long() -> None:
+    found = document(began=75.0, fired=[ALERT]) | {"has_rules": True}
+    check("incidents", found)
+    text = "KVPressureCacheTooSmall (warning): 1970-01-01 00:01:30 UTC, 15 s after it began, for 4 min 0 s"
+    lines = list(words.lines(found["incidents"][0]))
+    assert f"  alerts      {text}" in lines
+    assert f"<li>{text}</li>" in as_html(found)
+    report = as_markdown(found)
+    assert "| 1970-01-01 00:01:30 | KVPressureCacheTooSmall (warning) fires, for 4 min 0 s |" in report
     assert "### To be filled in" in report
+    assert [one for one in (as_html(found), report, *lines) if NONE in one] == []
+
+
+def test_where_rules_are_and_none_fired_each_incident_says_so() -> None:
+    found = document(fired=[]) | {"has_rules": True}
+    assert f"  alerts      {NONE}" in list(words.lines(found["incidents"][0]))
+    assert [as_html(found).count(NONE), as_markdown(found).count(NONE)] == [1, 1]
+
+
+@pytest.mark.parametrize("has_rules", [False, None])
+def test_where_no_rules_are_it_is_said_once_and_of_no_incident(has_rules: bool | None) -> None:
+    found = document() | {"has_rules": has_rules}
+    text = "\n".join((*words.summary(found), *(line for one in found["incidents"] for line in words.lines(one))))
+    for report in (text, as_html(found), as_markdown(found)):
+        assert report.count("no rules of kvpressure in this Prometheus") == (has_rules is False)
+        assert [
+            word for word in ("  alerts  ", "<h3>Alerts", " fires, for", "would fire", NONE) if word in report
+        ] == []
 
 
 def test_what_is_not_known_is_said_and_not_zero() -> None:

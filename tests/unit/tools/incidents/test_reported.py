@@ -75,6 +75,7 @@ def test_what_it_told_of_an_incident_and_what_it_alone_told(url: str) -> None:
     document = json.loads(found.stdout)
     check("incidents", document)
     (one,) = document["incidents"]
+    assert (document["has_rules"], one["fired"]) == (False, None)
     assert (one["target"], one["exporter"]["cause"], one["exporter"]["detail"]) == (
         "prod/kv",
         "kv_cache_pressure",
