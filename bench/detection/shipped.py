@@ -107,13 +107,18 @@ def _rules(flavour: Flavour, name: str, scrape_seconds: int) -> tuple[Rule, ...]
 def _rule(alert: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
     expr = _CAUSE.sub(_last_cause, rule["expr"].replace(_MODEL, _EPISODE))
     while used := _RECORDED.search(expr):
-        name = used[0].partition("[")[0]
-        record = re.sub(
-            rf"\b{name}\b", f"({_NOTHING})", _CAUSE.sub(_last_cause, recorded[name].replace(_MODEL, _EPISODE))
-        )
-        # Recorded every 15 s: a range of it is a subquery of as many steps.
-        expr = expr[: used.start()] + f"({record})" + (f"[{used[1]}:15s]" if used[1] else "") + expr[used.end() :]
+        name, duration = used[0].partition("[")[0], used[1]
+        recorded_as = _CAUSE.sub(_last_cause, recorded[name].replace(_MODEL, _EPISODE))
+        # What a rule has recorded of itself is of before an episode, where there is nothing.
+        itself = re.compile(rf"\b{name}\b(?:\[(\w+)\])?")
+        recorded_as = itself.sub(lambda own: f"({_NOTHING})" + _steps(own[1]), recorded_as)
+        expr = expr[: used.start()] + f"({recorded_as})" + _steps(duration) + expr[used.end() :]
     return Rule(alert, expr, seconds(rule["for"]), seconds(rule.get("keep_firing_for", "0s")))
+
+
+def _steps(duration: str | None) -> str:
+    """Return the range of an expression that stands for a recorded series: one is recorded every 15 s."""
+    return f"[{duration}:15s]" if duration else ""
 
 
 def _last_cause(found: re.Match[str]) -> str:

@@ -188,26 +188,26 @@ async def a_journal_being_followed_while_another_log_hangs(folder: Path, port: i
 
 @state
 async def reading_settings_that_hang(folder: Path, _: int) -> AsyncIterator[State]:
-    """A reload reads a pipe that nobody closes, as a file system that is gone."""
-    thresholds, pipe = folder / "thresholds.yaml", folder / "pipe"
+    """A reload reads a file of a file system that is gone: the kernel answers neither the open nor the read."""
+    asked, began, thresholds = folder / "asked", folder / "began", folder / "thresholds.yaml"
     thresholds.write_text("")
-    os.mkfifo(pipe)
-    held: list[int] = []
+    before = f"""
+import pathlib, time
+from kvpressure.config import files
+found = files.open_regular
+def stuck(path, **options):
+    if pathlib.Path({str(asked)!r}).exists() and path.name == "thresholds.yaml":
+        pathlib.Path({str(began)!r}).touch()
+        time.sleep(3600)
+    return found(path, **options)
+files.open_regular = stuck
+"""
 
     def reload(run: Exporter) -> None:
-        pipe.rename(thresholds)
+        asked.touch()
         run.process.send_signal(signal.SIGHUP)
 
-    def read(_: Exporter) -> bool:
-        with contextlib.suppress(OSError):  # ENXIO: nobody reads yet
-            held.append(os.open(thresholds, os.O_WRONLY | os.O_NONBLOCK))
-        return bool(held)
-
-    try:
-        yield State(read, {"thresholds_file": str(thresholds)}, ask=reload)
-    finally:
-        for fd in held:
-            os.close(fd)
+    yield State(lambda _: began.exists(), {"thresholds_file": str(thresholds)}, before=before, ask=reload)
 
 
 @state

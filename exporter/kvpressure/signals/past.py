@@ -81,8 +81,6 @@ class EngineHistory:
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
-        self._remembered = self._batch_sizes, self._queue, self._evictions
-        """The signals that are kept from poll to poll, in their order."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -151,7 +149,8 @@ class EngineHistory:
         requested = self._requested_tokens.take(self._window, thresholds)
         baseline = self.baseline.values(thresholds)
         context = changed(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
-        reading = compute(self._window, context, self._remembered)
+        # Named here and not kept: a bound method on its own object is a circle, which waits for the collector.
+        reading = compute(self._window, context, (self._batch_sizes, self._queue, self._evictions))
         return Features(
             t=self._window.t,
             cache=self._window.cache,
