@@ -2,7 +2,7 @@
 
 Each size is scraped with either profile: 20 minutes and 10 GB in all, on a machine with nothing else to do. Ends with 1
 when a rule group takes more than a tenth of its interval. Writes results.json, where sizes that were not asked for
-stay, and the table of docs/scaling.md.
+stay, and the table of docs/internals/accuracy/scaling.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md: what was measured, and what that makes for 100,000 engines."""
+"""The tables of docs/internals/accuracy/scaling.md: what was measured, and what that makes for 100,000 engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bench.fleet.server import SCRAPE_SECONDS
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scaling.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "scaling.md"
 MARK: Final = "<!-- python -m bench.fleet -->"
 MANY: Final = 100_000
 DAYS: Final = 30

@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[201, 202], help="of what is predicted")
-    parser.add_argument("--write-docs", action="store_true", help="what is predicted, into docs/cards.md")
+    parser.add_argument("--write-docs", action="store_true", help="what is predicted, into accuracy/cards.md")
     options = parser.parse_args()
     if options.what == "predict":
         from bench.silicon.predict import report  # noqa: PLC0415 - what the library's environment lacks

@@ -39,7 +39,7 @@ FEW_ANSWERS: Final = 100
 VERSION: Final = "0.33.0"
 ROOT: Final = Path(__file__).parents[2]
 KEPT: Final = ROOT / ".cache" / "lab" / "silicon.jsonl"
-DOCUMENT: Final = ROOT / "docs" / "cards.md"
+DOCUMENT: Final = ROOT / "docs" / "internals" / "accuracy" / "cards.md"
 BEGIN_MARK: Final = "<!-- predicted -->\n"
 END_MARK: Final = "<!-- end -->\n"
 
@@ -159,7 +159,7 @@ def measured(regime: Regime, told: Told) -> Ran:
 
 
 def report(seeds: Sequence[int], *, write: bool = False) -> int:
-    """Predict, run, compare, print; into docs/cards.md as well where it is to `write`."""
+    """Predict, run, compare, print; into docs/internals/accuracy/cards.md as well where it is to `write`."""
     found = []
     for regime in cases(seeds):
         told = predict(regime)

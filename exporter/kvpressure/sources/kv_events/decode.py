@@ -1,7 +1,7 @@
 """PURE: one batch of KV events out of msgpack. Token ids are never made into numbers.
 
 A batch is an array of time, events and rank. An event is an array that begins with its kind, or a map with `type`:
-docs/deploy.md says which runtimes and versions write which. Fields that came later stand behind the others. What is a
+docs/sources.md says which runtimes and versions write which. Fields that came later stand behind the others. What is a
 token, or stands for one (`token_ids`, `lookahead_token_ids`, `extra_keys`), is skipped as bytes; so is a session.
 """
 
