@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
@@ -19,9 +19,12 @@ FAMILIES: Final = (
         "prefix_cache_hit_ratio", "Share of the queried prefix tokens that were in the cache, over the window."
     ),
     engine_family(
-        "computed_prompt_tokens_per_second",
-        "Prompt tokens computed per second, without those found in a cache, over the window.",
+        "computed_prompt_tokens_total",
+        "Prompt tokens computed, without those found in a cache: as the engine counts them, else prefix tokens that "
+        "were looked up and not found.",
+        kind="counter",
     ),
+    json_value("computed_prompt_tokens_per_second", "Prompt tokens computed per second over the window."),
     engine_family(
         "computed_prompt_token_ratio",
         "Share of prompt tokens in all computed tokens, over the window.",
@@ -52,7 +55,11 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """
     points, cache = window.points, window.cache
     hits, computed = hit_ratio(points), computed_prompt_tokens_per_second(points, cache)
-    found = {"prefix_cache_hit_ratio": hits, "computed_prompt_tokens_per_second": computed}
+    found = {
+        "prefix_cache_hit_ratio": hits,
+        "computed_prompt_tokens_total": computed_prompt_tokens(points[-1].counters, cache) if points else None,
+        "computed_prompt_tokens_per_second": computed,
+    }
     free, generated = free_tokens(points, cache), window.rate("generation_tokens")
     if cache.prefix_caching is False or free is None or computed is None or generated is None:
         return known(found)
@@ -70,6 +77,14 @@ def hit_ratio(points: Polls) -> float | None:
     """Return prefix hits over lookups in the polls, 0..1; None without a lookup."""
     queries, hits = points.growth("prefix_queries"), points.growth("prefix_hits")
     return None if not queries or hits is None else min(1.0, hits / queries)
+
+
+def computed_prompt_tokens(counters: Mapping[str, float], cache: CacheConfig) -> float | None:
+    """Return the prompt tokens computed so far, by the counters; None where they do not have it."""
+    for counter in ("computed_prompt_tokens", "prefill_tokens"):
+        if counter in counters:
+            return counters[counter]
+    return counters.get("prompt_tokens") if cache.prefix_caching is False else missed_tokens(counters)
 
 
 def computed_prompt_tokens_per_second(points: Polls, cache: CacheConfig) -> float | None:
