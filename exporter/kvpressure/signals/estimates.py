@@ -24,6 +24,7 @@ FAMILIES: Final = (
 )
 
 _RATES: Final = {
+    "computed_prompt_tokens_total": "computed_prompt_tokens_per_second",
     "kv_preempted_tokens_total": "kv_preempted_tokens_per_second",
     "recomputed_prompt_tokens_total": "recomputed_prompt_tokens_per_second",
 }
@@ -41,12 +42,12 @@ class Estimates:
         self._totals: Derived = {}
 
     def take(self, t: float, derived: Derived) -> Derived:
-        """Return the counters as of the poll at `t` (unix seconds), whose values are `derived`."""
+        """Return the counters as of the poll at `t` (unix seconds), but for those that its values `derived` have."""
         seconds = 0.0 if self._t is None else t - self._t
         self._t = t
         if not 0.0 < seconds <= self._longest_interval_seconds:
             seconds = 0.0
         for total, rate in _RATES.items():
-            if (per_second := at(derived, rate)) is not None:
+            if total not in derived and (per_second := at(derived, rate)) is not None:
                 self._totals[total] = (at(self._totals, total) or 0.0) + per_second * seconds
         return dict(self._totals)

@@ -20,8 +20,8 @@ FAMILIES: Final = (
     ),
     engine_family(
         "computed_prompt_tokens_total",
-        "Prompt tokens computed, without those found in a cache: as the engine counts them, else prefix tokens that "
-        "were looked up and not found.",
+        "Prompt tokens computed, without those found in a cache: as the engine counts them, else estimated from the "
+        "prefix hits.",
         kind="counter",
     ),
     json_value("computed_prompt_tokens_per_second", "Prompt tokens computed per second over the window."),
@@ -45,6 +45,9 @@ FAMILIES: Final = (
     ),
 )
 
+_COMPUTED: Final = ("computed_prompt_tokens", "prefill_tokens")
+"""Counters of computed prompt tokens; a runtime has one of them, or none."""
+
 
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return what the page says of the prefix cache over the window.
@@ -57,7 +60,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     hits, computed = hit_ratio(points), computed_prompt_tokens_per_second(points, cache)
     found = {
         "prefix_cache_hit_ratio": hits,
-        "computed_prompt_tokens_total": computed_prompt_tokens(points[-1].counters, cache) if points else None,
+        "computed_prompt_tokens_total": _computed_so_far(window),
         "computed_prompt_tokens_per_second": computed,
     }
     free, generated = free_tokens(points, cache), window.rate("generation_tokens")
@@ -79,17 +82,17 @@ def hit_ratio(points: Polls) -> float | None:
     return None if not queries or hits is None else min(1.0, hits / queries)
 
 
-def computed_prompt_tokens(counters: Mapping[str, float], cache: CacheConfig) -> float | None:
-    """Return the prompt tokens computed so far, by the counters; None where they do not have it."""
-    for counter in ("computed_prompt_tokens", "prefill_tokens"):
-        if counter in counters:
-            return counters[counter]
-    return counters.get("prompt_tokens") if cache.prefix_caching is False else missed_tokens(counters)
+def _computed_so_far(window: EngineWindow) -> float | None:
+    """Return the prompt tokens computed so far; None where they are not counted, and `Estimates` adds them up."""
+    for counter in _COMPUTED:
+        if (counted := window.newest(counter)) is not None:
+            return counted
+    return window.newest("prompt_tokens") if window.cache.prefix_caching is False else None
 
 
 def computed_prompt_tokens_per_second(points: Polls, cache: CacheConfig) -> float | None:
     """Return prompt tokens per second that had to be computed; from the hits where the page does not count them."""
-    for counter in ("computed_prompt_tokens", "prefill_tokens"):
+    for counter in _COMPUTED:
         if (counted := points.rate(counter)) is not None:
             return counted
     prompts, hits = points.rate("prompt_tokens"), hit_ratio(points)

@@ -147,8 +147,8 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
                 or math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
             )
     # Decisions 0012, 0250, 0310, 0360, 0410, 0420, 0430, 0500, 0510.
-    assert total <= 147
-    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 155
+    assert total <= 141
+    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 149
     # More where a queue limit is set and reached (decision 0250), work estimated (0310).
     optional_symptoms = ("load_shed",)
     assert len(optional_symptoms) + len(SHED) + len(ESTIMATED) == 3 + 2

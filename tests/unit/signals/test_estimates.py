@@ -36,3 +36,13 @@ def test_of_a_time_that_is_not_known_nothing_is_counted(later: float) -> None:
     estimates.take(1000.0, {"kv_preempted_tokens_per_second": 50.0})
     assert estimates.take(later, {"kv_preempted_tokens_per_second": 50.0}) == {LOST: 0.0}
     assert estimates.take(later + 1.0, {"kv_preempted_tokens_per_second": 50.0}) == {LOST: pytest.approx(50.0)}
+
+
+def test_what_the_page_counts_is_not_estimated() -> None:
+    estimates = Estimates()
+    rate = {"computed_prompt_tokens_per_second": 100.0}
+    estimates.take(0.0, rate)
+    assert estimates.take(2.0, rate) == {"computed_prompt_tokens_total": pytest.approx(200.0)}
+    counted = Estimates()
+    assert counted.take(0.0, rate | {"computed_prompt_tokens_total": 7000.0}) == {}
+    assert counted.take(2.0, rate | {"computed_prompt_tokens_total": 7200.0}) == {}
