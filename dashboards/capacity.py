@@ -122,7 +122,7 @@ def _room() -> Row:
                     Column("Allowed", "short", 0),
                     Column("Safe", "short", 0),
                 ],
-                Query(by_identity(engine("kv_cache_usage_ratio_max")), "KV used"),
+                Query(by_identity(engine("kv_cache_usage_max_ratio")), "KV used"),
                 Query(by_identity(engine("kv_capacity_tokens")), "KV capacity"),
                 Query(by_identity(engine("kv_tokens_per_request")), "Tokens/request"),
                 Query(by_identity(engine("requests_running_max")), "Running, highest"),
@@ -154,7 +154,7 @@ def _arrivals() -> Row:
                 "Highest over mean arrivals in five-second bins of the window; from the line on requests come in "
                 f"bursts ({shown('advice_bursty_min_factor')} times the mean).",
                 "short",
-                Query(engine("arrival_burstiness_factor"), ENGINE, FIRST),
+                Query(engine("arrival_burstiness_ratio"), ENGINE, FIRST),
                 lines=[Line(limit("advice_bursty_min_factor"), WARN)],
                 axis="peak / mean",
                 none=_IDLE,

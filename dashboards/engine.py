@@ -67,7 +67,7 @@ def _now() -> Row:
                 "KV pressure score",
                 "KV cache pressure, from 0 to 1.",
                 "short",
-                Query(engine("score"), ENGINE),
+                Query(engine("score_ratio"), ENGINE),
                 decimals=2,
                 none="not known",
             ),
@@ -101,7 +101,7 @@ def _now() -> Row:
                 "p95 end-to-end latency over the engine's own healthy one. Inflated from "
                 f"{shown('latency_inflated_min_factor')} times on.",
                 TIMES,
-                Query(engine("latency_inflation_factor", 'kind="e2e"'), ENGINE),
+                Query(engine("latency_inflation_ratio", 'kind="e2e"'), ENGINE),
                 thresholds=latency,
                 decimals=1,
                 calm=True,
@@ -147,7 +147,7 @@ def _cause() -> Row:
 
 
 def _cache() -> Row:
-    twice = engine("prefix_cache_hit_ratio_by_pool", 'pool_ratio="2"')
+    twice = engine("prefix_cache_pool_hit_ratio", 'pool_ratio="2"')
     return Row(
         "The KV cache",
         [
@@ -157,7 +157,7 @@ def _cache() -> Row:
                 "saturated.",
                 "percentunit",
                 Query(engine("kv_cache_usage_ratio"), f"mean {ENGINE}", FIRST),
-                Query(engine("kv_cache_usage_ratio_max"), f"highest {ENGINE}", REFERENCE, dashed=True),
+                Query(engine("kv_cache_usage_max_ratio"), f"highest {ENGINE}", REFERENCE, dashed=True),
                 lines=[Line(limit("kv_saturated_min_ratio"), BAD)],
                 width=8,
                 most=1.0,
@@ -238,7 +238,7 @@ def _batch() -> Row:
                 Query(demand, f"demand {ENGINE}", REFERENCE, dashed=True),
                 Query(quantile("effective_batch_size_quantile", "0.95"), f"batch p95 {ENGINE}", FIRST),
                 Query(quantile("effective_batch_size_quantile", "0.5"), f"batch p50 {ENGINE}", SECOND),
-                Query(engine("running_requests_knee"), f"knee {ENGINE}", WARN, dashed=True),
+                Query(engine("running_knee_requests"), f"knee {ENGINE}", WARN, dashed=True),
                 lines=[Line(limit("batch_collapse_max_sequences"), WARN)],
                 axis="sequences",
             ),
@@ -306,8 +306,8 @@ def _latency() -> Row:
                 "Latency against the healthy baseline",
                 "p95 now over the engine's own healthy p95; above the line latency counts as inflated.",
                 "short",
-                Query(engine("latency_inflation_factor", 'kind="e2e"'), f"end to end {ENGINE}", FIRST),
-                Query(engine("latency_inflation_factor", 'kind="ttft"'), f"first token {ENGINE}", SECOND),
+                Query(engine("latency_inflation_ratio", 'kind="e2e"'), f"end to end {ENGINE}", FIRST),
+                Query(engine("latency_inflation_ratio", 'kind="ttft"'), f"first token {ENGINE}", SECOND),
                 lines=[Line(limit("latency_inflated_min_factor"), BAD)],
                 axis="times healthy",
                 width=8,
@@ -349,7 +349,7 @@ def _gpu() -> Row:
                 "Memory-high-compute-low score",
                 "0 to 1: device memory high and compute low while there is demand.",
                 "short",
-                Query(engine("memory_high_compute_low_score"), ENGINE, FIRST),
+                Query(engine("memory_high_compute_low_ratio"), ENGINE, FIRST),
                 lines=[Line(limit("alert_score_min_ratio"), BAD)],
                 width=8,
                 most=1.0,
@@ -428,7 +428,7 @@ def _container() -> Row:
     def increases(family: str, *more: str) -> str:
         return f"increase({of(family, CONTAINERS, *more)}[$__rate_interval])"
 
-    pressure = f"{of('cpu_pressure_ratio', GPUS)} and on (cluster, instance) {engine('bottleneck_confidence')}"
+    pressure = f"{of('cpu_pressure_ratio', GPUS)} and on (cluster, instance) {engine('bottleneck_confidence_ratio')}"
     return Row(
         "Containers, log and Kubernetes",
         [
@@ -516,6 +516,7 @@ def _notes() -> list[Note]:
     def happened(family: str, *more: str) -> str:
         return f"increase({of(family, CONTAINERS, *more)}[2m]) > 0"
 
+    judged = engine("bottleneck_confidence_ratio")
     return [
         Note("Restart", happened("container_restarts_total"), BAD, "{{namespace}}/{{pod}} {{container}} restarted"),
         Note(
@@ -532,7 +533,7 @@ def _notes() -> list[Note]:
         ),
         Note(
             "New engine",
-            f"max by (target) ({engine('bottleneck_confidence')} unless {engine('bottleneck_confidence')} offset 2m)",
+            f"max by (target) ({judged} unless {judged} offset 2m)",
             CALM,
             "{{target}} is new: a rollout, a restart of its node, or a scale-up",
         ),

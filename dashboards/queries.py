@@ -30,7 +30,7 @@ IDENTITY: Final = "cluster, namespace, model_name, target, engine"
 
 
 def of(series: str, matchers: str, *more: str) -> str:
-    """Return a selector: `of("kvpressure_score", SHOWN, 'kind="e2e"')`."""
+    """Return a selector: `of("kvpressure_score_ratio", SHOWN, 'kind="e2e"')`."""
     name = series if ":" in series or series.startswith(("process_", "up", "scrape_")) else f"kvpressure_{series}"
     return f"{name}{{{','.join((matchers, *more))}}}"
 
@@ -62,8 +62,8 @@ def worst_targets(count: int) -> str:
 
     A step of five minutes sees every series, because that is how long Prometheus looks back from each.
     """
-    score = of("score", CHOSEN)
-    silent = f"0 * {of('bottleneck_confidence', CHOSEN)}"
+    score = of("score_ratio", CHOSEN)
+    silent = f"0 * {of('bottleneck_confidence_ratio', CHOSEN)}"
     return f"topk({count}, max by (target) (max_over_time({score}[1h:5m]) or {score} or {silent}))"
 
 

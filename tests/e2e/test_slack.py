@@ -87,7 +87,7 @@ def rendered(folder: Path, runbooks: str, boards: str) -> tuple[dict[str, str], 
             replica(number, "bottleneck", collapsed, cause="kv_cache_pressure"),
             replica(number, "engine_up", 1),
             replica(number, "queue_unserved_seconds", 60 * collapsed),
-            replica(number, "score", 0.9 - 0.1 * number),
+            replica(number, "score_ratio", 0.9 - 0.1 * number),
             target(number),
         ]
     check = {"alertname": ALERT, "eval_time": "10m", "exp_alerts": []}

@@ -120,8 +120,8 @@ def watch(case: Case, cause: str, within: str) -> Action:
 def series(name: str, place: Place, **labels: str) -> str:
     r"""Return a PromQL selector for the engine, by labels that a rollout does not change: never its pod.
 
-    >>> series("score", Place(namespace="prod", model_name='a"b'), kind="e2e")
-    'kvpressure_score{namespace="prod",model_name="a\\"b",kind="e2e"}'
+    >>> series("score_ratio", Place(namespace="prod", model_name='a"b'), kind="e2e")
+    'kvpressure_score_ratio{namespace="prod",model_name="a\\"b",kind="e2e"}'
     """
     target = "" if place.namespace or place.in_kubernetes else place.target
     matchers = {"target": target, "namespace": place.namespace, "model_name": place.model_name, **labels}

@@ -46,7 +46,7 @@ MAX_STEP_TEXT: Final = 45
 
 VERDICTS: Final = (
     engine_family("symptom", "1 if the symptom is present, 0 if not; absent if it cannot be judged.", "symptom"),
-    engine_family("score", "KV cache pressure, 0 to 1."),
+    engine_family("score_ratio", "KV cache pressure, 0 to 1."),
     engine_family("bottleneck", "State set: exactly one cause is 1.", "cause"),
     engine_family(
         "bottleneck_info",
@@ -55,7 +55,7 @@ VERDICTS: Final = (
         "detail",
         "text",
     ),
-    engine_family("bottleneck_confidence", "Share of the evidence that supports the cause."),
+    engine_family("bottleneck_confidence_ratio", "Share of the evidence that supports the cause."),
     engine_family(
         "recommended_action",
         "1 for the recommended step of the engine's incident that stands first, as on its page, and for the best one "
@@ -206,7 +206,7 @@ STABLE: Final = frozenset(
         "request_prompt_tokens",
         "requests_running",
         "requests_waiting",
-        "score",
+        "score_ratio",
         "source_errors_total",
         "source_up",
         "symptom",
@@ -284,17 +284,17 @@ def address_of(target: Target) -> str:
 
 
 def diagnosis_families(diagnosis: Diagnosis) -> Derived:
-    """Return `symptom`, `score`, `bottleneck`, `bottleneck_info` and `bottleneck_confidence` as derived values."""
+    """Return the verdict as derived values, by the keys of `VERDICTS`."""
     symptoms: dict[str, Value] = {
         name: float(evidence.state) for name, evidence in diagnosis.symptoms.items() if evidence.state is not None
     }
     return known(
         {
             "symptom": symptoms or None,
-            "score": diagnosis.score,
+            "score_ratio": diagnosis.score,
             "bottleneck": {cause.value: float(cause is diagnosis.cause) for cause in Cause},
             "bottleneck_info": {diagnosis.cause.value: {diagnosis.detail: {cause_text(diagnosis): 1.0}}},
-            "bottleneck_confidence": diagnosis.confidence,
+            "bottleneck_confidence_ratio": diagnosis.confidence,
         }
     )
 

@@ -37,8 +37,8 @@ _FLEET: Final = frozenset(
         "engine_up",
         "bottleneck",
         "bottleneck_info",
-        "bottleneck_confidence",
-        "score",
+        "bottleneck_confidence_ratio",
+        "score_ratio",
         "symptom",
         "recommended_action",
         # What capacity is left, and for how long.

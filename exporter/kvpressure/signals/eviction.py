@@ -35,7 +35,7 @@ FAMILIES: Final = (
     ),
     engine_family("recomputed_time_ratio", "Share of the engine's time spent on recomputed prompt tokens."),
     engine_family(
-        "prefix_cache_hit_ratio_by_turnover",
+        "prefix_cache_turnover_hit_ratio",
         "Prefix hit ratio of this engine while its cache turned over in turnover_seconds or more, up to the next; mean "
         "with a half-life of four hours.",
         "turnover_seconds",
@@ -200,7 +200,7 @@ class HitCurve:
             {
                 "recomputed_prompt_tokens_per_second": None if ratio is None or computed is None else ratio * computed,
                 "recomputed_time_ratio": None if ratio is None else found.time_ratio,
-                "prefix_cache_hit_ratio_by_turnover": {f"{least:g}": hits for least, hits in curve.items()},
+                "prefix_cache_turnover_hit_ratio": {f"{least:g}": hits for least, hits in curve.items()},
             }
         )
 

@@ -17,7 +17,7 @@ FAMILIES: Final = (
     engine_family(
         "kv_cache_usage_ratio", "Share of the KV cache used by requests, mean over the polls of the verdict."
     ),
-    engine_family("kv_cache_usage_ratio_max", "Share of the KV cache used by requests, highest reading in the window."),
+    engine_family("kv_cache_usage_max_ratio", "Share of the KV cache used by requests, highest reading in the window."),
     engine_family("kv_capacity_tokens", "Size of the KV cache in tokens."),
     engine_family(
         "kv_free_tokens", "Free KV cache tokens at the newest poll, minus those that a declared watermark keeps free."
@@ -62,7 +62,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
     return known(
         {
-            "kv_cache_usage_ratio_max": window.max("kv_usage"),
+            "kv_cache_usage_max_ratio": window.max("kv_usage"),
             "kv_capacity_tokens": capacity,
             "kv_free_tokens": free,
             "kv_tokens_per_request": per_request,

@@ -33,7 +33,7 @@ FAMILIES: Final = (
         "quantile",
     ),
     engine_family(
-        "latency_inflation_factor",
+        "latency_inflation_ratio",
         "p95 latency over the window divided by the engine's own healthy p95, corrected for longer answers; "
         "kind is e2e, ttft or inter_token.",
         "kind",
@@ -42,7 +42,7 @@ FAMILIES: Final = (
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
-    """Return `latency_seconds` by kind and quantile; `latency_inflation_factor` by kind where a baseline is known.
+    """Return `latency_seconds` by kind and quantile; `latency_inflation_ratio` by kind where a baseline is known.
 
     Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
@@ -56,7 +56,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
         whole, longer = found["e2e"][1], answers_of(window, context.baseline).growth_factor
         queued = min(whole, found["queue"][1]) if "queue" in found else 0.0
         inflation["e2e"] = (queued + (whole - queued) / longer) / healthy["e2e"]
-    return known({"latency_seconds": latencies or None, "latency_inflation_factor": inflation or None})
+    return known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
 
 
 @record

@@ -48,15 +48,13 @@ FAMILIES: Final = (
     engine_family(
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
-    engine_family(
-        "arrival_burstiness_factor", "Maximum divided by mean of arrivals in five-second bins of the window."
-    ),
+    engine_family("arrival_burstiness_ratio", "Maximum divided by mean of arrivals in five-second bins of the window."),
 )
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return quantiles over the long window, cumulative power-of-two histograms, burstiness."""
-    return known({"arrival_burstiness_factor": burstiness(window)}) | window.of_histograms(_shapes)
+    return known({"arrival_burstiness_ratio": burstiness(window)}) | window.of_histograms(_shapes)
 
 
 def _shapes(window: EngineWindow) -> Derived:

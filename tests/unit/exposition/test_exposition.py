@@ -126,7 +126,7 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     limits = {"limit_declared": 0, "limit_value": 2, "limit_recommended": 4}  # where nothing is known of the start
     kinds = {
         "latency_seconds": 4,
-        "latency_inflation_factor": 3,
+        "latency_inflation_ratio": 3,
         "tokens_per_second": 2,
         "tokens_total": 2,
     }

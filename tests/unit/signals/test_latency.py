@@ -27,7 +27,7 @@ def test_latency_quantiles_are_of_the_window():
 def test_inflation_is_p95_over_the_healthy_one_and_absent_without_a_baseline():
     context = Context(THRESHOLDS, baseline={"e2e": 0.5})
     derived = latency.derive(window(60, histograms=served(2.0)), context)
-    assert at(derived, "latency_inflation_factor", "e2e") == pytest.approx(3.9)
+    assert at(derived, "latency_inflation_ratio", "e2e") == pytest.approx(3.9)
 
 
 def test_nothing_observed_means_no_latency():
