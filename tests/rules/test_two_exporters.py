@@ -90,9 +90,7 @@ def tickets(count: float, of: str = "") -> tuple[str, float]:
     return f"count({alert}) or vector(0)", count
 
 
-def check(
-    promtool: str, folder: Path, series: list[dict[str, Any]], asked: dict[int, list[tuple[str, float]]]
-) -> None:
+def check(promtool: str, folder: Path, series: list[dict[str, Any]], asked: dict[int, list[tuple[str, float]]]) -> None:
     checks = [
         {"expr": expr, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": value}]}
         for minute, pairs in asked.items()

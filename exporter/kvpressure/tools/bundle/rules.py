@@ -160,7 +160,9 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
             elif options.all_alerts or "off_because" not in given:
                 rules.append(_complete(given, options))
                 words, off = (" ".join(given.get(key, "").split()) for key in ("words", "off_because"))
-                alerts.append(Alert(path, rules[-1], _expr(given, options), words, tuple(given.get("muted_by", ())), used, off))
+                alerts.append(
+                    Alert(path, rules[-1], _expr(given, options), words, tuple(given.get("muted_by", ())), used, off)
+                )
         if rules:
             groups.append({**group, "rules": rules})
     return RuleFile(path, tuple(groups), tuple(alerts))
@@ -211,7 +213,9 @@ def _expr(rule: Mapping[str, Any], options: Options) -> str:
 
 def _once(expr: str, component: str) -> str:
     """Return the expression of an alert, of a target only as one exporter tells of it."""
-    return f"(\n{indent(expr, '  ')}\n)\n{_ONCE}" if "target" in _LABELS[component] and component != "exporter" else expr
+    return (
+        f"(\n{indent(expr, '  ')}\n)\n{_ONCE}" if "target" in _LABELS[component] and component != "exporter" else expr
+    )
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:
