@@ -1,4 +1,4 @@
-"""A server that two exporters read is one replica and has one alert: that of the exporter that reads it, else the older."""
+"""A server that two exporters read is one replica with one alert: that of the exporter that reads it, or the older."""
 
 from __future__ import annotations
 

@@ -213,9 +213,9 @@ def _expr(rule: Mapping[str, Any], options: Options) -> str:
 
 def _once(expr: str, component: str) -> str:
     """Return the expression of an alert, of a target only as one exporter tells of it."""
-    return (
-        f"(\n{indent(expr, '  ')}\n)\n{_ONCE}" if "target" in _LABELS[component] and component != "exporter" else expr
-    )
+    if "target" not in _LABELS[component] or component == "exporter":
+        return expr
+    return f"(\n{indent(expr, '  ')}\n)\n{_ONCE}"
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:
