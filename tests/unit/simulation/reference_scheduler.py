@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvpressure.simulation.clients import Clients
 from kvpressure.simulation.queue_order import Request
-from kvpressure.simulation.server import Demand, Server
+from kvpressure.simulation.server import Server
 
 
 @dataclass(slots=True, eq=False)
@@ -30,8 +30,8 @@ class Scheduled:
 class ReferenceScheduler:
     """One engine; `answered` yields who was answered, and when, for as long as anybody sends requests."""
 
-    def __init__(self, server: Server, demand: Demand) -> None:
-        self.server, self.clients = server, Clients(server, demand)
+    def __init__(self, server: Server, clients: Clients) -> None:
+        self.server, self.clients = server, clients
         self.now = self.allocated = 0.0
         self.waiting: list[Scheduled] = []
         self.running: list[Scheduled] = []
@@ -52,7 +52,7 @@ class ReferenceScheduler:
             self.waiting.append(Scheduled(request, request.tokens))
 
     def used(self) -> float:
-        """Tokens of the pool in use: half a block of each request is empty, and the common beginning is there anyway."""
+        """Tokens of the pool in use: half a block of each is empty, the common beginning is there anyway."""
         return sum(one.tokens - one.request.shared + self.server.block_tokens / 2 for one in self.running)
 
     def free(self) -> float:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpressure.simulation.clients import Clients
+from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.scheduler import Simulation
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
 from tests.unit.simulation.reference_scheduler import ReferenceScheduler
@@ -27,7 +28,7 @@ SERVERS = st.builds(
     pool_tokens=st.integers(1100, 6000).map(float),
     steps=st.builds(
         StepSeconds,
-        st.sampled_from((0.0103171, 0.0307843)),  # no multiples of the time to think, where chance decides a step
+        st.sampled_from((0.0103171, 0.0307843)),
         st.sampled_from((0.0, 0.0002)),
         st.sampled_from((1 / 16_000, 1e-3)),
         # No time for contexts: steps up to an arrival are counted by the first of them, and would each be longer.
@@ -42,18 +43,28 @@ SERVERS = st.builds(
 )
 
 
-def fast(server: Server, demand: Demand, monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
+class UnevenClients(Clients):
+    """Clients that think for a little longer each time: none sends just when a step ends, where rounding decides."""
+
+    answers: int = 0
+
+    def hear(self, request: Request, now: float) -> None:
+        self.answers += 1
+        super().hear(request, now + 1e-5 * (self.answers * 61 % 97))
+
+
+def fast(server: Server, demand: Demand) -> list[Answer]:
     """Who was answered, and when."""
     answers: list[Answer] = []
-    hear = Clients.hear
 
-    def heard(clients: Clients, request, now: float) -> None:
-        answers.append((request.prompt, request.output, request.arrived, now))
-        hear(clients, request, now)
+    class Recorded(UnevenClients):
+        def hear(self, request: Request, now: float) -> None:
+            answers.append((request.prompt, request.output, request.arrived, now))
+            super().hear(request, now)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Clients, "hear", heard)
-        Simulation(server, demand).outcome(answers=60)
+    simulation = Simulation(server, demand)
+    simulation.clients = Recorded(server, demand)
+    simulation.outcome(answers=60)
     return answers
 
 
@@ -70,9 +81,8 @@ def test_those_at_a_rate_are_answered_when_the_slow_one_answers_them(server, sha
 
 
 def alike(server: Server, demand: Demand) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        answers = fast(server, demand, monkeypatch)
-    slow = ReferenceScheduler(server, demand)
+    answers = fast(server, demand)
+    slow = ReferenceScheduler(server, UnevenClients(server, demand))
     expected = [
         (request.prompt, request.output, request.arrived, now)
         for request, now in itertools.islice(slow.answered(), len(answers))
