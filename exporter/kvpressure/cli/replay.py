@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
+from kvpressure.engine_state.pace import paced
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, TraceLine, not_a_recording, read_trace, stem
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
@@ -28,6 +30,10 @@ from kvpressure.promtext.lines import PageError
 
 MIN_SPACING_SECONDS = 0.5
 """A recording that was polled faster is shown at about one row per second."""
+
+STEP_INTERVALS: Final = 4
+STEP_BYTES: Final = 32 << 20
+"""A recording's first intervals show how far apart its polls are, in at most so many bytes of pages."""
 
 MAX_PENDING_ERRORS = 1000
 """Errors that are kept until a line can be read."""
@@ -80,23 +86,66 @@ class Replay:
             raise TraceError(not_a_recording(path, f"none of its lines can be read. {first}".rstrip()))
 
     def _views(self, path: Path) -> Iterator[tuple[TraceLine, list[EngineView]] | TraceError]:
-        reader, pipeline = PageReader(), Pipeline(self.settings, self.thresholds)
-        shown = float("-inf")
-        for line in read_trace(path):
+        lines = read_trace(path)
+        first = _first(lines)
+        step = _step_seconds(first)
+        settings, thresholds = self.settings, self.thresholds
+        if step * thresholds.verdict.verdict_min_poll_count > thresholds.verdict.verdict_window_seconds:
+            settings, thresholds = paced(step, thresholds, settings)
+        pipeline, servers = Pipeline(settings, thresholds), dict[str, _Server]()
+        for line in itertools.chain(first, lines):
             if isinstance(line, TraceError):
                 yield line
                 continue
             if line.gpus is not None:
                 pipeline.on_gpus("trace", line.gpus)
+            if (server := servers.get(line.source)) is None:
+                name = line.source or self.target.name
+                server = servers[line.source] = _Server(replace(self.target, name=name))
             try:
-                views = pipeline.on_page(self.target, reader.read(line.page, line.t))
+                views = pipeline.on_page(server.target, server.reader.read(line.page, line.t))
             except PageError as error:
-                yield TraceError(f"{path}:{line.number}: {error}")
+                if not line.source or server.problem != f"{error}":  # a benchmark's other endpoint never changes
+                    yield TraceError(f"{path}:{line.number}: {error}")
+                server.problem = f"{error}"
                 continue
             pipeline.expire(line.t)
-            if abs(line.t - shown) >= MIN_SPACING_SECONDS:
-                shown = line.t
+            if abs(line.t - server.shown) >= MIN_SPACING_SECONDS:
+                server.shown = line.t
                 yield line, views
+
+
+@dataclass(slots=True)
+class _Server:
+    """One server of a recording: its pages' reader, when it was shown last, and the error of its last page."""
+
+    target: Target
+    reader: PageReader = field(default_factory=PageReader)
+    shown: float = float("-inf")
+    problem: str = ""
+
+
+def _first(lines: Iterator[TraceLine | TraceError]) -> list[TraceLine | TraceError]:
+    """Return the first lines, with several times of one server if there are."""
+    first, times, size = list[TraceLine | TraceError](), Counter[str](), 0
+    for line in itertools.islice(lines, MAX_PENDING_ERRORS):
+        first.append(line)
+        if isinstance(line, TraceLine):
+            times[line.source] += 1
+            size += len(line.page)
+            if times[line.source] > STEP_INTERVALS or size > STEP_BYTES:
+                break
+    return first
+
+
+def _step_seconds(first: Iterable[TraceLine | TraceError]) -> float:
+    """Return the median time between two polls of the server that has most of these, 0 where it is not known."""
+    times: dict[str, list[float]] = {}
+    for line in first:
+        if isinstance(line, TraceLine):
+            times.setdefault(line.source, []).append(line.t)
+    most = max(times.values(), key=len, default=[])
+    return statistics.median([max(0.0, after - before) for before, after in itertools.pairwise(most)] or [0.0])
 
 
 @click.command()
@@ -104,7 +153,10 @@ class Replay:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per engine and second.")
 @click.option("--window", default=60.0, show_default=True, type=click.FloatRange(20, 600), help="Window in seconds.")
 def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
-    """Run recorded pages (.jsonl, .jsonl.gz, .jsonl.xz) through the pipeline and print what it derives.
+    """Run recorded pages through the pipeline and print what it derives.
+
+    Reads what `record` writes (.jsonl, .jsonl.gz, .jsonl.xz), server_metrics_export.jsonl of aiperf, and CSV files of
+    Grafana.
 
     Lines that cannot be used are named on standard error and left out. The exit code is 2 when a file cannot be
     read at all.
@@ -153,13 +205,14 @@ class _Table:
             if not self._causes:
                 self._start = line.t
                 say("", f"{view.key.target} ({view.key.model_name})", self.HEAD)
+            engine = f"{line.source} {view.key.rank}" if line.source else view.key.rank
             diagnosis = view.diagnosis
             cause, detail = (NOT_KNOWN, "") if diagnosis is None else (diagnosis.cause, diagnosis.detail)
-            self._causes.setdefault(view.key.rank, []).append((line.t - self._start, cause))
+            self._causes.setdefault(engine, []).append((line.t - self._start, cause))
             sure = {} if diagnosis is None else known({"confidence": diagnosis.confidence, "score": diagnosis.score})
             row = (
                 f"{line.t - self._start:7.0f}",
-                f"{view.key.rank:>6}",
+                f"{engine:>6}",
                 f"{f'{cause.value}/{detail}' if detail else cause.value:<29}",
                 *cells(sure, ((4, ".0%", "confidence"), (5, ".2f", "score"))),
                 *cells(view.derived, _COLUMNS),

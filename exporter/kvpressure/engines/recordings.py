@@ -1,4 +1,7 @@
-"""Recorded pages: a JSON object per line with `t`, `page` and optionally `label` and `gpus`; plain, gzip or xz."""
+"""Recorded pages: a JSON object per line with `t`, `page` and optionally `label` and `gpus`; plain, gzip or xz.
+
+Server metrics that other tools wrote (`exports`) are read the same way.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from kvpressure.engines.exports import (
+    ExportedPage,
+    GrafanaTable,
+    aiperf_page,
+    csv_separator,
+    is_aiperf,
+    names_separator,
+)
 from kvpressure.model.record import record
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.open_files import NotAFileError, open_regular
@@ -72,6 +83,7 @@ def _decoder() -> lzma.LZMADecompressor:
 
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
+_ENDINGS: Final = (*SUFFIXES, ".csv", ".csv.gz", ".csv.xz")
 LONGEST_LINE_CHARS = 16 << 20
 """Twice the largest page that is polled: a line is one page, with its quotes escaped."""
 
@@ -86,19 +98,23 @@ class TraceError(Exception):
 
 @record
 class TraceLine:
-    """One poll of a recording. `number` is the line's number in its file, counted from 1."""
+    """One poll of a recording. `number` is the line's number in its file, counted from 1.
+
+    `source` is the server in a file that may have several, "" in a recording, which has one.
+    """
 
     number: int
     t: float
     page: bytes
     label: str | None
     gpus: GpuReport | None
+    source: str = ""
 
 
 def stem(path: Path) -> str:
     """Return the file's name without directory and format, the name of a replayed target."""
     name = path.name
-    return next((name.removesuffix(suffix) for suffix in reversed(SUFFIXES) if name.endswith(suffix)), name)
+    return next((name.removesuffix(suffix) for suffix in reversed(_ENDINGS) if name.endswith(suffix)), name)
 
 
 def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
@@ -117,6 +133,7 @@ def read_trace(path: Path) -> Iterator[TraceLine | TraceError]:
 
 def _lines(path: Path, file: IO[str]) -> Iterator[TraceLine | TraceError]:
     number = unusable = 0
+    rows = _Rows(path)
     while unusable < MAX_UNUSABLE_LINES:
         number += 1
         try:
@@ -131,16 +148,58 @@ def _lines(path: Path, file: IO[str]) -> Iterator[TraceLine | TraceError]:
         if len(line) > LONGEST_LINE_CHARS:
             yield TraceError(f"{path}:{number}: longer than {LONGEST_LINE_CHARS >> 20} MiB; nothing after it is read")
             return
-        found = _parse(path, number, line) if line.strip() else None
-        unusable = 0 if isinstance(found, TraceLine) else unusable + 1
-        if found is not None:
+        unusable += 1
+        for found in rows.read(number, line) if line.strip() else ():
+            unusable = 0 if isinstance(found, TraceLine) else unusable
             yield found
     yield TraceError(f"{path}:{number}: {unusable} lines in a row are none of a recording; nothing after them is read")
+
+
+class _Rows:
+    """The lines of one file, one after another: of JSON, or of a CSV, which begins with its columns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._separator = ""
+        self._table: GrafanaTable | None = None
+
+    def read(self, number: int, line: str) -> Iterator[TraceLine | TraceError]:
+        """Yield what the line holds. Raises TraceError where nothing of the file can be used."""
+        if number == 1:
+            self._separator = csv_separator(line)
+        if not self._separator:
+            yield _parse(self._path, number, line)
+        elif self._table is None:
+            if not names_separator(line):
+                self._table = self._header(line)
+        else:
+            yield from self._row(number, line, self._table)
+
+    def _header(self, line: str) -> GrafanaTable:
+        try:
+            return GrafanaTable(line, self._separator)
+        except ValueError as error:
+            raise TraceError(f"{self._path}: {error}") from error
+
+    def _row(self, number: int, line: str, table: GrafanaTable) -> Iterator[TraceLine | TraceError]:
+        try:
+            for page in table.pages(line):
+                yield _exported(number, page, None)
+        except (ValueError, OverflowError) as error:
+            yield TraceError(f"{self._path}:{number}: not a row of times and values: {error}")
+
+
+def _exported(number: int, page: ExportedPage, label: str | None) -> TraceLine:
+    if not 0 <= page.t <= LATEST_SECONDS:
+        raise ValueError("its time is not one of this era")
+    return TraceLine(number, page.t, page.page.encode(), label, None, page.source)
 
 
 def _parse(path: Path, number: int, line: str) -> TraceLine | TraceError:
     try:
         record = json.loads(line)
+        if isinstance(record, dict) and is_aiperf(record):
+            return _exported(number, aiperf_page(record), record.get("benchmark_phase"))
         t, page, label = float(record["t"]), record["page"], record.get("label")
         if not 0 <= t <= LATEST_SECONDS or not isinstance(page, str):
             raise ValueError("`t` must be unix seconds and `page` a string")
@@ -245,6 +304,26 @@ def _gpu_record(sample: GpuSample) -> dict[str, object]:
 
 _HEAD_BYTES: Final = 64 * 1024
 _PACKED: Final = {".gz": (b"\x1f\x8b", "gzip"), ".xz": (b"\xfd7zXZ\x00", "xz")}
+_ONE_PAGE: Final = (
+    "it is one metrics page; a recording has many, with their times: `kvpressure record URL -o FILE.jsonl.xz`"
+)
+_OF_AIPERF: Final = "of aiperf's files, server_metrics_export.jsonl is read: --server-metrics-formats jsonl"
+_CLIENTS_SIDE: Final = "which holds only the client's side, nothing of the server's KV cache or queue"
+_MEANS: Final = "which holds means of the server's metrics, not their values over time"
+_BEGINNINGS: Final = (
+    (b"<", "it is HTML or XML"),
+    (b"# HELP", _ONE_PAGE),
+    (b"# TYPE", _ONE_PAGE),
+)
+_MARKS: Final = (
+    ((b'"guidellm_version"',), f"it is a report of guidellm, {_CLIENTS_SIDE}"),
+    ((b'"request_throughput"', b'"mean_ttft_ms"'), f"it is a result of `vllm bench serve`, {_CLIENTS_SIDE}"),
+    ((b'"kv_cache_usage_percentage"', b'"queue_len"'), f"it is a report of inference-perf, {_MEANS}"),
+    ((b'"load_summary"', b'"successes"'), f"it is a report of inference-perf, {_CLIENTS_SIDE}"),
+    ((b'"aiperf_version"',), f"it is a summary; {_OF_AIPERF}"),
+    ((b'"x_request_id"', b'"metrics"'), f"it holds aiperf's requests; {_OF_AIPERF}"),
+)
+"""What load generators write that is too little for a verdict: how it is recognised, and what it lacks."""
 _BINARY: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
 
 
@@ -277,16 +356,12 @@ def _text(head: bytes) -> str:
     if not text:
         return "it is empty"
     if _BINARY.intersection(head):
-        return "it is not text"
+        return f"it is Parquet; {_OF_AIPERF}" if text.startswith(b"PAR1") else "it is not text"
     if text.startswith(b"[") and b'"vendor"' in text:
         return (
             "it is what `record --gpus` alone writes of this machine's GPU libraries, for a bug report, without pages "
             "of an engine; give `record` the engine's address too"
         )
-    if text.startswith(b"<"):
-        return "it is HTML or XML"
-    if text.startswith((b"# HELP", b"# TYPE")):
-        return (
-            "it is one metrics page; a recording has many, with their times: `kvpressure record URL -o FILE.jsonl.xz`"
-        )
-    return ""
+    found = [what for start, what in _BEGINNINGS if text.startswith(start)]
+    found += [what for marks, what in _MARKS if all(mark in head for mark in marks)]
+    return next(iter(found), "")

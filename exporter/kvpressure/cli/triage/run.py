@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,14 @@ def _print(found: list[Finding], shows: Shows, *, as_json: bool) -> int:
 
 def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:
     """Return the findings at the end of a recording; lines that cannot be read are printed on standard error."""
-    thresholds, newest = load_thresholds(), list[EngineView]()
+    thresholds, newest = load_thresholds(), dict[str, list[EngineView]]()
     try:
         for item in Replay(ReplayTarget(stem(path)), thresholds).views(path):
             if isinstance(item, TraceError):
                 say(item, err=True)
             else:
-                newest = item[1]
+                newest[item[0].source] = item[1]
     except TraceError as error:
         return [Finding(stem(path), problem=str(error))]
-    return [facts.finding(view, thresholds, beside=newest) for view in newest]
+    views = list(itertools.chain.from_iterable(newest.values()))
+    return [facts.finding(view, thresholds, beside=views) for view in views]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,7 +66,7 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
             )
         return _described(options, traffic, facts, thresholds)
     if options["trace"] is not None:
-        title, views = stem(options["trace"]), recorded(options["trace"], options["at"], thresholds)
+        title, views = busiest_pod(recorded(options["trace"], options["at"], thresholds), options["engine"])
     elif is_reference(options["url"]):
         from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - what addresses do without
 
@@ -127,7 +128,7 @@ def _late_since(given: float | None, view: EngineView | None, traffic: Traffic |
 
 def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[EngineView]:
     """Return the engines of a recording at its end, or `at` so many seconds from its beginning. Raises SourceError."""
-    newest: list[EngineView] = []
+    newest: dict[str, list[EngineView]] = {}
     errors: list[TraceError] = []
     began, last = 0.0, -1.0
     try:
@@ -139,7 +140,7 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
             last = item[0].t - began
             if at is not None and last > at:
                 break
-            newest = item[1]
+            newest[item[0].source] = item[1]
     except TraceError as error:
         raise CliError(f"{error}") from error
     if not newest:
@@ -149,7 +150,7 @@ def recorded(path: Path, at: float | None, thresholds: Thresholds) -> Sequence[E
     more = [f"{path}: {len(errors) - MAX_ERRORS} more lines cannot be read"] if len(errors) > MAX_ERRORS else []
     for unreadable in (*errors[:MAX_ERRORS], *more):
         say(unreadable, err=True)
-    return newest
+    return list(itertools.chain.from_iterable(newest.values()))
 
 
 def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineView]:
