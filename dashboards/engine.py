@@ -26,7 +26,7 @@ from dashboards.looks import (
     steps,
 )
 from dashboards.panels import Column, Line, Panel, Query, graph, heat, number, rows, timeline, words
-from dashboards.queries import CONTAINERS, ENGINE, GPUS, SHOWN, cause_code, engine, of, quantile
+from dashboards.queries import CONTAINERS, ENGINE, GPUS, SHOWN, cause_code, engine, of, quantile, rate
 from dashboards.variables import engine_variables
 
 SHOWN_COUNT: Final = 10
@@ -147,6 +147,7 @@ def _cause() -> Row:
 
 
 def _cache() -> Row:
+    used = engine("kv_cache_usage_ratio")
     twice = engine("prefix_cache_pool_hit_ratio", 'pool_ratio="2"')
     return Row(
         "The KV cache",
@@ -183,9 +184,9 @@ def _cache() -> Row:
             ),
             graph(
                 "KV cache growth",
-                "Trend of the tokens used by requests, over the window.",
+                "Trend of the tokens used by requests.",
                 "short",
-                Query(engine("kv_growth_tokens_per_second"), ENGINE, FIRST),
+                Query(f"deriv({used}[$__rate_interval]) * {engine('kv_capacity_tokens')}", ENGINE, FIRST),
                 least=None,
                 axis="tokens/s",
             ),
@@ -246,8 +247,8 @@ def _batch() -> Row:
                 "Tokens per second",
                 "Generated tokens, and on the axis to the right the tokens of prompts.",
                 TOKENS_PER_SECOND,
-                Query(engine("tokens_per_second", 'kind="generation"'), f"generated {ENGINE}", FIRST),
-                Query(engine("tokens_per_second", 'kind="prompt"'), f"prompt {ENGINE}", SECOND, right=True),
+                Query(rate("tokens_total", 'kind="generation"'), f"generated {ENGINE}", FIRST),
+                Query(rate("tokens_total", 'kind="prompt"'), f"prompt {ENGINE}", SECOND, right=True),
                 axis="tokens/s",
             ),
             graph(
@@ -255,7 +256,7 @@ def _batch() -> Row:
                 "Generated tokens per second that are missing while something holds the engine back: an estimate "
                 "(docs/incidents.md).",
                 TOKENS_PER_SECOND,
-                Query(f"rate({engine('lost_tokens_total')}[$__rate_interval])", ENGINE, BAD),
+                Query(rate("lost_tokens_total"), ENGINE, BAD),
                 axis="tokens/s",
                 none="nothing tells yet what the engine would do without trouble",
             ),
@@ -263,7 +264,7 @@ def _batch() -> Row:
                 "Preemptions",
                 "Preemptions per second: requests put back into the queue and recomputed later.",
                 REQUESTS_PER_SECOND,
-                Query(engine("preemptions_per_second"), ENGINE, FIRST),
+                Query(rate("preemptions_total"), ENGINE, FIRST),
                 axis="requests/s",
             ),
             graph(

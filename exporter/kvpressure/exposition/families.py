@@ -15,7 +15,15 @@ from kvpressure.config.target import Target
 from kvpressure.model.action import FIRST_STEPS
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import ContainerId, Environment
-from kvpressure.model.family import Family, Scope, container_family, engine_family, exporter_family, target_family
+from kvpressure.model.family import (
+    JSON_ONLY,
+    Family,
+    Scope,
+    container_family,
+    engine_family,
+    exporter_family,
+    target_family,
+)
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.target_status import status_of
 from kvpressure.model.values import Derived, Value, known
@@ -26,6 +34,7 @@ from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.signals import (
     batch,
     cost,
+    estimates,
     eviction,
     gpu,
     kv,
@@ -157,7 +166,7 @@ EXPORTER: Final = (
     exporter_family("build_info", "gauge", "1; version of kvpressure and Python.", "version", "python_version"),
 )
 
-FAMILIES: Final[tuple[Family, ...]] = (
+_DECLARED: Final[tuple[Family, ...]] = (
     *batch.FAMILIES,
     *kv.FAMILIES,
     *prefix_cache.FAMILIES,
@@ -169,6 +178,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *latency.FAMILIES,
     *throughput.FAMILIES,
     *cost.FAMILIES,
+    *estimates.FAMILIES,
     *throughput.PLATEAU,
     *saturation.FAMILIES,
     *queue_wait.FAMILIES,
@@ -184,8 +194,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *CONTAINERS,
     *EXPORTER,
 )
+FAMILIES: Final = tuple(one for one in _DECLARED if one.type != JSON_ONLY)
 """In the order in which they are exported."""
 
+JSON_VALUES: Final = tuple(one for one in _DECLARED if one.type == JSON_ONLY)
+"""Values of engines that are in the JSON and not on the page."""
 
 STABLE: Final = frozenset(
     {
@@ -200,6 +213,7 @@ STABLE: Final = frozenset(
         "kv_capacity_tokens",
         "kv_free_tokens",
         "lost_tokens_total",
+        "preemptions_total",
         "queue_unserved_seconds",
         "recommended_action",
         "request_output_tokens",
@@ -217,6 +231,7 @@ STABLE: Final = frozenset(
         "target_status",
         "targets",
         "thresholds_info",
+        "tokens_total",
     }
 )
 """Series that keep name, labels and meaning within a major version; all others are experimental, and may change."""
