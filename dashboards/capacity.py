@@ -20,7 +20,7 @@ _NO_TRAFFIC: Final = "no request has ended yet"
 
 def _request() -> Row:
     return Row(
-        "What a request takes",
+        "KV cache per request",
         [
             graph(
                 "KV memory per request",
@@ -175,7 +175,7 @@ def _weeks() -> Row:
         return f"sum by (le) ({recorded(f'request_{family}_bucket:rate5m')})"
 
     return Row(
-        "Two weeks",
+        "Trends over two weeks",
         [
             heat(
                 "Prompt length over two weeks",
