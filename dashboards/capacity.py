@@ -162,7 +162,7 @@ def _arrivals() -> Row:
                 "Throughput plateau",
                 "1 while demand grows or queues and generated tokens per second do not grow.",
                 "short",
-                Query(engine("throughput_plateau"), ENGINE, FIRST),
+                Query(engine("symptom", 'symptom="throughput_plateau"'), ENGINE, FIRST),
                 most=1.0,
                 none="demand is not known yet",
             ),
