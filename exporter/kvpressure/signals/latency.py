@@ -63,10 +63,14 @@ def derive(window: EngineWindow, context: Context) -> Derived:
         whole, longer = found["e2e"][1], answers_of(window, context.baseline).growth_factor
         queued = min(whole, found["queue"][1]) if "queue" in found else 0.0
         inflation["e2e"] = (queued + (whole - queued) / longer) / healthy["e2e"]
-    observed = {kind: total for kind in KINDS if (total := window.total(kind)) is not None}
-    return known(
-        {"latency_seconds": latencies or None, OBSERVED: observed or None, "latency_inflation_ratio": inflation or None}
-    )
+    derived = known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
+    if observed := window.of_histograms(_observed):
+        derived[OBSERVED] = observed
+    return derived
+
+
+def _observed(window: EngineWindow) -> dict[str, Value]:
+    return {kind: total for kind in KINDS if (total := window.total(kind)) is not None}
 
 
 @record
