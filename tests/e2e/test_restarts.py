@@ -317,6 +317,7 @@ async def change(stage: Stage) -> None:
     await asyncio.gather(*(on[name].stop() for name in ended))
     for name in ended:  # bound and not listened to: nothing else on this machine is given the port and answers there
         held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((on[name].host, on[name].port))
         stage.held.append(held)
 
