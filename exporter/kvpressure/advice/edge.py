@@ -125,7 +125,7 @@ def cap_prompts(case: Case, model: Model, step: Step) -> Action:
     cap, longest = int(step.change.value), model.known.outputs.longest
     least, most = model.known.prompts.above(cap)
     longer, now = share_text(least, most), step.expected.refused_ratio
-    present = f", and about {now:.0%} of those that run and wait now" if now > most else ""
+    present = f", and about {now:.0%} of those that run and wait now" if now > 1.5 * most else ""
     flags = case.own.caps(int(cap + longest), int(longest))
     return Action(
         key="cap_prompt",
