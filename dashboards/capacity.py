@@ -20,7 +20,7 @@ _NO_TRAFFIC: Final = "no request has ended yet"
 
 def _request() -> Row:
     return Row(
-        "What a request takes",
+        "KV cache per request",
         [
             graph(
                 "KV memory per request",
@@ -162,7 +162,7 @@ def _arrivals() -> Row:
                 "Throughput plateau",
                 "1 while demand grows or queues and generated tokens per second do not grow.",
                 "short",
-                Query(engine("throughput_plateau"), ENGINE, FIRST),
+                Query(engine("symptom", 'symptom="throughput_plateau"'), ENGINE, FIRST),
                 most=1.0,
                 none="demand is not known yet",
             ),
@@ -175,7 +175,7 @@ def _weeks() -> Row:
         return f"sum by (le) ({recorded(f'request_{family}_bucket:rate5m')})"
 
     return Row(
-        "Two weeks",
+        "Trends over two weeks",
         [
             heat(
                 "Prompt length over two weeks",

@@ -114,7 +114,7 @@ def _now() -> Row:
 def _cause() -> Row:
     told = engine("bottleneck_info", 'detail!=""')
     return Row(
-        "What limits the engine",
+        "Cause and symptoms",
         [
             timeline(
                 "Cause over time",
@@ -124,7 +124,7 @@ def _cause() -> Row:
                 height=6,
             ),
             timeline(
-                "Which kind of it",
+                "Cause detail over time",
                 "The details of the cause in the time range, a row each: what is waited for, which cap, "
                 "how it is stuck or paused. Nothing where no evidence tells which; the exporter's page says why.",
                 Query(
@@ -191,15 +191,15 @@ def _cache() -> Row:
                 axis="tokens/s",
             ),
             graph(
-                "Time until those who wait are admitted",
-                "At the rate of the last seconds; from "
-                f"{shown('queue_drain_max_seconds')} s on the queue is not served in time.",
+                "Queue drain time",
+                "Waiting requests over the rate of admission; while nothing is admitted, the time since the last "
+                f"admission. From {shown('queue_drain_max_seconds')} s on the queue is not served in time.",
                 "s",
                 Query(engine("queue_drain_seconds"), ENGINE, FIRST),
                 lines=[Line(limit("queue_drain_max_seconds"), WARN)],
             ),
             graph(
-                "Is the prefix cache large enough",
+                "Prefix cache hit ratio",
                 "Share of the prefix tokens that the cache still held. Where it falls while the turnover to the right "
                 "gets shorter, contexts are evicted before they are requested again. Computing them again counts as "
                 f"pressure from {shown('eviction_time_min_ratio', 'percent')} of the engine's time. KV events tell "
@@ -357,7 +357,7 @@ def _gpu() -> Row:
                 none="no GPU data, or the GPU is shared with others",
             ),
             graph(
-                "What of the GPU is active",
+                "GPU activity: SM, tensor cores, DRAM",
                 "Share of time that streaming multiprocessors, tensor pipes and memory were active.",
                 "percentunit",
                 Query(active("sm"), f"SM {ENGINE}", FIRST),
@@ -384,7 +384,7 @@ def _shape(title: str, family: str, what: str) -> Panel:
 
 def _traffic() -> Row:
     return Row(
-        "The shape of traffic",
+        "Prompt and output lengths",
         [
             _shape("Prompt length", "prompt_tokens", "Prompt tokens"),
             _shape("requested max_tokens", "max_tokens", "max_tokens"),
@@ -442,7 +442,7 @@ def _container() -> Row:
                 none=NO_KUBERNETES,
             ),
             graph(
-                "Telling log lines",
+                "Log events by kind",
                 "Lines of the engines' logs that tell of KV cache, out of memory, preemption or a dying engine, by "
                 "kind.",
                 "short",
@@ -459,7 +459,7 @@ def _container() -> Row:
                 none=NO_KUBERNETES,
             ),
             rows(
-                "How containers ended the last time",
+                "Last container terminations",
                 "OOMKilled (137) is memory of the host, Error is the engine's own end.",
                 [
                     Column("namespace", "string"),

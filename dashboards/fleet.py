@@ -184,7 +184,7 @@ def _models() -> Row:
                 most=1.0,
             ),
             graph(
-                "Is the prefix cache large enough",
+                "Prefix cache hit ratio",
                 "Share of the prompt tokens of each namespace and model that the cache still held. Where it falls "
                 "while prompts stay as long, contexts are evicted before they are requested again.",
                 "percentunit",

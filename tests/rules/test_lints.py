@@ -26,7 +26,7 @@ UNITS = re.compile(
 """What the name of a gauge, of a histogram or of quantiles ends in, but for states."""
 
 STATES = re.compile(
-    r"(symptom|bottleneck|role|throughput_plateau|node_memory_pressure|recommended_action|engine_up|source_up|"
+    r"(symptom|bottleneck|role|node_memory_pressure|recommended_action|engine_up|source_up|"
     r"target_(listed|answering|status)|gpu_utilization_valid|config_last_reload_successful|limit_declared)"
 )
 """0 or 1, or 1 for the label that holds."""
@@ -49,6 +49,10 @@ def _filled(family: Family) -> Metric:
     metric = Metric(family.name.removesuffix("_total"), family.help, family.type)
     labels = dict.fromkeys((*family.scope.labels, *family.labels), "0.5")
     parts = {"histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+    if family.observed:
+        bare = {name: value for name, value in labels.items() if name != "quantile"}
+        for part in ("_sum", "_count"):
+            metric.add_sample(family.name + part, bare, 1.0)
     for part in parts:
         metric.add_sample(family.name + part, labels | ({"le": "+Inf"} if part == "_bucket" else {}), 1.0)
     return metric

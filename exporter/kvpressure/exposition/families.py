@@ -102,13 +102,6 @@ SOURCES: Final = (
         Scope.SOURCE,
         "Unix time of the source's last successful read.",
     ),
-    Family(
-        "poll_duration_seconds",
-        "summary",
-        Scope.SOURCE,
-        "Duration of the source's latest reads (at most 60, including the one in progress): median and maximum.",
-        ("quantile",),
-    ),
     Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
 )
 
@@ -316,13 +309,11 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
 
 def source_values(health: SourceHealth) -> Mapping[str, object]:
     """Return the values of the source families, None where they are not known."""
-    usual, longest = health.usual_seconds, health.longest_seconds
     return {
         "source_up": None if health.not_read else float(health.up),
         "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
         "source_last_success_timestamp_seconds": health.last_success,
         "source_errors_total": health.errors,
-        "poll_duration_seconds": None if usual is None or longest is None else {"0.5": usual, "1": longest},
     }
 
 

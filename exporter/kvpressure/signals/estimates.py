@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.model.family import engine_family
-from kvpressure.model.values import Derived, at
+from kvpressure.model.values import Derived
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
 
 FAMILIES: Final = (
@@ -23,11 +23,11 @@ FAMILIES: Final = (
     ),
 )
 
-_RATES: Final = {
-    "computed_prompt_tokens_total": "computed_prompt_tokens_per_second",
-    "kv_preempted_tokens_total": "kv_preempted_tokens_per_second",
-    "recomputed_prompt_tokens_total": "recomputed_prompt_tokens_per_second",
-}
+_RATES: Final = (
+    ("computed_prompt_tokens_total", "computed_prompt_tokens_per_second"),
+    ("kv_preempted_tokens_total", "kv_preempted_tokens_per_second"),
+    ("recomputed_prompt_tokens_total", "recomputed_prompt_tokens_per_second"),
+)
 
 
 class Estimates:
@@ -39,7 +39,7 @@ class Estimates:
     def __init__(self, longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS) -> None:
         self._longest_interval_seconds = longest_interval_seconds
         self._t: float | None = None
-        self._totals: Derived = {}
+        self._totals: dict[str, float] = {}
 
     def take(self, t: float, derived: Derived) -> Derived:
         """Return the counters as of the poll at `t` (unix seconds), but for those that its values `derived` have."""
@@ -47,7 +47,8 @@ class Estimates:
         self._t = t
         if not 0.0 < seconds <= self._longest_interval_seconds:
             seconds = 0.0
-        for total, rate in _RATES.items():
-            if total not in derived and (per_second := at(derived, rate)) is not None:
-                self._totals[total] = (at(self._totals, total) or 0.0) + per_second * seconds
-        return dict(self._totals)
+        for total, rate in _RATES:
+            if rate in derived and total not in derived:
+                self._totals.setdefault(total, 0.0)
+                self._totals[total] += derived[rate] * seconds  # type: ignore[operator]  # it has no labels
+        return {**self._totals}

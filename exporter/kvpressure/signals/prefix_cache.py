@@ -25,7 +25,7 @@ FAMILIES: Final = (
         kind="counter",
     ),
     json_value("computed_prompt_tokens_per_second", "Prompt tokens computed per second over the window."),
-    engine_family(
+    json_value(
         "computed_prompt_token_ratio",
         "Share of prompt tokens in all computed tokens, over the window.",
     ),

@@ -40,7 +40,7 @@ FAMILIES: Final = (
 )
 
 PLATEAU: Final = (
-    engine_family("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
+    json_value("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
 )
 
 
