@@ -32,7 +32,7 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.model.errors import SourceError
 from kvpressure.net.open_files import open_regular
 from kvpressure.printable import clean
-from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, read
+from kvpressure.tools.audit import Knowledge, Manifests, Problem, Report, as_json, as_sarif, audit, playbook, read
 from kvpressure.tools.audit.checks import CHECKS
 from kvpressure.tools.audit.engine import Engine
 from kvpressure.tools.audit.manifests import MAX_CHARS
@@ -46,7 +46,7 @@ _SUFFIXES: Final = frozenset(
 )
 _MAX_FILES: Final = 10_000
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
-_CHECK: Final = click.Choice([check.name for check in CHECKS])
+_CHECK: Final = click.Choice([check.name for check in (*CHECKS, *playbook.CHECKS)])
 _SKIP: Final = f"Leave a check out; may be repeated. Checks: {', '.join(_CHECK.choices)}."
 _CONFIGS: Final = "A model's config.json, by the name it is served as."
 _ENV_FILE: Final = "The variables of compose files, as docker compose takes it. No .env is read by itself."

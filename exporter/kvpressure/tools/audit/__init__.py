@@ -105,7 +105,7 @@ def audit(
 
 
 def _findings(engine: Engine, context: Context, skip: Collection[str], *, by_playbook: bool) -> Iterator[Finding]:
-    for check in CHECKS:
+    for check in (*CHECKS, *playbook.CHECKS) if by_playbook else CHECKS:
         if check.name not in skip:
             verdict = check.judge(engine, context)
             if by_playbook:
@@ -132,7 +132,7 @@ def _wrong_annotations(engine: Engine) -> Iterator[tuple[str, str]]:
 
 VERSION: Final = 1
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_RULE_INDEX: Final = {check.name: index for index, check in enumerate(CHECKS)}
+_RULE_INDEX: Final = {check.name: index for index, check in enumerate((*CHECKS, *playbook.CHECKS))}
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def as_sarif(report: Report, version: str) -> dict[str, Any]:
             "help": {"text": check.help},
             "defaultConfiguration": {"level": check.level},
         }
-        for check in CHECKS
+        for check in (*CHECKS, *playbook.CHECKS)
     ]
     unread = [
         {"level": "error", "message": {"text": problem.message}, "locations": [_location(problem.place)]}

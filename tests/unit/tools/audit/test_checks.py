@@ -437,3 +437,17 @@ def test_an_annotation_that_cannot_be_read_is_told(annotations: dict[str, str], 
     assert says in problem.message
     assert problem.message.endswith("; it counts as not given")
     assert problem.place.line is not None
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [((), "not declared, so 1,024"), (("--max-num-seqs=1024",), "1,024"), (("--max-num-seqs=900",), "900")],
+)
+def test_more_sequences_than_blocks_of_state_are_refused_also_by_default(args: tuple[str, ...], expected: str) -> None:
+    """vllm#49064: a hybrid model with vLLM's own 1,024 sequences does not start; fewer of them do."""
+    hybrid = ("--model=Qwen/Qwen3.6-27B-FP8", "--gpu-memory-utilization=0.95")
+    judged = sized("max-num-seqs", *hybrid, *args)
+    assert judged.status == "fail"
+    assert judged.reason.startswith(f"{expected}: layers with a state (Mamba) have blocks for ")
+    most = int(re.findall(r"--max-num-seqs=(\d+)", judged.fix)[0])
+    assert sized("max-num-seqs", *hybrid, f"--max-num-seqs={most}").reason.find("Mamba") < 0

@@ -20,3 +20,20 @@ def test_the_playbook_wants_limits_written_and_a_small_share_and_says_where_it_d
     assert statuses("--model=m", by_playbook=False)["memory-target"][0] == "pass"
     assert statuses("--gpu-memory-utilization=0.7")["memory-target"][0] == "pass"
     assert statuses("--gpu-memory-utilization=0.7", "bursty")["memory-target"][0] == "fail"
+
+
+def test_the_playbook_wants_streams_bounded_and_a_load_test_that_says_what_it_tried() -> None:
+    found = statuses("--model=m")
+    assert found["streams"][0] == "fail"
+    assert "queues without a bound" in found["streams"][1]
+    assert statuses("--model=m", 'short, kvpressure.io/max-streams: "64"')["streams"] == (
+        "pass",
+        "64 streams, enforced by the gateway",
+    )
+    assert statuses("--model=m", "short, kvpressure.io/max-streams: many")["streams"][0] == "fail"
+    tested = "short, kvpressure.io/load-test: %s"
+    assert statuses("--model=m", tested % '"2025-06-30"')["load-test"][0] == "fail"
+    for what in ("https://wiki.example.com/1 long prompts and bursts", "2025-06-30 long prompts, bursty"):
+        assert statuses("--model=m", tested % f'"{what}"')["load-test"] == ("pass", what)
+    assert statuses("--model=m", tested % '"2025-06-30"', by_playbook=False)["load-test"][0] == "pass"
+    assert "streams" not in statuses("--model=m", by_playbook=False)

@@ -17,10 +17,10 @@ LIMITS: Final = f"{ANNOTATION_PREFIX}limits"
 """Annotation: where the limits come from, as an address or a sentence."""
 
 LOAD_TEST: Final = f"{ANNOTATION_PREFIX}load-test"
-"""Annotation: the address of a load test's result, or the day it was run."""
+"""Annotation: the address of a load test's result, or the day it was run, and after a blank what was tried."""
 
 _ANYTHING: Final = re.compile(r".*", re.DOTALL)
-_EVIDENCE: Final = re.compile(r"https?://\S+|\d{4}-\d{2}-\d{2}([T ].*)?")
+_EVIDENCE: Final = re.compile(r"https?://\S+( .*)?|\d{4}-\d{2}-\d{2}([T ].*)?")
 _PREFIXES: Final = sorted({re.escape(spelling) for table in TABLES for spelling in table.spellings})
 _SERIES: Final = re.compile(rf"\b(kvpressure_|{'|'.join(_PREFIXES)})")
 _EXPORTER: Final = re.compile(r"(^|/)kvpressure([:@]|$)")

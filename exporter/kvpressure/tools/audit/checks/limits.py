@@ -49,11 +49,22 @@ def _fitting(engine: Engine, context: Context) -> Verdict:
     if limit is not None and _refused(engine):
         return Verdict("unknown", f"{shown}: the server would not start")
     if not isinstance(sized, str) and count is not None and not sized.refused:
-        return _measured(engine, sized, (count, shown), context.thresholds.advice.request_share_max_ratio)
+        most = context.thresholds.advice.request_share_max_ratio
+        return _beyond_states(engine, sized, (count, shown)) or _measured(engine, sized, (count, shown), most)
     if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
         why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
         return Verdict("unknown", f"{shown}: whether they fit the KV cache is not known, {why}")
     return Verdict("pass", f"{number(limit.value)} sequences")
+
+
+def _beyond_states(engine: Engine, sized: Sized, in_force: tuple[int, str]) -> Verdict | None:
+    """Return why the server refuses so many sequences (`in_force`): each takes a block in layers with a state."""
+    (count, shown), states = in_force, sized.pool().state_sequences
+    if not states or count <= states:
+        return None
+    most = states if sized.plan is None else min(states, sized.plan.max_num_seqs)
+    reason = f"{shown}: layers with a state (Mamba) have blocks for {number(states)}, and more are refused at start"
+    return Verdict("fail", reason, limit_fix(engine, _LIMIT, str(most), sized.command) if most else "")
 
 
 def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: float) -> Verdict:
