@@ -130,8 +130,8 @@ class Connection:
                 if frames:
                     raise SourceError("not_zeromq", f"{self._where} sends messages before it has greeted")
                 commands += 1
-                if self._greeted:
-                    self._unread = True
+                self._unread = self._greeted
+                if self._greeted or commands > MAX_COMMANDS:
                     break
         except zmtp.ProtocolError as error:
             raise SourceError("not_zeromq", f"{self._where}: {error}") from None
