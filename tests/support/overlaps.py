@@ -26,7 +26,8 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 _FETCHING: Final = ("deferred.transfer", "deferred.remote_kv", "deferred.offload", "deferred.external_kv")
-_PUT_OFF: Final = ("deferred.lora_slots", "deferred.several_kinds", "deferred.grammar")
+_BROUGHT: Final = ("deferred.brought_remote_kv", "deferred.brought_offload", "deferred.brought_external_kv")
+_PUT_OFF: Final = ("deferred.lora_slots", *_BROUGHT, "deferred.several_kinds", "deferred.grammar")
 _FIT_UNKNOWN: Final = ("unknown.layers_differ", "unknown.reservations", "unknown.no_usage", "unknown.cold_start")
 _CAPS: Final = (
     *("concurrency.max_num_seqs", "concurrency.another_cap", "concurrency.sequence_cap"),
@@ -147,6 +148,8 @@ OVERLAPS: Final = (
         "The engine itself says that it has put them off, so no limit of the batch is what they wait for.",
     ),
     Overlap(("deferred.lora_slots",), _PUT_OFF[1:], "Adapters and their slots show; the others are what is left."),
+    Overlap(_BROUGHT, _PUT_OFF[-2:], "KV from elsewhere shows; the others are what is left."),
+    Overlap(_BROUGHT[:2], _BROUGHT[2:], "The connector that shows is named."),
     Overlap(("deferred.several_kinds",), ("deferred.grammar",), "A grammar is named where nothing else can be it."),
     Overlap(
         _FIT_UNKNOWN,

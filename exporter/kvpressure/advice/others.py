@@ -31,6 +31,16 @@ _GATEWAY: Final = Remedy(
     "thresholds are said to be.",
     cost="More requests at once in each engine: each step takes longer.",
 )
+_BLIND_GATEWAY: Final = Remedy(
+    title="let the gateway read its engines' metrics",
+    current="it cannot",
+    new="path, port, TLS and labels of its metrics data source as the engines have them; else raise its "
+    "metricsStalenessThreshold, or set stalenessPolicy: ignore; its log names the engines",
+    why="To its saturation detector an engine whose metrics are missing or old is full, so nothing is sent on "
+    "although the engines have room. No limit of its own is reached, and more replicas would be as unreadable.",
+    cost="The gateway's configuration, or a restart of it.",
+)
+_BLIND: Final = "gateway_blind"
 NO_SEAT: Final = "Requests wait for a place in the batch; a new replica adds its own."
 NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
@@ -72,6 +82,8 @@ def _more_sequences(case: Case) -> list[Action | None]:
 
 def _another(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a limit that is not the cap on sequences: the tokens of a step, or an unknown one."""
+    if case.diagnosis.detail == _BLIND:
+        return [remedied(case, _BLIND_GATEWAY, "concurrency_bound", _BLIND_GATEWAY.why)], ""
     known = case.diagnosis.detail == "prefill_budget" and case.limits.max_num_batched_tokens is not None
     forecast = more_batch(case) if known else without_limit(case)
     choice = forecast.printed(case)

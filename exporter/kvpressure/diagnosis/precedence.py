@@ -30,6 +30,7 @@ PRECEDENCE: Final = (
     "kv.stranded",
     "stuck.nothing_runs",
     # There is nothing to do, unless a gateway holds back what there is.
+    "gateway.blind",
     "gateway.idle_engine",
     "idle.no_demand",
     "idle.streams",
@@ -56,6 +57,9 @@ PRECEDENCE: Final = (
     "kv.stays",
     # The engine says that it defers requests.
     "deferred.lora_slots",
+    "deferred.brought_remote_kv",
+    "deferred.brought_offload",
+    "deferred.brought_external_kv",
     "deferred.several_kinds",
     "deferred.grammar",
     # What a queue shows by itself.

@@ -170,6 +170,7 @@ _ROWS: Final = (
             ),
             "queue_limit": "the queue limit rejects requests (503) before the batch is full",
             "held_at_gateway": "a gateway queues requests although the engine has room for them",
+            "gateway_blind": "a gateway queues requests because it cannot read the metrics of its engines",
         },
     ),
     CauseRow(

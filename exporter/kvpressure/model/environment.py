@@ -155,7 +155,7 @@ class GatewayReport(EngineReport):
     in it, on average. `kv_usage_ratio` and `engine_queue_requests` are means over the pool's engines;
     `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to, the first None where the use of
     caches does not matter to it. `engines` are behind it; `roles` is what those do that it knows, by `worker`, and
-    `role_queues` how many it holds back for each role.
+    `role_queues` how many it holds back for each role. `stale_engines` are those whose metrics it cannot read.
     """
 
     pool: str
@@ -167,6 +167,7 @@ class GatewayReport(EngineReport):
     saturation_ratio: float | None = None
     kv_usage_ratio: float | None = None
     engine_queue_requests: float | None = None
+    stale_engines: float | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
     role_queues: Mapping[str, float] = field(default_factory=dict)
 

@@ -1,8 +1,9 @@
 """What stands in front of engines, by its metrics: the endpoint picker, whose queue is read, and others that are known.
 
-The endpoint picker (EPP) of Gateway API's inference extension and of llm-d holds requests back while the pool of its
-engines is saturated (flow control). The names have three spellings; where two are on one scrape, they are the same
-value twice (docs/internals/gateway-metrics.md has names, labels, units and the versions that they were taken from).
+The endpoint picker (EPP) of llm-d's router, which came from Gateway API's inference extension, holds requests back
+while the pool of its engines is saturated (flow control). The names have three spellings; where two are on one scrape,
+they are the same value twice (docs/internals/gateway-metrics.md has names, labels, units and the versions that they
+were taken from).
 
 The router in NVIDIA Dynamo's frontend queues too (`--router-queue-threshold`), while every worker has more prompt
 tokens to compute than that. Neither the use of caches nor the length of the workers' queues is its measure.
@@ -23,7 +24,7 @@ from kvpressure.runtimes.table import LARGEST_VALUE
 
 @dataclass(frozen=True, slots=True)
 class GatewayRow:
-    """One signal: its metrics, best first, of which the first that is there counts, and the label of its pool.
+    """One signal: its metrics, best first, of which the first that is there counts, and the label of its pool, if any.
 
     Series of one pool that differ in other labels (a priority, a tenant, a model) are merged with `merge`.
     """
@@ -48,7 +49,10 @@ ROWS: Final = (
     GatewayRow("queue_requests", _flow("queue_size"), "inference_pool"),
     GatewayRow("waited_seconds", _flow("request_queue_duration_seconds_sum"), "inference_pool"),
     GatewayRow("waited_requests", _flow("request_queue_duration_seconds_count"), "inference_pool"),
+    # With prefill and decode apart it has a `stage` each, and `effective`, the larger, which is what it goes by.
     GatewayRow("saturation_ratio", _flow("pool_saturation"), "inference_pool", max),
+    # Engines whose metrics it has not got in time: to its detector each is as if it were full.
+    GatewayRow("stale_engines", ("llm_d_epp_flow_control_stale_endpoints",), "", max),
     GatewayRow("kv_usage_ratio", _pool("average_kv_cache_utilization"), "name", max),
     GatewayRow("engine_queue_requests", _pool("average_queue_size"), "name", max),
     GatewayRow("ready_engines", _pool("ready_endpoints", "ready_pods"), "name", max),
@@ -144,6 +148,8 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
         # Early versions have no label of the pool on their queue, and serve one pool each.
         rest = found.pop("")
         next(iter(found.values())).update(rest)
+    elif found.get("", {}).keys() <= _WITHOUT_POOL:
+        found.pop("", None)  # of which pool, is not said
     # Which model a worker serves is not said. Without one that prefills, they are not apart.
     roles = workers if len(found) == 1 and PREFILL in workers.values() else {}
     return tuple(
@@ -160,6 +166,7 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
 
 
 _POOL_LABELS: Final = {name: row.pool_label for row in _ALL for name in row.names}
+_WITHOUT_POOL: Final = frozenset(name for name, label in _POOL_LABELS.items() if not label)
 _DYNAMO: Final = frozenset(name for row in DYNAMO for name in row.names)
 _QUEUES: Final = frozenset(name for row in DYNAMO if row.signal == "queue_requests" for name in row.names)
 

@@ -35,6 +35,7 @@ from kvpressure.signals.room import (
     room_is_unseen,
     share_that_fits,
 )
+from kvpressure.signals.waiting import Deferral
 from kvpressure.signals.windows import EngineWindow
 
 MAX_STARTS = 4.0
@@ -45,6 +46,8 @@ _NEAR_POLLS: Final = 5
 
 LEAST_CAP = 2.0
 """A cap of one request is not assumed: with a queue, a batch of one has another reason."""
+
+_LEAST_BATCHES: Final = 2
 
 LEAST_PROMPTS = 8
 """Fewer do not show how long one takes to compute."""
@@ -79,8 +82,10 @@ class Fit:
     room_is_unseen: bool = False
 
 
-def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bool = False) -> Fit:
-    """Test the polls `points`, the newest of `window`.
+def fit_of(
+    points: Polls, window: EngineWindow, context: Context, deferral: Deferral | None = None, *, streams: bool = False
+) -> Fit:
+    """Test the polls `points`, the newest of `window`; `deferral` is what it shows of the reasons to defer requests.
 
     Where no fixed cap limits the batch, a long prompt at the head of the queue counts as the one that waits; and
     while requests wait all the time, the polls with the largest batch decide.
@@ -110,6 +115,7 @@ def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bo
         *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
     capped = capped and (declared or _room_is_seen(points, window, ratio, by_long, thresholds))
+    capped = capped and (declared or not _wait_for_kv(points, deferral, thresholds))
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = (
         bool(waiting)
@@ -127,9 +133,10 @@ def fit_of(points: Polls, window: EngineWindow, context: Context, *, streams: bo
         starved = always and fits and _starved(points, window, long, thresholds)
     fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio
     if fit_unknown:
-        learned = blocked_ratio(polls, coming_in_tokens(window, thresholds)) or 0.0
+        took = (coming_in_tokens(window, thresholds), _least_of_one_request(window))
+        learned = max(blocked_ratio(polls, tokens) or 0.0 for tokens in took)
         if learned >= thresholds.symptoms.admission_blocked_min_ratio:
-            ratio, fit_unknown = max(ratio or 0.0, learned), False
+            ratio, by_long, fit_unknown = max(ratio or 0.0, learned), max(by_long or 0.0, learned), False
     return Fit(
         blocked_ratio=1.0 if starved else ratio,
         blocked_by_long_ratio=by_long,
@@ -228,6 +235,17 @@ def _room_is_seen(
     return not (few and (blocked_by_long or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio)
 
 
+def _wait_for_kv(points: Polls, deferral: Deferral | None, thresholds: Thresholds) -> bool:
+    """Return whether most that wait are deferred where most of the prompts' KV comes from elsewhere.
+
+    They take no place until it is there: that the batch stays as it is shows how fast KV comes, and no cap.
+    """
+    least = thresholds.queue.deferred_min_ratio
+    waiting, deferred = sum(points.values("waiting")), sum(points.values("waiting_deferred"))
+    brought = None if deferral is None else deferral.brought_ratio
+    return brought is not None and brought >= least and deferred >= least * waiting > 0
+
+
 def _prefill_seconds(window: EngineWindow) -> float:
     """Return how long a prompt is being computed; 0 where not known."""
     seconds, prompts = window.delta("prefill_seconds"), window.delta("prefilled")
@@ -272,6 +290,22 @@ def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresh
     return min(
         float(cache.max_model_len or cache.capacity_tokens), thresholds.room.layers_differ_cost_max_factor * each
     )
+
+
+def _least_of_one_request(window: EngineWindow) -> float | None:
+    """Return tokens of the pool that each request takes at least where layers differ, by the batches of the window.
+
+    States and windows take blocks of their own for every request, however short. Of one batch alone that is not known.
+    """
+    capacity = window.cache.capacity_tokens
+    batches = {
+        (running, usage / running)
+        for point in window.points
+        if (running := point.gauges.get("running", 0.0)) >= 1 and (usage := point.gauges.get("kv_usage"))
+    }
+    if capacity is None or len({running for running, _ in batches}) < _LEAST_BATCHES:
+        return None
+    return min(each for _, each in batches) * capacity
 
 
 def _queued(points: Polls) -> Sequence[Point]:

@@ -30,6 +30,7 @@ _POOL: Final = "gateway_queue"
 _SECONDS: Final = "gateway_queue_seconds"
 _KV: Final = "gateway_kv_ratio"
 _QUEUE: Final = "gateway_engine_queue_ratio"
+_STALE: Final = "gateway_stale_engines"
 
 FAMILIES: Final = (
     engine_family(
@@ -52,7 +53,8 @@ class GatewayQueue:
     `requests` are those of the whole pool and `seconds` how long those that left were there; `held_polls_ratio` is the
     share of polls with any, `in_engine_ratio` of those in which requests wait in the engine too. `kv_ratio` and
     `engine_queue_ratio` are the use of the cache and the queue of the pool's engines over what the gateway lets them
-    come to, in the polls with any.
+    come to, in the polls with any. `stale_engines` are engines of the pool whose metrics the gateway cannot read, mean
+    over the polls with any: to it they are full, and what it says of them is of some time ago.
     """
 
     requests: float | None = None
@@ -61,6 +63,7 @@ class GatewayQueue:
     in_engine_ratio: float | None = None
     kv_ratio: float | None = None
     engine_queue_ratio: float | None = None
+    stale_engines: float = 0.0
 
 
 def with_gateways(
@@ -80,9 +83,9 @@ def with_gateways(
     share = sum((one.queue_requests or 0.0) / (one.engine_count or len(one.engines)) for one in found) / ranks
     busiest = max(found, key=lambda one: one.queue_requests or 0.0)
     usage, most = busiest.kv_usage_ratio, busiest.kv_usage_max_ratio
-    usage = sample.gauges.get("kv_usage") if usage is None else usage
+    usage = sample.gauges.get("kv_usage") if usage is None or busiest.stale_engines else usage
     depth = busiest.engine_queue_requests
-    depth = sample.gauges.get("waiting") if depth is None else depth
+    depth = sample.gauges.get("waiting") if depth is None or busiest.stale_engines else depth
     taken = share if sample.gauges.get("running") else 0.0
     more = {
         IN_ENGINE: sample.gauges.get("waiting"),
@@ -91,6 +94,7 @@ def with_gateways(
         _SECONDS: busiest.queue_seconds,
         _KV: None if usage is None or most is None else usage / most,
         _QUEUE: None if depth is None else depth / busiest.engine_queue_max_requests,
+        _STALE: busiest.stale_engines,
     }
     # Requests that wait in the engines may have all of the caches.
     by_queue = (more[_QUEUE] or 0.0) > (math.inf if more[_KV] is None else more[_KV])
@@ -129,6 +133,7 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
         in_engine_ratio=sum(point.gauges.get(IN_ENGINE, 0.0) >= 1 for point in held) / len(points),
         kv_ratio=mean(kv) if kv else None,
         engine_queue_ratio=mean(depth) if depth else None,
+        stale_engines=mean(stale) if (stale := values(held, _STALE)) else 0.0,
     )
 
 

@@ -8,8 +8,9 @@ a batch of one in some polls and a queue of one in the others.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from kvpressure.model.record import record
 from kvpressure.signals.gateway import IN_ENGINE
@@ -19,6 +20,9 @@ from kvpressure.signals.windows import EngineWindow
 
 _RATE_SECONDS: Final = 10.0
 """Rates over less are of single steps."""
+
+_TRICKLE_SECONDS: Final = 60.0
+"""What comes out now is counted over so long: before that, the engine may have worked as usual."""
 
 _FALL_RATIO: Final = 0.5
 """A use of the cache that falls to this share of its highest has lost a request, and not blocks outside a window."""
@@ -39,17 +43,18 @@ class Stall:
     """What has come out since anybody was served, at the newest poll; `seconds` is 0 where somebody just was.
 
     Served is a request that got its first token, or ended without being given up by its client. `tokens` were generated
-    meanwhile, and `before_tokens_per_second` is the highest rate known of this engine, `request_tokens_per_second` that
-    of each request while it is decoded; None where not known. `step_seconds` and `before_step_seconds` are a step's,
-    lately and at its shortest. `filled_seconds` is how long ago a prompt last grew in the cache, by more than
-    answers explain; `falls` is how often what was computed was given up. `runs` is the mean batch, `waits` the least
-    number that waited, `deferred` those of them that were deferred in the newest poll. `grows`: more wait than when it
-    began. `full_ratio` is the highest use of the cache.
+    meanwhile, `tokens_per_second` of them over the last minute, `before_tokens_per_second` is the highest rate known of
+    this engine, `request_tokens_per_second` that of each request while it is decoded; None where not known.
+    `step_seconds` and `before_step_seconds` are a step's, lately and at its shortest. `filled_seconds` is how long ago
+    a prompt last grew in the cache, by more than answers explain; `falls` is how often what was computed was given up.
+    `runs` is the mean batch of that minute, `waits` the least number that waited, `deferred` those of them that were
+    deferred in the newest poll. `grows`: more wait than when it began. `full_ratio` is the highest use of the cache.
     """
 
     seconds: float = 0.0
     polls: int = 0
     tokens: float | None = None
+    tokens_per_second: float | None = None
     before_tokens_per_second: float | None = None
     request_tokens_per_second: float | None = None
     step_seconds: float | None = None
@@ -62,10 +67,13 @@ class Stall:
     grows: bool = False
     full_ratio: float = 0.0
 
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens generated a second since anybody was served."""
-        return None if self.tokens is None or self.seconds <= 0 else self.tokens / self.seconds
+
+class _Mark(NamedTuple):
+    """A poll of an unserved stretch, with the batches of its polls so far added up, and how many these are."""
+
+    point: Point
+    running: float
+    polls: int
 
 
 @dataclass(slots=True)
@@ -82,6 +90,20 @@ class _Stretch:
     peak: float = 0.0
     highest: float = 0.0
     excess: float = 0.0
+    marks: deque[_Mark] = field(default_factory=deque)
+
+    def lately(self, newest: Point) -> tuple[float | None, float]:
+        """Return tokens a second and the mean batch over the last minute, or since anybody was served."""
+        marks = self.marks
+        if not marks or newest.t - marks[-1].point.t >= _RATE_SECONDS:
+            marks.append(_Mark(newest, self.running, self.polls))
+        while len(marks) > 1 and marks[1].point.t <= newest.t - _TRICKLE_SECONDS:
+            marks.popleft()
+        first = marks[0]
+        tokens, seconds = _growth(first.point, newest, "generation_tokens"), newest.t - first.point.t
+        polls = self.polls - first.polls
+        runs = (self.running - first.running) / polls if polls else self.running / self.polls
+        return None if tokens is None or seconds <= 0 else tokens / seconds, runs
 
 
 class ServiceWatch:
@@ -127,17 +149,19 @@ class ServiceWatch:
         tokens = point.counters.get("generation_tokens")
         if tokens is not None:
             tokens -= first.counters.get("generation_tokens", tokens)
+        rate, runs = stretch.lately(point)
         return Stall(
             seconds=point.t - stretch.served if counted else 0.0,
             polls=stretch.polls,
             tokens=tokens,
+            tokens_per_second=rate,
             before_tokens_per_second=self._tokens_per_second,
             request_tokens_per_second=_highest(self._request_tokens_per_second, _of_all_requests(window)),
             step_seconds=self._newest_step_seconds(point),
             before_step_seconds=self._step_seconds,
             filled_seconds=point.t - stretch.filled,
             falls=stretch.falls,
-            runs=stretch.running / stretch.polls,
+            runs=runs,
             waits=stretch.least_waiting if stretch.polls > 1 else _waiting(point),
             deferred=point.gauges.get("waiting_deferred", 0.0),
             grows=_waiting(point) > _waiting(first),

@@ -127,7 +127,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         refused_ratio=refused_ratio(points, window),
         gpu_utilization_ratio=utilization_since(context.gpus, points[0].t),
         queue=queue_of(points, streams=streams),
-        fit=fit_of(points, window, context, streams=streams),
+        fit=fit_of(points, window, context, deferral, streams=streams),
         preemption=Preemption(
             burst_count=_preemption_bursts(points, usage, thresholds.symptoms.preempting_min_usage_ratio),
             request_ratio=_preempted_ratio(points),

@@ -6,6 +6,7 @@ Streams between two pieces of input are counted as waiting too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
@@ -115,6 +116,9 @@ class Deferral:
     whether a connector looks prompts up in a cache outside the engine, `brought_ratio` the share of their tokens that
     it finds there, `remote` and `offload` are what kind of it shows on the page. `images` is whether requests have
     brought any.
+
+    Over the longer window: `failed_loads` are loads and transfers of KV that failed, `expired_transfers` finished
+    prompts that nobody fetched in time; `read_seconds_per_gigabyte` is how long slow tiers of an offload take.
     """
 
     slots: float | None = None
@@ -125,6 +129,9 @@ class Deferral:
     remote: bool = False
     offload: bool = False
     images: bool | None = None
+    failed_loads: float = 0.0
+    expired_transfers: float = 0.0
+    read_seconds_per_gigabyte: float | None = None
 
 
 def deferral_of(window: EngineWindow) -> Deferral:
@@ -141,7 +148,20 @@ def deferral_of(window: EngineWindow) -> Deferral:
         remote=window.shows("remote_transfers"),
         offload=window.shows("offload_loads"),
         images=_ever(window, "encoder_queries"),
+        failed_loads=sum(window.long_delta(name) for name in _FAILED),
+        expired_transfers=window.long_delta("expired_transfers"),
+        read_seconds_per_gigabyte=_seconds_per_gigabyte(window),
     )
+
+
+_FAILED: Final = ("failed_loads", "unplaced_loads", "failed_transfers")
+_GIGABYTE: Final = 1e9
+
+
+def _seconds_per_gigabyte(window: EngineWindow) -> float | None:
+    """Return how long slow tiers take to read a gigabyte, of all jobs at once; None where none was read lately."""
+    read, seconds = window.long_delta("offload_read_bytes"), window.long_delta("offload_read_seconds")
+    return seconds / read * _GIGABYTE if read > 0 and seconds > 0 else None
 
 
 def _brought_ratio(window: EngineWindow) -> float | None:

@@ -201,13 +201,15 @@ class EngineWindow:
 
     def increased_in_long_window(self, counter: str) -> bool:
         """Whether a counter grew within the long window."""
-        newest = self.points[-1].counters.get(counter) if self.points else None
+        return self.long_delta(counter) > 0
+
+    def long_delta(self, counter: str) -> float:
+        """Return how much a counter grew within the long window, 0 where it is not known."""
+        newest = self.newest(counter)
         if newest is None:
-            return False
-        for point in itertools.chain(self._older, self.points):
-            if counter in point.counters:
-                return newest > point.counters[counter]
-        return False
+            return 0.0
+        points = itertools.chain(self._older, self.points)
+        return newest - next(point.counters[counter] for point in points if counter in point.counters)
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
         """Return growth of `total` per growth of `events` over the shortest time up to now with enough of them.

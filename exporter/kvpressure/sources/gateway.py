@@ -149,6 +149,7 @@ class GatewaySource(Source):
             saturation_ratio=signals.get("saturation_ratio"),
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
+            stale_engines=signals.get("stale_engines"),
             roles=reading.roles,
             role_queues=reading.queues,
         )

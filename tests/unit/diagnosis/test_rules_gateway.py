@@ -101,6 +101,25 @@ def test_a_gateway_that_holds_back_where_nothing_explains_it_keeps_to_a_limit_of
     assert "gateway" in advice[0].title
 
 
+@pytest.mark.parametrize("gauges", [{**BUSY, "kv_usage": 0.2}, IDLE])
+def test_a_gateway_that_cannot_read_its_engines_is_blind(gauges):
+    """llm-d-router#2165, #2408: engines with missing or old metrics count as full, and nothing is sent on."""
+    found = view(gauges, report(saturation_ratio=1.0, stale_engines=4.0, kv_usage_ratio=0.8))
+    assert verdict(found) == (Cause.CONCURRENCY_BOUND, "gateway_blind")
+    assert found.diagnosis is not None
+    assert "cannot read the metrics of 4 of its engines" in found.diagnosis.grounds
+    advice = advise(found.diagnosis, found.derived, found.limits, Place(), THRESHOLDS, observed=found.observed)
+    assert advice[0].key == "gateway_blind"
+    assert not any("limit" in one.title or "replica" in one.title for one in advice)
+
+
+def test_an_engine_that_is_as_full_as_a_gateway_allows_is_judged_by_that_whatever_the_gateway_cannot_read():
+    assert verdict(view(BUSY, report(stale_engines=1.0, kv_usage_ratio=0.1))) == (
+        Cause.KV_CACHE_PRESSURE,
+        "held_at_gateway",
+    )
+
+
 def test_a_gateway_that_does_not_report_the_engines_queues_keeps_to_a_limit_of_its_own_too():
     found = view({**BUSY, "kv_usage": 0.2}, report(kv_usage_ratio=0.2, engine_queue_requests=None))
     assert verdict(found) == (Cause.CONCURRENCY_BOUND, "held_at_gateway")

@@ -64,6 +64,21 @@ def test_what_is_on_a_scrape_under_two_names_counts_once_and_tenants_are_added()
     assert pool.signals["waited_seconds"] / pool.signals["waited_requests"] == 12
 
 
+STALE = (
+    b'llm_d_epp_flow_control_stale_endpoints{detector="utilization-detector"} 3\n'
+    b'llm_d_epp_flow_control_pool_saturation{inference_pool="llama",stage="prefill"} 0.2\n'
+    b'llm_d_epp_flow_control_pool_saturation{inference_pool="llama",stage="effective"} 1\n'
+)
+
+
+def test_engines_that_it_cannot_read_are_of_the_only_pool_there_is_and_of_stages_the_fullest_counts():
+    (pool,) = pools(page(LLM_D).replace(b'pool_saturation{inference_pool="llama"} 1.01\n', b"x 1\n") + STALE)
+    assert (pool.pool, pool.signals["stale_engines"], pool.signals["saturation_ratio"]) == ("llama", 3, 1)
+    two = pools(page(LLM_D) + STALE + b'llm_d_epp_flow_control_queue_size{inference_pool="qwen"} 1\n')
+    assert [pool.pool for pool in two] == ["llama", "qwen"]
+    assert not any("stale_engines" in pool.signals for pool in two)
+
+
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1e308"])
 def test_a_value_that_is_none_is_left_out(value):
     body = page(LLM_D).replace(b" 0.79\n", f" {value}\n".encode())

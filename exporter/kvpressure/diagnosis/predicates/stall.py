@@ -44,14 +44,6 @@ def fills_the_pool(facts: Facts) -> bool:
 
 
 @fact()
-def prompt_takes_long(facts: Facts) -> bool:
-    """Return whether one prompt after another was computed for so long, and nobody has got a token."""
-    found = facts.window.stall
-    long = _lasts(facts, facts.thresholds.progress.long_prompt_alone_min_seconds)
-    return found.tokens == 0 and found.runs > 0 and long and not _no_prompt_grows(facts)
-
-
-@fact()
 def _stands(facts: Facts) -> bool:
     """Return whether nobody was served for so long, and no prompt is being computed."""
     return _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds) and _no_prompt_grows(facts)
@@ -120,6 +112,24 @@ def _slow_steps(facts: Facts) -> bool:
     return now is not None and before is not None and before <= facts.thresholds.progress.stuck_trickle_max_ratio * now
 
 
+@fact()
+def _alone_for_long(facts: Facts) -> bool:
+    """Return whether requests run, and nobody was served for longer than the longest prompt takes that is served."""
+    return facts.window.stall.runs > 0 and _lasts(facts, facts.thresholds.progress.long_prompt_alone_min_seconds)
+
+
+@fact()
+def _others_for_long(facts: Facts) -> bool:
+    """Return whether requests run, and nobody was served for so long that those that have a token already notice."""
+    return facts.window.stall.runs > 1 and _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds)
+
+
+@fact()
+def _a_prompt_grows(facts: Facts) -> bool:
+    """Return whether a prompt has been computed into the cache lately."""
+    return not _no_prompt_grows(facts)
+
+
 _own = ~finished_prompts_fill_the_cache.known_true()
 """Not a prefill engine that waits for the decode side."""
 
@@ -142,3 +152,6 @@ silent_batch = Shared(_silent & _stands & _something_runs & _own)
 
 trickles = Shared(_stands & _something_runs & _far_below & _own)
 crawls = Shared(trickles & _slow_steps)
+
+prompt_takes_long = Shared(_a_prompt_grows & ((_alone_for_long & _silent) | (_others_for_long & ~_silent & _far_below)))
+"""A long prompt takes the time: nobody is served for so long, and those that had a token before hardly get another."""

@@ -77,6 +77,12 @@ def running_and_waiting(facts: Facts) -> str:
     return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
 
 
+def expired(facts: Facts) -> str:
+    """Return how many finished prompts expired because nobody fetched them, as a sentence; "" where none did."""
+    many = facts.window.deferral.expired_transfers
+    return f" {number(many)} finished prompts expired in the last minutes: nobody fetched them." if many else ""
+
+
 def clock(t: float) -> str:
     """Return a time of day."""
     try:

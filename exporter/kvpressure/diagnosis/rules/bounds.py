@@ -101,8 +101,11 @@ def _long_prompt(facts: Facts) -> str:
 
 
 def _prompt_alone(facts: Facts) -> str:
-    seconds = number(round(facts.window.stall.seconds))
-    return f"For {seconds} s a prompt has been computed, and its client has not got a token yet."
+    found = facts.window.stall
+    said = f"For {number(round(found.seconds))} s a prompt has been computed, and its client has not got a token yet."
+    if not found.tokens:
+        return said
+    return f"{said} All others together get {found.tokens_per_second or 0.0:.2g} tokens/s meanwhile."
 
 
 def _held_up(facts: Facts) -> str:

@@ -21,7 +21,7 @@ def _from_elsewhere(prefix: str, when: Predicate, share: Grounds) -> tuple[tuple
     """Return the rows of KV from elsewhere, by the connector that the page shows."""
 
     def grounds(shown: Grounds) -> Grounds:
-        return lambda facts: f"{share(facts)}; {shown(facts)}."
+        return lambda facts: f"{share(facts)}; {shown(facts)}.{_trouble(facts)}"
 
     remote, offload = same("a connector to other engines is in use"), same("an offload tier is in use")
     return (
@@ -29,6 +29,16 @@ def _from_elsewhere(prefix: str, when: Predicate, share: Grounds) -> tuple[tuple
         (f"{prefix}offload", "offload", when & queue.offload_shows, grounds(offload)),
         (f"{prefix}external_kv", "external_kv", when, grounds(_which)),
     )
+
+
+def _trouble(facts: Facts) -> str:
+    """Return what is known of loads that fail or are slow, as sentences; "" where nothing is."""
+    found, said = facts.window.deferral, []
+    if found.failed_loads:
+        said.append(f" {number(found.failed_loads)} loads of KV failed in the last minutes.")
+    if found.read_seconds_per_gigabyte is not None:
+        said.append(f" A gigabyte from its slower tier takes {found.read_seconds_per_gigabyte:.1f} s.")
+    return "".join(said)
 
 
 def _which(facts: Facts) -> str:
@@ -82,6 +92,7 @@ RULES: Final = rules_of(
     ("transfer", "transfer", _in_transfer, _transferred),
     *_from_elsewhere("", _fetching, _fetched),
     ("lora_slots", "lora_slots", _deferred & queue.adapters_lack_slots, _slots),
+    *_from_elsewhere("brought_", _deferred & queue.mostly_brought, _brought),
     ("several_kinds", "", _deferred & queue.several_kinds_possible, _several),
     ("grammar", "grammar", _deferred, _grammar),
     ("must_be_lora_slots", "lora_slots", _must_be & queue.adapters_lack_slots, _slots),

@@ -68,6 +68,15 @@ def holds_some(facts: Facts) -> bool:
     return bool(_queue(facts.window).held_polls_ratio)
 
 
+@fact()
+def cannot_read_engines(facts: Facts) -> bool:
+    """Return whether the gateway lacks current metrics of an engine in most polls with a queue."""
+    return _queue(facts.window).stale_engines >= facts.thresholds.queue.waiting_min_ratio
+
+
+_blind: Final = _held_there_alone & cannot_read_engines & ~by_kv_usage.known_true() & ~by_engine_queue.known_true()
+"""What it cannot read counts as full, and this engine is not."""
+
 _beyond_its_share: Final = Shared(holds_some & symptoms.admission_blocked & room.mostly_watermark)
 """Prompts do not fit into what the gateway leaves of the cache, and would into all of it."""
 
@@ -87,6 +96,14 @@ def _own_limit(facts: Facts) -> str:
     return f"{_queued(facts)} Nothing in the engines explains it{kv}: a limit of the gateway's own holds them back."
 
 
+def _cannot_read(facts: Facts) -> str:
+    many = number(round(_queue(facts.window).stale_engines))
+    return (
+        f"{_queued(facts)} The gateway cannot read the metrics of {many} of its engines, and counts each of these as "
+        "full; this engine has room."
+    )
+
+
 def _idle(facts: Facts) -> str:
     return f"{_queued(facts)} This engine has nothing to do."
 
@@ -96,6 +113,14 @@ def _rule(name: str, cause: Cause, when: Predicate, grounds: Grounds, **expects:
 
 
 RULES: Final = (
+    Rule(
+        "gateway.blind",
+        Cause.CONCURRENCY_BOUND,
+        "gateway_blind",
+        _blind,
+        _cannot_read,
+        {HELD: True, "admission_blocked": False, "preempting": False},
+    ),
     _rule("idle_engine", Cause.UNKNOWN, held_at_gateway & ~queue.busy, _idle),
     _rule(
         "kv_usage",

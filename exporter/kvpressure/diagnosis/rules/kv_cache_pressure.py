@@ -13,7 +13,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
-from kvpressure.diagnosis.rules import Grounds, Rule, nothing_to_say, of_symptom, same, waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, expired, nothing_to_say, of_symptom, same, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -69,13 +69,14 @@ def _with_evictions(grounds: Grounds) -> Grounds:
 def _stranded(facts: Facts) -> str:
     usage = facts.window.kv_usage_ratio
     cache = "" if usage is None else f", {usage:.0%} of the cache is in use"
-    return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache}."
+    return f"For {facts.window.progress.still_seconds:.0f} s {waiting(facts)} and none runs{cache}.{expired(facts)}"
 
 
 def _held_for_transfer(facts: Facts) -> str:
     found = facts.window.transfer
     tokens = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_kv_ratio or 0.0:.0%} of the cache in use"
-    return f"{capital(waiting(facts))}; {tokens}, are finished prompts that the decode side has not read yet."
+    not_read = "are finished prompts that the decode side has not read yet"
+    return f"{capital(waiting(facts))}; {tokens}, {not_read}.{expired(facts)}"
 
 
 def _watermark(facts: Facts) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, progress, room, stall
-from kvpressure.diagnosis.rules import Grounds, Rule, clock, rules_of, running_and_waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, clock, expired, rules_of, running_and_waiting
 from kvpressure.diagnosis.score import NOBODY_SERVED
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -94,7 +94,8 @@ def _too_large(facts: Facts) -> str:
 
 
 def _held(facts: Facts) -> str:
-    return f"{_nobody_served(facts)}{_used(facts)} Requests that do not run hold it, and those that wait need it."
+    held = "Requests that do not run hold it, and those that wait need it."
+    return f"{_nobody_served(facts)}{_used(facts)} {held}{expired(facts)}"
 
 
 def _deferred(facts: Facts) -> str:

@@ -75,6 +75,22 @@ COUNTERS: Final = (
         ),
         slow=True,
     ),
+    # Finished prompts that no decode engine has fetched in time, on the prefill side.
+    Row(
+        "expired_transfers",
+        ("vllm:nixl_num_kv_expired_reqs_total", "vllm:mooncake_num_kv_expired_reqs_total"),
+        slow=True,
+    ),
+    Row(
+        "failed_transfers",
+        ("vllm:nixl_num_failed_transfers_total", "vllm:mooncake_num_failed_transfers_total"),
+        slow=True,
+    ),
+    # Loads from a slower tier into that of the host, which failed, or found no room there.
+    Row("failed_loads", ("vllm:kv_offload_tiering_promotion_job_failures_total",), slow=True),
+    Row("unplaced_loads", ("vllm:kv_offload_tiering_promotion_allocation_failures_total",), slow=True),
+    Row("offload_read_bytes", ("vllm:kv_offload_tiering_read_bytes_total",), slow=True),
+    Row("offload_read_seconds", ("vllm:kv_offload_tiering_read_time_total",), slow=True),
     Row("encoder_queries", ("vllm:mm_cache_queries_total",), slow=True),
     # Per GPU, and 0 for ever without --enable-mfu-metrics.
     Row("estimated_flops", ("vllm:estimated_flops_per_gpu_total",), slow=True),

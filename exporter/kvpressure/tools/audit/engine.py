@@ -97,6 +97,7 @@ class Engine:
     resources: Resources
     replicas: Replicas
     probes: tuple[Probe, ...] = ()
+    has_readiness_probe: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     scraped: bool | None = None

@@ -49,6 +49,8 @@ ONE_BY_DEFAULT: Final[Mapping[str, Path]] = {
 """Where kinds have their number of pods, which is one where it is not set."""
 RESTARTED: Final = frozenset((*ALONE, *ONE_BY_DEFAULT, "Pod")) - {"Workspace", "InferenceService"}
 """Kinds whose containers have the probes that they name, and no others."""
+SERVING: Final = RESTARTED - {"Job", "CronJob"}
+"""Those whose pods a Service sends requests to as soon as they are ready."""
 _KEEPERS: Final = {"InferenceService": "KServe", "Model": "KubeAI"}
 
 MEMORY: Final[tuple[tuple[Path, Path], ...]] = (
@@ -319,3 +321,8 @@ def probes(item: Item, at: Path) -> tuple[Probe, ...]:
         for kind in ("startupProbe", "livenessProbe")
         if isinstance(probe := get(item.data, *outer, kind), dict)
     )
+
+
+def has_readiness_probe(item: Item, at: Path) -> bool:
+    """Return whether a container has a probe until whose success no Service sends requests to it."""
+    return isinstance(get(item.data, *at, "readinessProbe"), dict)

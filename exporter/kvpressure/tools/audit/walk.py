@@ -302,6 +302,7 @@ class _Walk:
             resources=resources,
             replicas=self._replicas(at),
             probes=places.probes(item, at),
+            has_readiness_probe=places.has_readiness_probe(item, at),
             annotations=annotations,
             labels=strings(get(item.data, *metadata, "labels")),
             model=model,

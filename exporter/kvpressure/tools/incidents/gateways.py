@@ -67,7 +67,8 @@ class Pool:
         `over` is applied to each series, such as `rate({}[1m])`.
         """
         own = {"cluster": self.cluster, "namespace": self.namespace, "job": self.job}
-        own |= {row.pool_label: self.name} if self.name or row.pool_label != "name" else {}
+        if row.pool_label and (self.name or row.pool_label != "name"):
+            own[row.pool_label] = self.name
         matchers = ", ".join(f"{label}={quoted(value)}" for label, value in own.items() if value or label not in _OWN)
         one = f"{row.merge.__name__}(max without ({', '.join(REPLICA_LABELS)}) ({over}))"
         return " or ".join(one.format(f"{name}{{{matchers}}}") for name in row.names)
@@ -159,6 +160,7 @@ class Queue:
             saturation_ratio=now.get("saturation_ratio"),
             kv_usage_ratio=now.get("kv_usage_ratio"),
             engine_queue_requests=now.get("engine_queue_requests"),
+            stale_engines=now.get("stale_engines"),
             engine_count=max(1.0, ready or pool.engine_count),
         )
         return (report,)

@@ -29,10 +29,10 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("deployment-bare.yaml", {"Deployment/llama": "ufupppppuffpfuuf"}),
+        ("deployment-bare.yaml", {"Deployment/llama": "ufupppppuffffuuf"}),
         ("deployment-good.yaml", {"Deployment/llama": "pppppppppppppppp"}),
-        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upppppupppfpfuuf"}),
-        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupupppfuuf"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upppppupppfffuuf"}),
+        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupuppffuuf"}),
         (
             "kserve.yaml",
             {
@@ -47,8 +47,8 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
             "production-stack-values.yaml",
             {"values/llama-long": "pfppppuppppufpuf", "values/llama-short": "pfupppupppfufpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "uffppuupuffpfpuf", "DaemonSet/edge": "uffpppupuufpfuuf"}),
-        ("broken-and-good.yaml", {"Pod/survivor": "ufupppupuffpfuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "uffppuupuffffpuf", "DaemonSet/edge": "uffpppupuufffuuf"}),
+        ("broken-and-good.yaml", {"Pod/survivor": "ufupppupuffffuuf"}),
         ("compose.yaml", {"compose/llama": "ufppppffufppfuuf", "compose/qwen": "pfupppppfpfpfuuf"}),
         ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufuufuuf", "ray/gpt-oss": "ppupppupffuufuuf"}),
         ("no-engine.yaml", {}),

@@ -1,4 +1,4 @@
-"""Probes that restart a server while it loads."""
+"""Probes that restart a server while it loads, or let requests reach it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def pod(*probes: str) -> Finding:
     ("probes", "status"),
     [
         ([], "pass"),
-        ([f"readinessProbe: {{{HTTP}}}"], "pass"),
         ([f"livenessProbe: {{{HTTP}}}"], "fail"),
         ([f"livenessProbe: {{{HTTP}, initialDelaySeconds: 60}}"], "fail"),
         ([f"livenessProbe: {{{HTTP}, initialDelaySeconds: 90}}"], "pass"),
@@ -35,7 +34,19 @@ def pod(*probes: str) -> Finding:
     ],
 )
 def test_the_first_restart_is_the_startup_probes_else_the_liveness_probes(probes: list[str], status: str) -> None:
-    assert pod(*probes).status == status
+    assert pod(f"readinessProbe: {{{HTTP}}}", *probes).status == status
+
+
+def test_without_a_readiness_probe_requests_reach_a_server_that_loads() -> None:
+    found = pod(f"startupProbe: {{{HTTP}, failureThreshold: 60}}")
+    assert (found.status, found.reason) == ("fail", "no readinessProbe: requests reach it while it loads")
+    assert found.fix.startswith("readinessProbe:\n  httpGet: {path: /health, port: 8080}\n")
+    assert pod().fix.startswith("readinessProbe:\n  httpGet: {path: /health, port: 8000}\n"), "the runtime's default"
+
+
+def test_a_job_serves_nobody() -> None:
+    job = "kind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{image: vllm/vllm-openai}]}}}\n"
+    assert judged(job).status == "pass"
 
 
 def test_the_fix_asks_the_port_of_the_probe_that_it_relieves() -> None:

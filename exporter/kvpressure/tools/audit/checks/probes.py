@@ -1,4 +1,4 @@
-"""Check of a container's probes: whether they let the server load its model."""
+"""Check of a container's probes: whether they let the server load its model, and keep requests away until it has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvpressure.tools.audit.checks.context import Context, number
 from kvpressure.tools.audit.engine import Engine, Probe
 from kvpressure.tools.audit.manifests import get
 from kvpressure.tools.audit.model import Verdict
-from kvpressure.tools.audit.places import RESTARTED
+from kvpressure.tools.audit.places import RESTARTED, SERVING
 
 # Kubernetes' own: probes every ten seconds, and three in a row fail.
 _PERIOD: Final = 10
@@ -22,11 +22,16 @@ def start(engine: Engine, context: Context) -> Verdict:
     """Check: Probes wait for the model.
 
     The server answers once its weights are loaded and its graphs are captured. A startup or liveness probe that gives
-    up before restarts it, and it loads again, for ever.
+    up before restarts it, and it loads again, for ever. Without a readiness probe, requests reach it while it loads.
     """
     # A startup probe holds the liveness probe back.
-    for probe in engine.probes[:1]:
-        return _judged(engine, context, probe)
+    restarts = next((_judged(engine, context, probe) for probe in engine.probes[:1]), None)
+    if restarts is not None and restarts.status == "fail":
+        return restarts
+    if engine.item.kind in SERVING and not engine.has_readiness_probe:
+        return Verdict("fail", "no readinessProbe: requests reach it while it loads", _ready(engine))
+    if restarts is not None:
+        return restarts
     if engine.item.kind in RESTARTED or engine.title.startswith(_UNPROBED):
         return Verdict("pass", "no probe of its container restarts it")
     return Verdict("unknown", "none is given here; what deploys it may add some")
@@ -46,6 +51,11 @@ def _judged(engine: Engine, context: Context, given: Probe) -> Verdict:
     fix = f"startupProbe:\n  httpGet: {{path: /health, port: {_port(engine, probe)}}}\n  periodSeconds: {_PERIOD}\n"
     fix += "  failureThreshold: 120  # 20 minutes; a start that takes longer needs more"
     return Verdict("fail", f"{shown}: loading a model takes longer", fix, place)
+
+
+def _ready(engine: Engine) -> str:
+    port = _port(engine, engine.probes[0].values if engine.probes else {})
+    return f"readinessProbe:\n  httpGet: {{path: /health, port: {port}}}\n  periodSeconds: {_PERIOD}"
 
 
 def _port(engine: Engine, probe: Mapping[str, Any]) -> Any:
