@@ -106,10 +106,9 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
         return f"{which} (node selector, annotation {GPU_ANNOTATION}, or --gpu)"
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)
-    except ModelConfigError as error:
-        return str(error).splitlines()[0]  # which begins with the model
-    except (ValueError, KeyError) as error:
-        return f"{as_written(engine.model)}: {error}".splitlines()[0]
+    except (ModelConfigError, ValueError, KeyError) as error:
+        whose = "" if isinstance(error, ModelConfigError) else f"{as_written(engine.model)}: "
+        return f"{whose}{error}".splitlines()[0]
 
 
 def traffic_of(engine: Engine) -> PlannedTraffic | None:
