@@ -150,6 +150,7 @@ class Connection:
             self._error = f": {brief(body[7:].decode('utf-8', 'replace'))}"
         elif body.startswith(b"\x04PING"):
             pong = b"\x04PONG" + body[7:][:16]
+            self._socket.settimeout(0)  # nobody waits for a publisher that reads no answers
             self._socket.sendall(bytes([4, len(pong)]) + pong)
 
 
