@@ -26,7 +26,7 @@ from dashboards.looks import (
     steps,
 )
 from dashboards.panels import Column, Line, Panel, Query, graph, heat, number, rows, timeline, words
-from dashboards.queries import CONTAINERS, ENGINE, GPUS, SHOWN, cause_code, engine, of, quantile
+from dashboards.queries import CONTAINERS, ENGINE, GPUS, SHOWN, cause_code, engine, of, quantile, rate
 from dashboards.variables import engine_variables
 
 SHOWN_COUNT: Final = 10
@@ -67,7 +67,7 @@ def _now() -> Row:
                 "KV pressure score",
                 "KV cache pressure, from 0 to 1.",
                 "short",
-                Query(engine("score"), ENGINE),
+                Query(engine("score_ratio"), ENGINE),
                 decimals=2,
                 none="not known",
             ),
@@ -101,7 +101,7 @@ def _now() -> Row:
                 "p95 end-to-end latency over the engine's own healthy one. Inflated from "
                 f"{shown('latency_inflated_min_factor')} times on.",
                 TIMES,
-                Query(engine("latency_inflation_factor", 'kind="e2e"'), ENGINE),
+                Query(engine("latency_inflation_ratio", 'kind="e2e"'), ENGINE),
                 thresholds=latency,
                 decimals=1,
                 calm=True,
@@ -114,7 +114,7 @@ def _now() -> Row:
 def _cause() -> Row:
     told = engine("bottleneck_info", 'detail!=""')
     return Row(
-        "What limits the engine",
+        "Cause and symptoms",
         [
             timeline(
                 "Cause over time",
@@ -124,7 +124,7 @@ def _cause() -> Row:
                 height=6,
             ),
             timeline(
-                "Which kind of it",
+                "Cause detail over time",
                 "The details of the cause in the time range, a row each: what is waited for, which cap, "
                 "how it is stuck or paused. Nothing where no evidence tells which; the exporter's page says why.",
                 Query(
@@ -147,7 +147,8 @@ def _cause() -> Row:
 
 
 def _cache() -> Row:
-    twice = engine("prefix_cache_hit_ratio_by_pool", 'pool_ratio="2"')
+    used = engine("kv_cache_usage_ratio")
+    twice = engine("prefix_cache_pool_hit_ratio", 'pool_ratio="2"')
     return Row(
         "The KV cache",
         [
@@ -157,7 +158,7 @@ def _cache() -> Row:
                 "saturated.",
                 "percentunit",
                 Query(engine("kv_cache_usage_ratio"), f"mean {ENGINE}", FIRST),
-                Query(engine("kv_cache_usage_ratio_max"), f"highest {ENGINE}", REFERENCE, dashed=True),
+                Query(engine("kv_cache_usage_max_ratio"), f"highest {ENGINE}", REFERENCE, dashed=True),
                 lines=[Line(limit("kv_saturated_min_ratio"), BAD)],
                 width=8,
                 most=1.0,
@@ -183,22 +184,22 @@ def _cache() -> Row:
             ),
             graph(
                 "KV cache growth",
-                "Trend of the tokens used by requests, over the window.",
+                "Trend of the tokens used by requests.",
                 "short",
-                Query(engine("kv_growth_tokens_per_second"), ENGINE, FIRST),
+                Query(f"deriv({used}[$__rate_interval]) * {engine('kv_capacity_tokens')}", ENGINE, FIRST),
                 least=None,
                 axis="tokens/s",
             ),
             graph(
-                "Time until those who wait are admitted",
-                "At the rate of the last seconds; from "
-                f"{shown('queue_drain_max_seconds')} s on the queue is not served in time.",
+                "Queue drain time",
+                "Waiting requests over the rate of admission; while nothing is admitted, the time since the last "
+                f"admission. From {shown('queue_drain_max_seconds')} s on the queue is not served in time.",
                 "s",
                 Query(engine("queue_drain_seconds"), ENGINE, FIRST),
                 lines=[Line(limit("queue_drain_max_seconds"), WARN)],
             ),
             graph(
-                "Is the prefix cache large enough",
+                "Prefix cache hit ratio",
                 "Share of the prefix tokens that the cache still held. Where it falls while the turnover to the right "
                 "gets shorter, contexts are evicted before they are requested again. Computing them again counts as "
                 f"pressure from {shown('eviction_time_min_ratio', 'percent')} of the engine's time. KV events tell "
@@ -238,7 +239,7 @@ def _batch() -> Row:
                 Query(demand, f"demand {ENGINE}", REFERENCE, dashed=True),
                 Query(quantile("effective_batch_size_quantile", "0.95"), f"batch p95 {ENGINE}", FIRST),
                 Query(quantile("effective_batch_size_quantile", "0.5"), f"batch p50 {ENGINE}", SECOND),
-                Query(engine("running_requests_knee"), f"knee {ENGINE}", WARN, dashed=True),
+                Query(engine("running_knee_requests"), f"knee {ENGINE}", WARN, dashed=True),
                 lines=[Line(limit("batch_collapse_max_sequences"), WARN)],
                 axis="sequences",
             ),
@@ -246,8 +247,8 @@ def _batch() -> Row:
                 "Tokens per second",
                 "Generated tokens, and on the axis to the right the tokens of prompts.",
                 TOKENS_PER_SECOND,
-                Query(engine("tokens_per_second", 'kind="generation"'), f"generated {ENGINE}", FIRST),
-                Query(engine("tokens_per_second", 'kind="prompt"'), f"prompt {ENGINE}", SECOND, right=True),
+                Query(rate("tokens_total", 'kind="generation"'), f"generated {ENGINE}", FIRST),
+                Query(rate("tokens_total", 'kind="prompt"'), f"prompt {ENGINE}", SECOND, right=True),
                 axis="tokens/s",
             ),
             graph(
@@ -255,7 +256,7 @@ def _batch() -> Row:
                 "Generated tokens per second that are missing while something holds the engine back: an estimate "
                 "(docs/incidents.md).",
                 TOKENS_PER_SECOND,
-                Query(f"rate({engine('lost_tokens_total')}[$__rate_interval])", ENGINE, BAD),
+                Query(rate("lost_tokens_total"), ENGINE, BAD),
                 axis="tokens/s",
                 none="nothing tells yet what the engine would do without trouble",
             ),
@@ -263,7 +264,7 @@ def _batch() -> Row:
                 "Preemptions",
                 "Preemptions per second: requests put back into the queue and recomputed later.",
                 REQUESTS_PER_SECOND,
-                Query(engine("preemptions_per_second"), ENGINE, FIRST),
+                Query(rate("preemptions_total"), ENGINE, FIRST),
                 axis="requests/s",
             ),
             graph(
@@ -306,8 +307,8 @@ def _latency() -> Row:
                 "Latency against the healthy baseline",
                 "p95 now over the engine's own healthy p95; above the line latency counts as inflated.",
                 "short",
-                Query(engine("latency_inflation_factor", 'kind="e2e"'), f"end to end {ENGINE}", FIRST),
-                Query(engine("latency_inflation_factor", 'kind="ttft"'), f"first token {ENGINE}", SECOND),
+                Query(engine("latency_inflation_ratio", 'kind="e2e"'), f"end to end {ENGINE}", FIRST),
+                Query(engine("latency_inflation_ratio", 'kind="ttft"'), f"first token {ENGINE}", SECOND),
                 lines=[Line(limit("latency_inflated_min_factor"), BAD)],
                 axis="times healthy",
                 width=8,
@@ -349,14 +350,14 @@ def _gpu() -> Row:
                 "Memory-high-compute-low score",
                 "0 to 1: device memory high and compute low while there is demand.",
                 "short",
-                Query(engine("memory_high_compute_low_score"), ENGINE, FIRST),
+                Query(engine("memory_high_compute_low_ratio"), ENGINE, FIRST),
                 lines=[Line(limit("alert_score_min_ratio"), BAD)],
                 width=8,
                 most=1.0,
                 none="no GPU data, or the GPU is shared with others",
             ),
             graph(
-                "What of the GPU is active",
+                "GPU activity: SM, tensor cores, DRAM",
                 "Share of time that streaming multiprocessors, tensor pipes and memory were active.",
                 "percentunit",
                 Query(active("sm"), f"SM {ENGINE}", FIRST),
@@ -383,7 +384,7 @@ def _shape(title: str, family: str, what: str) -> Panel:
 
 def _traffic() -> Row:
     return Row(
-        "The shape of traffic",
+        "Prompt and output lengths",
         [
             _shape("Prompt length", "prompt_tokens", "Prompt tokens"),
             _shape("requested max_tokens", "max_tokens", "max_tokens"),
@@ -428,7 +429,7 @@ def _container() -> Row:
     def increases(family: str, *more: str) -> str:
         return f"increase({of(family, CONTAINERS, *more)}[$__rate_interval])"
 
-    pressure = f"{of('cpu_pressure_ratio', GPUS)} and on (cluster, instance) {engine('bottleneck_confidence')}"
+    pressure = f"{of('cpu_pressure_ratio', GPUS)} and on (cluster, instance) {engine('bottleneck_confidence_ratio')}"
     return Row(
         "Containers, log and Kubernetes",
         [
@@ -441,7 +442,7 @@ def _container() -> Row:
                 none=NO_KUBERNETES,
             ),
             graph(
-                "Telling log lines",
+                "Log events by kind",
                 "Lines of the engines' logs that tell of KV cache, out of memory, preemption or a dying engine, by "
                 "kind.",
                 "short",
@@ -458,7 +459,7 @@ def _container() -> Row:
                 none=NO_KUBERNETES,
             ),
             rows(
-                "How containers ended the last time",
+                "Last container terminations",
                 "OOMKilled (137) is memory of the host, Error is the engine's own end.",
                 [
                     Column("namespace", "string"),
@@ -516,6 +517,7 @@ def _notes() -> list[Note]:
     def happened(family: str, *more: str) -> str:
         return f"increase({of(family, CONTAINERS, *more)}[2m]) > 0"
 
+    judged = engine("bottleneck_confidence_ratio")
     return [
         Note("Restart", happened("container_restarts_total"), BAD, "{{namespace}}/{{pod}} {{container}} restarted"),
         Note(
@@ -532,7 +534,7 @@ def _notes() -> list[Note]:
         ),
         Note(
             "New engine",
-            f"max by (target) ({engine('bottleneck_confidence')} unless {engine('bottleneck_confidence')} offset 2m)",
+            f"max by (target) ({judged} unless {judged} offset 2m)",
             CALM,
             "{{target}} is new: a rollout, a restart of its node, or a scale-up",
         ),

@@ -14,6 +14,7 @@ from dashboards.queries import (
     lost_tokens,
     of,
     quantile,
+    rate,
     recorded,
 )
 from dashboards.variables import engine_variables
@@ -26,7 +27,7 @@ TO_ENGINE = (
 )
 MODEL = "{{namespace}} {{model_name}}"
 GPU_LOW = limit("alert_score_min_ratio")
-_SCORE = of("memory_high_compute_low_score", CHOSEN)
+_SCORE = of("memory_high_compute_low_ratio", CHOSEN)
 _WORST = f"the {SHOWN_COUNT} engines with the highest score of the hour before the end of the time range"
 
 
@@ -59,13 +60,13 @@ def _numbers() -> Row:
                 "Generated tokens/s",
                 "Tokens generated per second, all engines together.",
                 "short",
-                Query("sum(" + recorded("tokens_per_second:sum", 'kind="generation"') + ")", "tokens/s"),
+                Query("sum(" + recorded("tokens:rate5m", 'kind="generation"') + ")", "tokens/s"),
                 decimals=0,
             ),
             number(
                 "Tokens/s lost to pressure",
-                "What engines under KV cache pressure generate less than in their best minute of the last six hours. "
-                f"An estimate, of {_WORST}.",
+                "Generated tokens per second that KV cache pressure costs, as engines estimate it "
+                f"(docs/incidents.md): of {_WORST}.",
                 "short",
                 Query(lost_tokens(), "tokens/s lost"),
                 thresholds=any_at_all,
@@ -135,14 +136,14 @@ def _worst() -> Panel:
             ),
             Column("Tokens/s", "short", 0),
         ],
-        Query(by_identity(engine("score")), "Score"),
+        Query(by_identity(engine("score_ratio")), "Score"),
         Query(by_identity(cause_code()), "Cause"),
         Query(by_identity(engine("kv_cache_usage_ratio")), "KV used"),
         Query(by_identity(engine("requests_waiting")), "Waiting"),
         Query(by_identity(engine("requests_running")), "Running"),
         Query(by_identity(quantile("effective_batch_size_quantile", "0.95")), "Batch p95"),
-        Query(by_identity(engine("latency_inflation_factor", 'kind="e2e"')), "Latency factor"),
-        Query(by_identity(engine("tokens_per_second", 'kind="generation"')), "Tokens/s"),
+        Query(by_identity(engine("latency_inflation_ratio", 'kind="e2e"')), "Latency factor"),
+        Query(by_identity(rate("tokens_total", 'kind="generation"')), "Tokens/s"),
         sort="Score",
     )
 
@@ -162,7 +163,7 @@ def _models() -> Row:
                 "KV pressure score of the worst engine",
                 "The highest KV pressure score in each namespace and model.",
                 "short",
-                Query(recorded("score:max"), MODEL),
+                Query(recorded("score_ratio:max"), MODEL),
                 most=1.0,
             ),
             graph(
@@ -170,7 +171,7 @@ def _models() -> Row:
                 "p95 end-to-end latency against the engine's own healthy one, the worst engine of each namespace and "
                 "model. The line is where latency counts as inflated.",
                 "short",
-                Query(recorded("latency_inflation_factor:max", 'kind="e2e"'), MODEL),
+                Query(recorded("latency_inflation_ratio:max", 'kind="e2e"'), MODEL),
                 lines=[Line(limit("latency_inflated_min_factor"), BAD)],
                 axis="times healthy",
                 none="no baseline yet: it takes a minute of healthy requests",
@@ -183,7 +184,7 @@ def _models() -> Row:
                 most=1.0,
             ),
             graph(
-                "Is the prefix cache large enough",
+                "Prefix cache hit ratio",
                 "Share of the prompt tokens of each namespace and model that the cache still held. Where it falls "
                 "while prompts stay as long, contexts are evicted before they are requested again.",
                 "percentunit",
@@ -202,10 +203,10 @@ def _throughput() -> Row:
         [
             graph(
                 "Tokens/s generated and lost to pressure",
-                "Generated tokens per second of all engines; and what engines under KV cache pressure generate less "
-                f"than in their best minute of the last six hours ({_WORST}).",
+                "Generated tokens per second of all engines; and what KV cache pressure costs, as engines estimate it "
+                f"({_WORST}).",
                 "short",
-                Query("sum(" + recorded("tokens_per_second:sum", generation) + ")", "generated", FIRST),
+                Query("sum(" + recorded("tokens:rate5m", generation) + ")", "generated", FIRST),
                 Query(lost_tokens(), "lost to KV cache pressure", SECOND),
                 axis="tokens/s",
             ),
@@ -229,7 +230,7 @@ def _throughput() -> Row:
                 "Preemptions",
                 "Preemptions per second, by namespace and model.",
                 "short",
-                Query(recorded("preemptions_per_second:sum"), MODEL),
+                Query(recorded("preemptions:rate5m"), MODEL),
                 axis="requests/s",
             ),
         ],
@@ -246,7 +247,7 @@ def _gpus() -> Row:
                 "0 to 1: device memory high and compute low while there is demand. From the line on a GPU is "
                 "allocated and not used.",
                 "short",
-                Query(recorded("memory_high_compute_low_score:max"), MODEL),
+                Query(recorded("memory_high_compute_low_ratio:max"), MODEL),
                 lines=[Line(GPU_LOW, BAD)],
                 most=1.0,
                 none="no GPU data",
@@ -263,7 +264,7 @@ def _gpus() -> Row:
                     Column("Memory used", "percentunit", 0, thresholds=memory),
                     Column("Utilization", "percentunit", 0),
                 ],
-                Query(by_identity(engine("memory_high_compute_low_score")), "Score"),
+                Query(by_identity(engine("memory_high_compute_low_ratio")), "Score"),
                 Query(by_identity(engine("engine_gpu_memory_used_ratio")), "Memory used"),
                 Query(by_identity(engine("engine_gpu_utilization_ratio")), "Utilization"),
                 sort="Score",

@@ -30,7 +30,7 @@ IDENTITY: Final = "cluster, namespace, model_name, target, engine"
 
 
 def of(series: str, matchers: str, *more: str) -> str:
-    """Return a selector: `of("kvpressure_score", SHOWN, 'kind="e2e"')`."""
+    """Return a selector: `of("kvpressure_score_ratio", SHOWN, 'kind="e2e"')`."""
     name = series if ":" in series or series.startswith(("process_", "up", "scrape_")) else f"kvpressure_{series}"
     return f"{name}{{{','.join((matchers, *more))}}}"
 
@@ -38,6 +38,11 @@ def of(series: str, matchers: str, *more: str) -> str:
 def engine(series: str, *more: str) -> str:
     """Return a family of engines, of those shown."""
     return of(series, SHOWN, *more)
+
+
+def rate(series: str, *more: str) -> str:
+    """Return what a counter of engines grows by per second, of those shown."""
+    return f"rate({engine(series, *more)}[$__rate_interval])"
 
 
 def quantile(series: str, which: str, *more: str) -> str:
@@ -62,8 +67,8 @@ def worst_targets(count: int) -> str:
 
     A step of five minutes sees every series, because that is how long Prometheus looks back from each.
     """
-    score = of("score", CHOSEN)
-    silent = f"0 * {of('bottleneck_confidence', CHOSEN)}"
+    score = of("score_ratio", CHOSEN)
+    silent = f"0 * {of('bottleneck_confidence_ratio', CHOSEN)}"
     return f"topk({count}, max by (target) (max_over_time({score}[1h:5m]) or {score} or {silent}))"
 
 
@@ -74,11 +79,9 @@ def worst_exporters(count: int) -> str:
 
 
 def lost_tokens(by: str = "") -> str:
-    """Return Generated tokens per second that engines under KV pressure are short of their best minute of six hours."""
-    rate = engine("tokens_per_second", 'kind="generation"')
+    """Return generated tokens per second that KV pressure costs, as engines estimate it."""
     pressure = engine("bottleneck", 'cause="kv_cache_pressure"')
-    missing = f"clamp_min(max_over_time({rate}[6h:1m]) - {rate}, 0) * ignoring (kind, cause) {pressure}"
-    return f"sum{f' by ({by})' if by else ''} ({missing})"
+    return f"sum{f' by ({by})' if by else ''} ({rate('lost_tokens_total')} * ignoring (cause) {pressure})"
 
 
 def by_identity(expression: str) -> str:

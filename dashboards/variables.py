@@ -25,10 +25,10 @@ def engine_variables(count: int) -> list[QueryVariable]:
     `shown` is the `count` worst targets of those chosen, `instance` the exporter that serves their runbooks (alerts
     name it in their links), `pod` the pods they run in.
     """
-    found = [variable("cluster", "Cluster", _values("bottleneck_confidence", SELECTOR, "cluster"))]
+    found = [variable("cluster", "Cluster", _values("bottleneck_confidence_ratio", SELECTOR, "cluster"))]
     matchers = f"{SELECTOR},{_CLUSTER}"
     for name, label, matcher in _LEVELS:
-        found.append(variable(name, label, _values("bottleneck_confidence", matchers, name)))
+        found.append(variable(name, label, _values("bottleneck_confidence_ratio", matchers, name)))
         matchers = f"{matchers},{matcher}"
     return [
         *found,
@@ -40,8 +40,8 @@ def engine_variables(count: int) -> list[QueryVariable]:
             regex='/target="([^"]+)"/',
             everything="",
         ),
-        one_of("instance", "Exporter", _values("bottleneck_confidence", CHOSEN, "instance")),
-        variable("pod", "Pod", _values("bottleneck_confidence", CHOSEN, "pod"), hidden=True, everything=""),
+        one_of("instance", "Exporter", _values("bottleneck_confidence_ratio", CHOSEN, "instance")),
+        variable("pod", "Pod", _values("bottleneck_confidence_ratio", CHOSEN, "pod"), hidden=True, everything=""),
     ]
 
 

@@ -47,14 +47,14 @@ def write(file: TextIO, name: str, times: Iterable[int], values: Iterable[tuple[
 def fleet() -> Iterator[tuple[str, list[tuple[str, float]]]]:
     """What dashboards ask of all engines; one in fifty is under pressure."""
     engines = [(identity(number), number % 50 == 0, number) for number in range(ENGINES)]
-    yield "kvpressure_score", [(who, 0.5 + number / 20_000 if sick else 0.0) for who, sick, number in engines]
-    yield "kvpressure_bottleneck_confidence", [(who, 1.0) for who, _, _ in engines]
-    yield "kvpressure_memory_high_compute_low_score", [(who, float(sick)) for who, sick, _ in engines]
+    yield "kvpressure_score_ratio", [(who, 0.5 + number / 20_000 if sick else 0.0) for who, sick, number in engines]
+    yield "kvpressure_bottleneck_confidence_ratio", [(who, 1.0) for who, _, _ in engines]
+    yield "kvpressure_memory_high_compute_low_ratio", [(who, float(sick)) for who, sick, _ in engines]
     causes = [(f'{who},cause="{cause}"', sick, cause) for who, sick, _ in engines for cause in CAUSES]
     holds = {True: "kv_cache_pressure", False: "healthy"}
     yield "kvpressure_bottleneck", [(labels, float(cause == holds[sick])) for labels, sick, cause in causes]
     tokens = [(f'{who},kind="generation"', 900.0) for who, _, _ in engines]
-    yield "kvpressure_tokens_per_second", tokens
+    yield "kvpressure_tokens_total", tokens
 
 
 def backfill(directory: Path, end: int) -> None:

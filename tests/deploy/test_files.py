@@ -227,7 +227,7 @@ def test_both_ways_to_scale_have_the_same_targets_and_the_same_pace() -> None:
     targets = {selectors(query)[0].name: set[float]() for query, _ in queries().values()}
     for query, target in queries().values():
         targets[selectors(query)[0].name].add(target)
-    assert targets == {"kvpressure_score": {0.5}, "kvpressure_kv_cache_usage_ratio": {0.6}}
+    assert targets == {"kvpressure_score_ratio": {0.5}, "kvpressure_kv_cache_usage_ratio": {0.6}}
     keda = read("keda-scaledobject.yaml")["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     assert keda == read("hpa.yaml")["spec"]["behavior"]
     assert keda["scaleDown"]["stabilizationWindowSeconds"] > keda["scaleUp"]["stabilizationWindowSeconds"]

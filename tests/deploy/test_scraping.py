@@ -42,7 +42,7 @@ SERIES_PER_ENGINE = 150
 """docs/what-it-costs.md: about 110; with those of its container and of its source."""
 
 SERIES = {
-    "kvpressure_score": ENGINE,
+    "kvpressure_score_ratio": ENGINE,
     "kvpressure_gpu_memory_used_bytes": GPU,
     "kvpressure_container_restarts_total": CONTAINER,
 }
@@ -182,7 +182,7 @@ def test_series_keep_the_labels_that_the_exporter_gave_them(case: str, labels: A
     def found(metric: str) -> dict[str, str]:
         return {key: value for key, value in labels[case, metric].items() if key != "instance"}
 
-    assert found("kvpressure_score") == ENGINE | TARGET
+    assert found("kvpressure_score_ratio") == ENGINE | TARGET
     assert found("kvpressure_container_restarts_total") == CONTAINER | TARGET
     assert found("kvpressure_gpu_memory_used_bytes") == GPU | TARGET
 
@@ -196,7 +196,7 @@ def test_the_target_itself_carries_job_instance_and_node_alone(case: str, labels
 
 
 def test_without_the_charts_relabelings_the_engines_labels_would_be_pushed_aside(labels: Any) -> None:
-    found = labels["nothing-dropped", "kvpressure_score"]
+    found = labels["nothing-dropped", "kvpressure_score_ratio"]
     assert (found["namespace"], found["exported_namespace"]) == ("watch", "llm")
     assert found["job"] == "kvpressure/kvpressure"
 

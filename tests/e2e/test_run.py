@@ -33,7 +33,7 @@ async def test_a_real_prometheus_reads_the_derived_series_of_a_good_engine_besid
 
         async def collapsed() -> bool:
             blocked = await query(url, 'count_over_time(kvpressure_admission_blocked_ratio{target="good"}[1m])')
-            score = await query(url, "kvpressure_memory_high_compute_low_score")
+            score = await query(url, "kvpressure_memory_high_compute_low_ratio")
             return bool(score) and max(blocked.values(), default=0) >= 10
 
         await eventually(collapsed, database)
@@ -44,11 +44,11 @@ async def test_a_real_prometheus_reads_the_derived_series_of_a_good_engine_besid
 
         assert 1.9 <= await one('kvpressure_effective_batch_size_quantile{target="good",quantile="0.95"}') <= 3
         assert await one('kvpressure_admission_blocked_ratio{target="good"}') >= 0.7
-        assert await one('kvpressure_requests_waiting_max{target="good"}') == 10
+        assert await one('kvpressure_requests_waiting{target="good"}') >= 7
         assert await one("kvpressure_kv_capacity_tokens") == 8160
         assert await one("kvpressure_gpu_utilization_ratio") == pytest.approx(0.12)
         assert await one("kvpressure_engine_gpu_memory_used_ratio") == pytest.approx(75 / 80)
-        assert await one("kvpressure_memory_high_compute_low_score") == 1
+        assert await one("kvpressure_memory_high_compute_low_ratio") == 1
         assert await one("histogram_quantile(0.95, rate(kvpressure_effective_batch_size_bucket[1m]))") <= 3
         up = {
             dict(labels)["target"]: value

@@ -71,7 +71,7 @@ class Story:
         await self.eyes.polled("two pods of this node are polled, the other node's is not", "llama-0", "llama-1")
 
         async def judged() -> object:
-            return await self.exporter.values("score", namespace=NAMESPACE, pod="llama-0")
+            return await self.exporter.values("score_ratio", namespace=NAMESPACE, pod="llama-0")
 
         await self.line.see("their pages are read and judged", judged, within=60)
         await self.eyes.see_value(

@@ -283,7 +283,7 @@ async def _kv_events(story: Story, engine: Engine, exporter: str, process: Proce
     return KvEventsRead(
         counts=_labelled(page, "kvpressure_kv_event[a-z_]*", "(?:kind|outcome)"),
         hit_ratio=next(iter(_values(page, "kvpressure_prefix_cache_hit_ratio")), None),
-        hit_ratio_by_pool=_labelled(page, "kvpressure_prefix_cache_hit_ratio_by_pool", "pool_ratio"),
+        hit_ratio_by_pool=_labelled(page, "kvpressure_prefix_cache_pool_hit_ratio", "pool_ratio"),
         missed_tokens=sum(_values(page, "kvpressure_kv_capacity_miss_tokens_total")),
         again_tokens=repeated - sum(_values(own, "vllm:prefix_cache_hits_total")),
         sessions=len(some),

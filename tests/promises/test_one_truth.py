@@ -61,7 +61,7 @@ def test_series_and_evidence_agree(path: Path):
             assert evidence.state is not True or _bad_side(symptom, evidence, value), (symptom, view.t, evidence)
         inflated = view.diagnosis.symptoms["latency_inflated"].value
         if inflated is not None:
-            kinds = (at(view.derived, "latency_inflation_factor", kind) for kind in ("e2e", "inter_token"))
+            kinds = (at(view.derived, "latency_inflation_ratio", kind) for kind in ("e2e", "inter_token"))
             assert inflated == pytest.approx(max(kind for kind in kinds if kind is not None))
     assert agreed > 40
 

@@ -29,9 +29,9 @@ MISSING = {
     "request_max_tokens",
     "lost_tokens_total",
     "prefix_cache_hit_ratio",
-    "prefix_cache_hit_ratio_by_turnover",
+    "prefix_cache_turnover_hit_ratio",
     "cache_eviction_age_min_seconds",
-    "running_requests_knee",
+    "running_knee_requests",
 }
 """Families that this runtime's pages say nothing for, not in so short a time, or not before a prefix was found."""
 

@@ -234,7 +234,7 @@ def test_what_oscillates_keeps_firing_through_the_gaps(alert) -> None:
 
 @each_rule
 def test_annotations_use_only_labels_that_the_alert_can_have(alert) -> None:
-    known = known_series() | {recorded: known_series()["kvpressure_score"] for recorded in recorded()}
+    known = known_series() | {recorded: known_series()["kvpressure_score_ratio"] for recorded in recorded()}
     labels = set(PROMETHEUS_LABELS)
     for selector in selectors(alert.rule["expr"]):
         labels |= known[selector.name]

@@ -31,7 +31,7 @@ SHAPE: Derived = {
     "kv_capacity_tokens": 100_000.0,
     "effective_batch_size_quantile": {"0.5": 36.0, "0.95": 41.0, "0.99": 43.0},
     "tokens_per_second": {"prompt": 5000.0, "generation": 1200.0},
-    "arrival_burstiness_factor": 1.4,
+    "arrival_burstiness_ratio": 1.4,
 }
 
 LIMITS = Limits(

@@ -40,7 +40,7 @@ def _or_budget(case: Case) -> tuple[str, str]:
 
 def beyond_knee(case: Case, running: float, knee_requests: float | None = None) -> str:
     """Return in words that more at once hardly gains, where so many running requests are more than the knee."""
-    knee = at(case.derived, "running_requests_knee") if knee_requests is None else knee_requests
+    knee = at(case.derived, "running_knee_requests") if knee_requests is None else knee_requests
     beyond = "" if knee is None else steps.beyond_knee(running, knee)
     return f" {beyond}" if beyond else ""
 
@@ -72,7 +72,7 @@ def more_sequences(
         cost=case.own.sequences_cost,
         checks=(
             "Within 2 minutes of the restart, under the same traffic:",
-            expected(case, "requests_running_max", ">", current),
+            expected(case, "requests_running", ">", current),
             unblocked(case),
         ),
         flags=case.own.change(SEQUENCES, str(new)),
@@ -100,7 +100,7 @@ def more_sequences_in_steps(case: Case) -> Action:
         why="Requests wait although the KV pool has room. How far it may go is not known: the pool's size or the "
         f"lengths of requests are missing. Take steps of a quarter, and stop when the KV cache is at 80 %.{budget}",
         cost="Larger batches make each token take longer.",
-        checks=("Within 2 minutes of each restart:", f"{series('kv_cache_usage_ratio_max', case.place)} < 0.8"),
+        checks=("Within 2 minutes of each restart:", f"{series('kv_cache_usage_max_ratio', case.place)} < 0.8"),
     )
 
 
@@ -159,7 +159,7 @@ def _cut(case: Case, new: int, why: str, predicted: Expected | None = None) -> A
         "When requests become shorter again, raise it.",
         checks=(
             "Within 2 minutes of the restart:",
-            expected(case, "requests_running_max", "<=", new),
+            expected(case, "requests_running", "<=", new),
             unpreempted(case),
         ),
         flags=case.own.change(SEQUENCES, str(new)),

@@ -199,7 +199,7 @@ class Case:
     @property
     def long_or_bursty(self) -> str:
         """Why the smaller memory target applies, as text; "" when it does not."""
-        prompt, burst = at(self.derived, "prompt_tokens", "0.95"), at(self.derived, "arrival_burstiness_factor")
+        prompt, burst = at(self.derived, "prompt_tokens", "0.95"), at(self.derived, "arrival_burstiness_ratio")
         if prompt is not None and prompt >= self.thresholds.advice.long_context_min_tokens:
             return f"prompts are long (p95 {number(prompt)} tokens)"
         if burst is not None and burst >= self.thresholds.advice.bursty_min_factor:

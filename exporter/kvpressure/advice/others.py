@@ -242,6 +242,9 @@ def silent(case: Case) -> Action:
         why="The engine's page cannot be read any more. A crash is in its log and in its pod's last state; a "
         "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
         cost="A minute.",
-        checks=("It answers again once this gives a result:", f"{series('bottleneck_confidence', case.place)} >= 0"),
+        checks=(
+            "It answers again once this gives a result:",
+            f"{series('bottleneck_confidence_ratio', case.place)} >= 0",
+        ),
         commands=whether_it_runs(case.place),
     )

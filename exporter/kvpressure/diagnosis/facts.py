@@ -49,7 +49,7 @@ class Inputs:
         found = [
             (value, kind)
             for kind in ("e2e", "inter_token")
-            if (value := self.value("latency_inflation_factor", kind)) is not None
+            if (value := self.value("latency_inflation_ratio", kind)) is not None
         ]
         return max(found, default=(None, "e2e"))
 

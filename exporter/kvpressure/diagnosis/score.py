@@ -45,7 +45,7 @@ def score(inputs: Inputs) -> float | None:
             thresholds.score.inflation_full_factor * thresholds.symptoms.latency_inflated_min_factor,
             weight,
         ),
-        _known(inputs.value("memory_high_compute_low_score"), 0.0, 1.0, weight),
+        _known(inputs.value("memory_high_compute_low_ratio"), 0.0, 1.0, weight),
     ]
     share = thresholds.score.cost_share_ratio
     return noisy_or(core) * ((1.0 - share) + share * noisy_or(cost))

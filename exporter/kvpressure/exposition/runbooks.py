@@ -90,8 +90,8 @@ def fill(code: str, language: str, values: Mapping[str, str]) -> str:
 
     >>> fill("kubectl -n $NAMESPACE get pod/$POD", "bash", {"namespace": "a b", "pod": ""})
     "kubectl -n 'a b' get pod/$POD"
-    >>> fill('kvpressure_score{namespace="$NAMESPACE",model_name="$MODEL"}', "promql", {"namespace": "", "model": "m"})
-    'kvpressure_score{model_name="m"}'
+    >>> fill('kvpressure_symptom{namespace="$NAMESPACE",model_name="$MODEL"}', "promql", {"model": "m"})
+    'kvpressure_symptom{model_name="m"}'
     """
     quote = {"bash": shlex.quote, "promql": _promql}.get(language)
     if quote is None:

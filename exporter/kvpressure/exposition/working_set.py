@@ -39,9 +39,9 @@ def _hits(view: EngineView) -> Iterator[str]:
 
 
 def _larger(view: EngineView) -> Iterator[str]:
-    pools = view.derived.get("prefix_cache_hit_ratio_by_pool")
+    pools = view.derived.get("prefix_cache_pool_hit_ratio")
     for pool in sorted(pools, key=float) if isinstance(pools, Mapping) else ():
-        if (ratio := at(view.derived, "prefix_cache_hit_ratio_by_pool", pool)) is not None:
+        if (ratio := at(view.derived, "prefix_cache_pool_hit_ratio", pool)) is not None:
             yield f"{percent(ratio)} at {pool}x"
 
 

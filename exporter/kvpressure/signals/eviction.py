@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.record import changed, record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
@@ -28,14 +28,14 @@ from kvpressure.signals.prefix_cache import (
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
-    engine_family(
+    json_value(
         "recomputed_prompt_tokens_per_second",
         "Estimated prompt tokens per second that are computed again after eviction, from the hit ratio at longer "
         "cache turnovers; absent if no longer turnover was observed.",
     ),
     engine_family("recomputed_time_ratio", "Share of the engine's time spent on recomputed prompt tokens."),
     engine_family(
-        "prefix_cache_hit_ratio_by_turnover",
+        "prefix_cache_turnover_hit_ratio",
         "Prefix hit ratio of this engine while its cache turned over in turnover_seconds or more, up to the next; mean "
         "with a half-life of four hours.",
         "turnover_seconds",
@@ -200,7 +200,7 @@ class HitCurve:
             {
                 "recomputed_prompt_tokens_per_second": None if ratio is None or computed is None else ratio * computed,
                 "recomputed_time_ratio": None if ratio is None else found.time_ratio,
-                "prefix_cache_hit_ratio_by_turnover": {f"{least:g}": hits for least, hits in curve.items()},
+                "prefix_cache_turnover_hit_ratio": {f"{least:g}": hits for least, hits in curve.items()},
             }
         )
 

@@ -51,7 +51,7 @@ FAMILIES: Final = (
     engine_family("engine_gpu_info", "1 for each GPU used by this engine only.", "gpu_uuid"),
     engine_family("engine_gpu_memory_used_ratio", "Share of device memory used, maximum over the engine's GPUs."),
     engine_family("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
-    engine_family("memory_high_compute_low_score", "0 to 1: device memory high and compute low while there is demand."),
+    engine_family("memory_high_compute_low_ratio", "0 to 1: device memory high and compute low while there is demand."),
 )
 
 
@@ -68,7 +68,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "engine_gpu_info": {gpu.last.uuid: 1.0 for gpu in context.gpus},
             "engine_gpu_memory_used_ratio": memory,
             "engine_gpu_utilization_ratio": utilization,
-            "memory_high_compute_low_score": score,
+            "memory_high_compute_low_ratio": score,
         }
     )
 

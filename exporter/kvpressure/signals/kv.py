@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
@@ -17,14 +17,14 @@ FAMILIES: Final = (
     engine_family(
         "kv_cache_usage_ratio", "Share of the KV cache used by requests, mean over the polls of the verdict."
     ),
-    engine_family("kv_cache_usage_ratio_max", "Share of the KV cache used by requests, highest reading in the window."),
+    engine_family("kv_cache_usage_max_ratio", "Share of the KV cache used by requests, highest reading in the window."),
     engine_family("kv_capacity_tokens", "Size of the KV cache in tokens."),
     engine_family(
         "kv_free_tokens", "Free KV cache tokens at the newest poll, minus those that a declared watermark keeps free."
     ),
     engine_family("kv_tokens_per_request", "KV cache tokens per running request, over the window."),
     engine_family("kv_bytes_per_request", "KV cache bytes per running request, over the window."),
-    engine_family("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
+    json_value("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
     engine_family(
         "kv_exhaustion_seconds",
         "Predicted time until a typical prompt no longer fits; absent while use does not grow steadily.",
@@ -33,16 +33,13 @@ FAMILIES: Final = (
         "admission_blocked_ratio",
         "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
-    engine_family("preemptions_total", "Requests preempted, as the engine counts them.", kind="counter"),
     engine_family(
-        "preemptions_per_second",
-        "Preemptions (requests put back into the queue and recomputed later) per second over the window.",
+        "preemptions_total",
+        "Requests preempted (put back into the queue and recomputed later), as the engine counts them.",
+        kind="counter",
     ),
-    engine_family(
-        "kv_preempted_tokens_per_second",
-        "Estimated KV cache tokens lost to preemption per second over the window: preemptions times the mean tokens "
-        "per running request. Tokens that stay in the prefix cache are not recomputed.",
-    ),
+    json_value("preemptions_per_second", "Preemptions per second over the window."),
+    json_value("kv_preempted_tokens_per_second", "Preemptions per second times the mean tokens per running request."),
     engine_family(
         "preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."
     ),
@@ -62,7 +59,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
     return known(
         {
-            "kv_cache_usage_ratio_max": window.max("kv_usage"),
+            "kv_cache_usage_max_ratio": window.max("kv_usage"),
             "kv_capacity_tokens": capacity,
             "kv_free_tokens": free,
             "kv_tokens_per_request": per_request,

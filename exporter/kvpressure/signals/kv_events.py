@@ -51,7 +51,7 @@ FAMILIES: Final = (
     ),
     engine_family("kv_evicted_blocks_total", "Cached blocks that were evicted, from KV events.", kind="counter"),
     engine_family(
-        "prefix_cache_hit_ratio_by_pool",
+        "prefix_cache_pool_hit_ratio",
         "Prefix hit ratio that a pool of pool_ratio times the size would have had over the window for the same "
         "requests, from KV events.",
         "pool_ratio",
@@ -142,7 +142,7 @@ class EventWindow:
             {
                 "kv_capacity_miss_tokens_total": newest.missed_tokens if whole else None,
                 "kv_evicted_blocks_total": float(newest.evicted_blocks) if whole else None,
-                "prefix_cache_hit_ratio_by_pool": {f"{pool:g}": ratio for pool, ratio in curve.items()},
+                "prefix_cache_pool_hit_ratio": {f"{pool:g}": ratio for pool, ratio in curve.items()},
                 "kv_events_total": {kind: float(newest.counts.get(kind, 0)) for kind in EVENTS},
                 "kv_event_batches_total": {
                     "read" if name == "batches" else name: float(newest.counts.get(name, 0)) for name in BATCHES

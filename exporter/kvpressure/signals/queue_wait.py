@@ -112,7 +112,7 @@ def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> f
 
 
 def _inflated(derived: Derived, thresholds: Thresholds) -> bool:
-    factors = (at(derived, "latency_inflation_factor", kind) for kind in ("e2e", "inter_token"))
+    factors = (at(derived, "latency_inflation_ratio", kind) for kind in ("e2e", "inter_token"))
     return any(factor is not None and factor >= thresholds.symptoms.latency_inflated_min_factor for factor in factors)
 
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from functools import lru_cache
 from typing import Final
 
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 from kvpressure.signals.context import Context
@@ -48,15 +48,13 @@ FAMILIES: Final = (
     engine_family(
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
-    engine_family(
-        "arrival_burstiness_factor", "Maximum divided by mean of arrivals in five-second bins of the window."
-    ),
+    engine_family("arrival_burstiness_ratio", "Maximum divided by mean of arrivals in five-second bins of the window."),
 )
 
 
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return quantiles over the long window, cumulative power-of-two histograms, burstiness."""
-    return known({"arrival_burstiness_factor": burstiness(window)}) | window.of_histograms(_shapes)
+    return known({"arrival_burstiness_ratio": burstiness(window)}) | window.of_histograms(_shapes)
 
 
 def _shapes(window: EngineWindow) -> Derived:
@@ -140,7 +138,7 @@ REFUSALS: Final = (
         "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
         kind="counter",
     ),
-    engine_family(
+    json_value(
         "requests_refused_per_second",
         "Requests refused at a queue limit, per second over the window; absent until the engine refuses one.",
     ),

@@ -25,7 +25,7 @@ KNEE_EVERY_SECONDS: Final = 60.0
 
 FAMILIES: Final = (
     engine_family(
-        "running_requests_knee",
+        "running_knee_requests",
         "Running requests beyond which 10 % more give less than 5 % more tokens per second, from the engine's step "
         "times of the last minute: a larger batch then mostly adds latency. Absent if step times do not show it, or "
         "if hundreds of times as many would still gain.",
@@ -46,8 +46,8 @@ class UnconstrainedThroughput:
         self.knee_t = self._t = -math.inf
 
     def families(self) -> Derived:
-        """Return `running_requests_knee`."""
-        return known({"running_requests_knee": self.knee_requests})
+        """Return `running_knee_requests`."""
+        return known({"running_knee_requests": self.knee_requests})
 
     def update_knee(self, t: float, observed: Observed, limits: Limits) -> None:
         """Compute the knee at time `t`."""

@@ -169,7 +169,7 @@ def test_when_logs_were_not_read_the_advice_says_to_look_for_a_device_oom_first(
     [
         ({}, "0.7"),
         ({"prompt_tokens": {"0.5": 4000.0, "0.95": 12_000.0}}, "0.6"),
-        ({"arrival_burstiness_factor": 4.0}, "0.6"),
+        ({"arrival_burstiness_ratio": 4.0}, "0.6"),
     ],
 )
 def test_after_a_device_oom_the_target_is_lower_still_for_long_context_or_bursts(derived, new):

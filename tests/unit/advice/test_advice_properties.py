@@ -33,7 +33,7 @@ def pressed(draw):
         "requests_running": draw(maybe),
         "requests_waiting": draw(st.floats(0, 500)),
         "engine_gpu_memory_used_ratio": draw(st.one_of(st.none(), st.floats(0.05, 1.0))),
-        "arrival_burstiness_factor": draw(st.floats(1.0, 10.0)),
+        "arrival_burstiness_ratio": draw(st.floats(1.0, 10.0)),
     }
     current, memory = draw(maybe), draw(st.one_of(st.none(), st.floats(0.1, 1.0)))
     found = Limits(

@@ -67,8 +67,8 @@ def test_a_cap_that_is_raised_beyond_the_knee_says_so():
 @pytest.mark.parametrize(("knee", "said"), [(10.0, True), (1000.0, False), (None, False)])
 def test_whatever_raises_a_cap_or_adds_replicas_says_the_knee_of_the_engines_own_steps(knee, said):
     view = pressed_view(CAPPED)
-    known = {} if knee is None else {"running_requests_knee": knee}
-    derived = {**{name: value for name, value in view.derived.items() if name != "running_requests_knee"}, **known}
+    known = {} if knee is None else {"running_knee_requests": knee}
+    derived = {**{name: value for name, value in view.derived.items() if name != "running_knee_requests"}, **known}
     assert view.diagnosis is not None
     case = Case(view.diagnosis, derived, view.limits, Place(runtime="vllm"), THRESHOLDS)
     assert ("Above about 10 running requests" in more_sequences(case, 24).why) is said
@@ -136,4 +136,4 @@ def test_a_kv_cache_in_8_bits_is_no_advice_to_an_engine_whose_page_says_that_it_
     seen = replace(view.observed, cache=replace(view.observed.cache, kv_bits=kv_bits))
     found = advise(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=seen)
     assert ("kv_cache_dtype" in {one.key for one in found}) is advised
-    assert advised or all("8 bits" not in one.why for one in found)
+    assert advised or all("fp8" not in one.why for one in found)

@@ -143,7 +143,7 @@ def test_short_cpus_are_the_cause_only_where_the_engine_waits_for_them():
     assert pressed(with_gpu(0.9, demand=4.0)) is not Cause.HOST_BOUND
     assert pressed(inputs(demand=4.0)) is Cause.HEALTHY
     assert pressed(inputs(demand=4.0, slowdown_factor=3.0)) is Cause.HOST_BOUND
-    after_an_incident = {"latency_inflation_factor": {"e2e": 3.0}}  # its requests are still in the window
+    after_an_incident = {"latency_inflation_ratio": {"e2e": 3.0}}  # its requests are still in the window
     assert pressed(inputs(after_an_incident, demand=4.0)) is Cause.HEALTHY
 
 

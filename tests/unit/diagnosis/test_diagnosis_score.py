@@ -86,7 +86,7 @@ def test_the_score_is_zero_when_calm_high_when_blocked_and_absent_when_nothing_i
 
 
 def test_a_queue_at_the_sequence_cap_scores_low():
-    assert scoring.score(inputs({"latency_inflation_factor": {"e2e": 10.0}}, **QUEUE, at_cap=True)) < 0.05
+    assert scoring.score(inputs({"latency_inflation_ratio": {"e2e": 10.0}}, **QUEUE, at_cap=True)) < 0.05
 
 
 EVIDENCE = {
@@ -118,8 +118,8 @@ def test_the_score_is_monotone_in_each_piece_of_evidence(values, grown, by):
 def test_the_score_is_monotone_in_inflation_unserved_demand_and_the_gpu_score(blocked, inflation, gpu, waiting):
     def score(extra: float) -> float:
         derived = {
-            "latency_inflation_factor": {"e2e": inflation + extra},
-            "memory_high_compute_low_score": min(1, gpu + extra),
+            "latency_inflation_ratio": {"e2e": inflation + extra},
+            "memory_high_compute_low_ratio": min(1, gpu + extra),
         }
         queue = {"demand": 10.0, "waiting": 10 * min(1, waiting + extra), "waiting_ratio": 1.0}
         return scoring.score(inputs(derived, **queue, blocked_ratio=blocked, blocked_by_long_ratio=blocked))
@@ -133,7 +133,7 @@ def test_without_gpu_data_the_same_verdict_is_less_sure():
         "engine_gpu_memory_used_ratio": 0.93,
         "effective_batch_size_quantile": {"0.95": 2.0},
         "throughput_plateau": 1.0,
-        "latency_inflation_factor": {"e2e": 8.0},
+        "latency_inflation_ratio": {"e2e": 8.0},
     }
     with_gpus = Diagnostician().diagnose(0.0, inputs(derived, **BLOCKED))
     engine_only = {k: v for k, v in derived.items() if "gpu" not in k}

@@ -22,7 +22,7 @@ HALF_WAY = {
     "request_ratio": 0.1,
     "busy": True,
 }
-DERIVED = {"latency_inflation_factor": {"e2e": 2.5}, "memory_high_compute_low_score": 0.5}
+DERIVED = {"latency_inflation_ratio": {"e2e": 2.5}, "memory_high_compute_low_ratio": 0.5}
 
 
 def made(override: str = "", **recent: float) -> Inputs:

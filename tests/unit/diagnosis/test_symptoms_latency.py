@@ -18,7 +18,7 @@ def test_that_nobody_who_finished_was_late_is_no_evidence_while_a_queue_is_not_s
     factor: float, unserved_seconds: float | None, state: bool | None
 ) -> None:
     unserved = {} if unserved_seconds is None else {"queue_unserved_seconds": unserved_seconds}
-    found = judge_all(made({}, {"latency_inflation_factor": {"e2e": factor}, **unserved}))["latency_inflated"]
+    found = judge_all(made({}, {"latency_inflation_ratio": {"e2e": factor}, **unserved}))["latency_inflated"]
     assert (found.state, found.value) == (state, factor)
     assert found.text.startswith("not known while a queue is not served") is (state is None)
 

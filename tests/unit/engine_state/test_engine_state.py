@@ -158,7 +158,7 @@ def test_other_thresholds_reach_what_is_known_of_healthy_states_already():
     def inflation(t: int) -> float | None:
         sample = EngineSample("m", "0", {"running": 1.0, "waiting": 0.0}, {"generation_tokens": 9.0 * t}, answered(t))
         (view,) = made.on_page(FakeTarget(), EnginePage(float(t), (sample,)))
-        return at(view.derived, "latency_inflation_factor", "e2e")
+        return at(view.derived, "latency_inflation_ratio", "e2e")
 
     def answered(t: int) -> dict[str, HistogramSample]:
         return {"e2e": histogram((1.0, 2.0), (t, 2.0 * t, 2.0 * t), 1.5 * t)}
@@ -359,7 +359,7 @@ def test_a_recordings_gpus_reach_the_score(tmp_path):
             file.write(json.dumps({"t": line.t, "page": line.page.decode(), "gpus": [gpu], "extra": None}) + "\n")
     result = CliRunner().invoke(main, ["replay", "--json", str(path)])
     last = json.loads(result.stdout.splitlines()[-1])["derived"]
-    assert last["memory_high_compute_low_score"] == 1.0
+    assert last["memory_high_compute_low_ratio"] == 1.0
     assert last["engine_gpu_info"] == {"GPU-1": 1.0}
 
 

@@ -36,7 +36,7 @@ def poll(state: EngineState, t: float, environment: EngineEnvironment | None = N
 def shows(view: EngineView | None) -> tuple[bool, bool]:
     """Whether it has a rate, which takes two polls of a window, and latency beside what is healthy."""
     assert view is not None
-    return "tokens_per_second" in view.derived, "latency_inflation_factor" in view.derived
+    return "tokens_per_second" in view.derived, "latency_inflation_ratio" in view.derived
 
 
 def test_a_poll_gives_a_view_and_the_same_one_again_gives_none():
@@ -99,6 +99,6 @@ def test_hits_of_larger_pools_by_kv_events_are_what_predictions_start_from():
     assert view.observed is not None
     found = {one.factor: one.ratio for one in view.observed.hits_by_pool}
     assert found[2.0] == pytest.approx(0.2 + 0.8 * 0.4, abs=0.02)
-    by_pool = view.derived["prefix_cache_hit_ratio_by_pool"]
+    by_pool = view.derived["prefix_cache_pool_hit_ratio"]
     assert isinstance(by_pool, Mapping)
     assert found == pytest.approx({float(pool): ratio for pool, ratio in by_pool.items()})

@@ -80,14 +80,12 @@ def test_prometheus_understands_every_query_filled_in_or_not(tmp_path):
 
 
 def test_a_value_stays_within_its_string():
-    query = runbooks.fill('kvpressure_score{model_name="$MODEL"}', "promql", {"model": 'a"} or vector(1) # \\'})
-    assert query == 'kvpressure_score{model_name="a\\"} or vector(1) # \\\\"}'
+    query = runbooks.fill('kvpressure_score_ratio{model_name="$MODEL"}', "promql", {"model": 'a"} or vector(1) # \\'})
+    assert query == 'kvpressure_score_ratio{model_name="a\\"} or vector(1) # \\\\"}'
 
 
 def test_a_matcher_without_a_value_is_left_out():
-    query = (
-        'kvpressure_score{target="$TARGET",engine="$ENGINE"} > kvpressure_tokens_per_second{kind="prompt",pod="$POD"}'
-    )
-    assert runbooks.fill(query, "promql", {}) == 'kvpressure_score > kvpressure_tokens_per_second{kind="prompt"}'
+    query = 'kvpressure_symptom{target="$TARGET",engine="$ENGINE"} > kvpressure_tokens_total{kind="prompt",pod="$POD"}'
+    assert runbooks.fill(query, "promql", {}) == 'kvpressure_symptom > kvpressure_tokens_total{kind="prompt"}'
     asked = runbooks.fill(query, "promql", {"target": ",}", "pod": ""})
-    assert asked == 'kvpressure_score{target=",}"} > kvpressure_tokens_per_second{kind="prompt"}'
+    assert asked == 'kvpressure_symptom{target=",}"} > kvpressure_tokens_total{kind="prompt"}'

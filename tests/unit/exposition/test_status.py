@@ -86,7 +86,7 @@ def test_the_working_set_of_an_engine_that_computes_contexts_again():
         page(
             evicting(
                 prefix_cache_hit_ratio=0.2,
-                prefix_cache_hit_ratio_by_pool={"1.5": 0.4, "2": 0.83, "8": 0.93},
+                prefix_cache_pool_hit_ratio={"1.5": 0.4, "2": 0.83, "8": 0.93},
                 cache_eviction_age_min_seconds=4.0,
                 cache_eviction_age_max_seconds=8.0,
             )

@@ -19,7 +19,7 @@ def gpus(memory=0.92, utilization: tuple[float, ...] = (0.2,), uuid="GPU-1") -> 
 
 def score(gauges, *windows: GpuWindow):
     derived = gpu.derive(window(60, lambda t: gauges), Context(THRESHOLDS, gpus=windows))
-    return derived.get("memory_high_compute_low_score")
+    return derived.get("memory_high_compute_low_ratio")
 
 
 BUSY = {"running": 2.0, "waiting": 10.0}

@@ -63,7 +63,7 @@ def test_without_a_prompt_length_a_queue_cannot_be_judged():
 def test_without_a_capacity_nothing_in_tokens_is_said():
     derived = derive(60, lambda t: {"waiting": 5.0, "kv_usage": 0.99, "running": 1.0}, prompts(100), cache=None)
     assert not {"kv_capacity_tokens", "kv_free_tokens", "kv_tokens_per_request"} & derived.keys()
-    assert {"kv_cache_usage_ratio", "kv_cache_usage_ratio_max"} <= derived.keys()
+    assert {"kv_cache_usage_ratio", "kv_cache_usage_max_ratio"} <= derived.keys()
 
 
 def test_prompts_that_just_started_show_long_ones_before_any_finishes():

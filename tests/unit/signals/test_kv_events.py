@@ -171,7 +171,7 @@ def test_the_series_are_there_while_events_are_read():
     events = taken(missed_per_second=400.0, counts={"batches": 5, "stored": 3, "new": 1})
     series = events.families(events.misses(page(), DERIVED))
     assert series["kv_capacity_miss_tokens_total"] == pytest.approx(400.0 * 119)
-    assert series["prefix_cache_hit_ratio_by_pool"]["2"] == pytest.approx(0.52)
+    assert series["prefix_cache_pool_hit_ratio"]["2"] == pytest.approx(0.52)
     assert series["kv_events_total"] == {"stored": 3.0, "removed": 0.0, "cleared": 0.0, "unknown": 0.0}
     assert series["kv_event_batches_total"]["read"] == 5.0
     assert EventWindow(60.0).families(None) == {}

@@ -95,10 +95,10 @@ def said_of_larger(said: str) -> float:
 
 def test_hits_by_pool_reach_metrics_and_json_triage_and_the_simulation_that_advises(recorded):
     view = next(one for one in reversed(recorded[0]) if one.diagnosis.detail == "eviction")
-    curve = view.derived["prefix_cache_hit_ratio_by_pool"]
+    curve = view.derived["prefix_cache_pool_hit_ratio"]
     assert curve["1.5"] > view.derived["prefix_cache_hit_ratio"] + 0.1
     page = text.render(Snapshot(view.t, (view,), (), (), {}), openmetrics=True).decode()
-    shown = re.search(r'prefix_cache_hit_ratio_by_pool\{.*pool_ratio="1.5".*\} (\S+)', page)
+    shown = re.search(r'prefix_cache_pool_hit_ratio\{.*pool_ratio="1.5".*\} (\S+)', page)
     assert shown is not None
     assert float(shown.group(1)) == curve["1.5"]
     assert said_of_larger(json.dumps(engine_json(view))) == pytest.approx(curve["1.5"], abs=0.1)

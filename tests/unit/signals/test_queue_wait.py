@@ -98,7 +98,7 @@ def test_with_a_healthy_past_it_is_unserved_from_the_latency_that_will_be_inflat
 
 
 def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
-    inflated: Derived = {"latency_inflation_factor": {"e2e": 2 * LIMITS.symptoms.latency_inflated_min_factor}}
+    inflated: Derived = {"latency_inflation_ratio": {"e2e": 2 * LIMITS.symptoms.latency_inflated_min_factor}}
     assert unserved(series(60, lambda _: 1.0, float, inflated))[-1] > 50
     assert unserved(series(60, lambda _: 0.0, float, inflated))[-1] == 0.0
 

@@ -118,7 +118,7 @@ def test_the_knee_is_absent_where_steps_do_not_tell():
     room = UnconstrainedThroughput()
     room.update_knee(0.0, STEADY, Limits())
     assert room.knee_requests is not None
-    assert room.families() == {"running_requests_knee": room.knee_requests}
+    assert room.families() == {"running_knee_requests": room.knee_requests}
     assert room.knee_t == 0.0
     room.update_knee(60.0, observed(interval(1)), Limits())
     assert room.families() == {}
