@@ -25,8 +25,8 @@ All series of the exporter with their labels and meanings. Generated from
 `FAMILIES` beside the functions that compute them, by `make docs`; do not edit.
 
 Units are base units; ratios are 0 to 1, inflation and burstiness 1 or more. A series whose input is unknown is absent,
-never 0. "The window" is `window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s). A STABLE
-series keeps name, labels and meaning within a major version; an EXPERIMENTAL one may change with any.
+never 0. "The window" is `window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s).
+A STABLE series keeps name, labels and meaning within a major version; an EXPERIMENTAL one may change with any.
 """
 _HEAD = "\n| series | type | class | additional labels | meaning |\n|---|---|---|---|---|\n"
 _OF_JSON = """
