@@ -19,7 +19,7 @@ from kvpressure.tools.audit.manifests import Item, Manifests, flat, get, mapping
 from kvpressure.tools.audit.model import Problem
 from kvpressure.tools.audit.places import RESTARTED, accelerators
 
-IMAGES: Final = ("image", "imageName", "Image", "container_image", "docker_image")
+IMAGES: Final = ("image", "imageName", "image_name", "Image", "container_image", "docker_image")
 ENTRYPOINTS: Final = ("entrypoint", "entryPoint", "Entrypoint", "dockerEntrypoint")
 COMMANDS: Final = ("command", "ExecStart", "run", "script", "shell", "cmd", "Cmd", "start_command")
 ARGUMENTS: Final = ("args", "arguments", "dockerStartCmd", "dockerArgs", "docker_args", "Exec", "extraArgs")
@@ -151,13 +151,13 @@ def _variables(item: Item, at: Path, maps: Mapping[str, Item]) -> dict[str, str 
 
 
 def _pairs(value: Any, maps: Mapping[str, Item]) -> Iterator[tuple[str, str | None]]:
-    """Yield names and values of a mapping, of a list of NAME=VALUE, or of one of mappings with name and value."""
+    """Yield names and values of a mapping, of a list of NAME=VALUE, or of mappings with name (or key) and value."""
     if isinstance(value, dict):
         for name, one in value.items():
             yield str(name), _value(one, maps) if isinstance(one, dict) else text(one)
     for entry in sequence(value):
         if isinstance(entry, dict):
-            yield text(entry.get("name")), _value(entry, maps)
+            yield text(entry.get("name") or entry.get("key")), _value(entry, maps)
         else:
             name, equals, written = text(entry).partition("=")
             yield name, filled_word(written, written, ()) if equals else None

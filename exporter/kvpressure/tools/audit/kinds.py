@@ -16,6 +16,7 @@ from kvpressure.config.strict_yaml import ConfigError, Path
 from kvpressure.launch import Reading, read_limits, read_start, runtime_of
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES, named
 from kvpressure.tools.audit.containers import (
+    IMAGES,
     NOT_JUDGED,
     Described,
     describe,
@@ -346,7 +347,7 @@ def divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
 
 def _by_variables(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
     """Return the engine of an image whose variables are its options: NIM's, RunPod's worker."""
-    if at[-1:] == ("image",) or not {"image", "imageName", "repository", "Image"} & spec.keys():
+    if at[-1:] == ("image",) or not {"repository", *IMAGES} & spec.keys():
         return None
     described = describe(item, at, given, {})
     words = None if described.command else ASSUMED.starting.variables(described.image, described.env)

@@ -92,7 +92,9 @@ _DEVICES: Final = re.compile(
 )
 _SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
 _SLURM: Final = re.compile(
-    r"^#SBATCH\s+(?:--gres=gpu|--gpus(?:-per-node)?)[=:\s]*(?:([A-Za-z]\w*):)?(\d+)", re.MULTILINE
+    r"^(?:#SBATCH|[ \t]*+srun\b[^\n]{0,400}?)[ \t]++(?:--gres[= ]gpu|-G|--gpus(?:-per-(?:node|task))?)[=: ]?"
+    r"(?:([\w-]+):)?(\d+)\b",
+    re.MULTILINE,
 )
 _NODES: Final = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]*|-N\s*)(\d+)\s*$", re.MULTILINE)
 
