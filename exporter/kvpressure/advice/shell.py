@@ -176,8 +176,9 @@ def add_replica(place: Place, times: int | None = None) -> Lines:
             of.ready,
         ),
         (
-            f"# start {more} to the load balancer: the command that this shows, on a port of its own",
             f"ps -ww -o args -p $(pgrep -d, -f {place.advice.process})",
+            "# with that command and another --port:",
+            f"# start {more} to the load balancer",
         ),
     )
 
