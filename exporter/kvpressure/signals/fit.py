@@ -66,7 +66,8 @@ class Fit:
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
     is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
     longer answers than there are. `seats` is how many may run, where the page says so. `room_is_unseen`: a request
-    takes room which the page does not count, so that none is known to fit.
+    takes room which the page does not count, so that none is known to fit. `lengths_known` is
+    False where requests have ended and their lengths are not told apart: then a long prompt counts as a mean one.
     """
 
     blocked_ratio: float | None = None
@@ -80,6 +81,7 @@ class Fit:
     by_reserve_ratio: float | None = None
     seats: float | None = None
     room_is_unseen: bool = False
+    lengths_known: bool = True
 
 
 def fit_of(
@@ -149,7 +151,18 @@ def fit_of(
         by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.requested_tokens else None,
         seats=max(points.values("seats"), default=None),
         room_is_unseen=room_is_unseen(points, window.cache),
+        lengths_known=_lengths_known(window, thresholds),
     )
+
+
+def _lengths_known(window: EngineWindow, thresholds: Thresholds) -> bool:
+    """Return whether lengths are told apart as far as any request has ended: no monitoring has dropped them."""
+    return _longest_finished(window, thresholds) is not None or not window.newest("finished")
+
+
+def _longest_finished(window: EngineWindow, thresholds: Thresholds) -> float | None:
+    """Return the longest recent prompt of those that finished; None where their lengths are not told apart."""
+    return window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)
 
 
 def _by_watermark_ratio(points: Polls, cache: CacheConfig, long: float | None) -> float | None:
@@ -196,7 +209,8 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     if not came or nobody:
         return False  # a batch that stands while nobody comes or goes, or waits for a place, shows no cap
     if started is None or not steps:
-        return True
+        # How fast places are taken is not known: then none may have been free.
+        return min(values(queued, "running"), default=0.0) >= thresholds.batch.at_cap_min_ratio * highest
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     in_steps = thresholds.batch.refill_max_step_count * started / steps
     in_prefill = min(1.0, (points.rate("started") or 0.0) * _prefill_seconds(window))
@@ -228,10 +242,10 @@ def _room_is_seen(
     Where lengths or the size of the cache are not known, most of it has to be free; and a few requests of which the
     next may not fit are as steady as a batch at a cap.
     """
-    if blocked is None:
+    few = (window.highest_running() or 0.0) < thresholds.batch.cap_steady_min_sequences
+    if blocked is None or (few and (not _lengths_known(window, thresholds) or window.cache.capacity_tokens is None)):
         usage = points.values("kv_usage")
         return not usage or mean(usage) <= thresholds.room.room_ample_max_usage_ratio
-    few = (window.highest_running() or 0.0) < thresholds.batch.cap_steady_min_sequences
     return not (few and (blocked_by_long or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio)
 
 
@@ -263,7 +277,7 @@ def _longest_prompt_tokens(
     if typical is None or long is None:
         return None
     found = [long, _most_of_one_request(points, window, thresholds)]
-    if (finished := window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)) is not None:
+    if (finished := _longest_finished(window, thresholds)) is not None:
         found.append(finished)
     found += [
         tokens - (started - 1) * typical if started > 1 else tokens

@@ -69,7 +69,7 @@ def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progr
     seconds = newest.t - unmoved if counted else 0.0
     frozen = seconds if running else 0.0
     still = newest.t - points[track.still()].t if running == 0 and waiting - deferred >= 1 else 0.0
-    looping = track.looping_seconds() if running and counted else 0.0
+    looping = track.looping_seconds() if running and "generation_tokens" in newest.counters else 0.0
     filling, filled = track.filling(window.cache.capacity_tokens, done_within_seconds) if counted else (0.0, 0.0)
     return Progress(
         frozen_seconds=frozen,
