@@ -61,7 +61,8 @@ class Fit:
     cap limits the batch, a long one of the traffic's. `starved`: it is 1 because nothing at all starts.
     `blocked_by_long_ratio` always takes the long one, `blocked_by_longest_ratio` the longest recent one.
     `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
-    under a pool. `at_cap`: a cap limits it, for it is steady, and places that come free are taken at once.
+    under a pool. `at_cap`: a cap limits it, for it is steady, and places that come free are taken at once;
+    `cap_untold`: the cache is full and the page does not show how fast they are taken, so that it may be either.
     `fit_unknown`: a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
     is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
@@ -75,6 +76,7 @@ class Fit:
     blocked_by_longest_ratio: float | None = None
     steadiness: float | None = None
     at_cap: bool = False
+    cap_untold: bool = False
     starved: bool = False
     fit_unknown: bool = False
     by_watermark_ratio: float | None = None
@@ -118,6 +120,8 @@ def fit_of(
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
     capped = capped and (declared or _room_is_seen(points, window, ratio, by_long, thresholds))
     capped = capped and (declared or not _wait_for_kv(points, deferral, thresholds))
+    untold = capped and not declared and _cap_is_untold(points, thresholds)
+    capped = capped and not untold
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = (
         bool(waiting)
@@ -145,6 +149,7 @@ def fit_of(
         blocked_by_longest_ratio=by_longest,
         steadiness=steadiness,
         at_cap=capped,
+        cap_untold=untold,
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
@@ -209,8 +214,9 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     if not came or nobody:
         return False  # a batch that stands while nobody comes or goes, or waits for a place, shows no cap
     if started is None or not steps:
-        # How fast places are taken is not known: then none may have been free.
-        return min(values(queued, "running"), default=0.0) >= thresholds.batch.at_cap_min_ratio * highest
+        # How fast places are taken is not known: then hardly any may have been free, on average too.
+        running = values(queued, "running")
+        return bool(running) and mean(running) >= thresholds.batch.at_cap_min_ratio * highest
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     in_steps = thresholds.batch.refill_max_step_count * started / steps
     in_prefill = min(1.0, (points.rate("started") or 0.0) * _prefill_seconds(window))
@@ -219,6 +225,13 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if mostly_deferred else thresholds.batch.refill_spare_count
     return free <= expected + thresholds.batch.refill_deviation_max_factor * math.sqrt(expected) + spare
+
+
+def _cap_is_untold(points: Polls, thresholds: Thresholds) -> bool:
+    """Return whether a steady batch may as well be one of a full cache: steps or starts are not counted."""
+    counted = points.growth("started") is not None and points.growth("steps")
+    usage = points.values("kv_usage")
+    return not counted and bool(usage) and mean(usage) >= thresholds.symptoms.kv_saturated_min_ratio
 
 
 def _at_declared_cap(window: EngineWindow, context: Context) -> bool:
