@@ -20,7 +20,7 @@ _NO_TRAFFIC: Final = "no request has ended yet"
 
 def _request() -> Row:
     return Row(
-        "What a request takes",
+        "KV cache per request",
         [
             graph(
                 "KV memory per request",
@@ -95,11 +95,10 @@ def _room() -> Row:
             ),
             graph(
                 "Sequences left, per replica",
-                "Safe concurrency less the requests that ran at most at once in the window; below 0 the engine runs "
-                "more than is safe.",
+                "Safe concurrency less the running requests; below 0 the engine runs more than is safe.",
                 "short",
                 Query(
-                    f"max without (limit) ({recommended}) - {engine('requests_running_max')}",
+                    f"max without (limit) ({recommended}) - {engine('requests_running')}",
                     ENGINE,
                     FIRST,
                 ),
@@ -118,14 +117,14 @@ def _room() -> Row:
                     Column("KV used", "percentunit", 0, thresholds=steps(GOOD, (limit("kv_saturated_min_ratio"), BAD))),
                     Column("KV capacity", "short", 0),
                     Column("Tokens/request", "short", 0),
-                    Column("Running, highest", "short", 0),
+                    Column("Running", "short", 0),
                     Column("Allowed", "short", 0),
                     Column("Safe", "short", 0),
                 ],
                 Query(by_identity(engine("kv_cache_usage_max_ratio")), "KV used"),
                 Query(by_identity(engine("kv_capacity_tokens")), "KV capacity"),
                 Query(by_identity(engine("kv_tokens_per_request")), "Tokens/request"),
-                Query(by_identity(engine("requests_running_max")), "Running, highest"),
+                Query(by_identity(engine("requests_running")), "Running"),
                 Query(by_identity(now), "Allowed"),
                 Query(by_identity(recommended), "Safe"),
                 sort="KV used",
@@ -163,7 +162,7 @@ def _arrivals() -> Row:
                 "Throughput plateau",
                 "1 while demand grows or queues and generated tokens per second do not grow.",
                 "short",
-                Query(engine("throughput_plateau"), ENGINE, FIRST),
+                Query(engine("symptom", 'symptom="throughput_plateau"'), ENGINE, FIRST),
                 most=1.0,
                 none="demand is not known yet",
             ),
@@ -176,7 +175,7 @@ def _weeks() -> Row:
         return f"sum by (le) ({recorded(f'request_{family}_bucket:rate5m')})"
 
     return Row(
-        "Two weeks",
+        "Trends over two weeks",
         [
             heat(
                 "Prompt length over two weeks",

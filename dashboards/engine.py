@@ -26,7 +26,7 @@ from dashboards.looks import (
     steps,
 )
 from dashboards.panels import Column, Line, Panel, Query, graph, heat, number, rows, timeline, words
-from dashboards.queries import CONTAINERS, ENGINE, GPUS, SHOWN, cause_code, engine, of, quantile
+from dashboards.queries import CONTAINERS, ENGINE, GPUS, SHOWN, cause_code, engine, of, quantile, rate
 from dashboards.variables import engine_variables
 
 SHOWN_COUNT: Final = 10
@@ -114,7 +114,7 @@ def _now() -> Row:
 def _cause() -> Row:
     told = engine("bottleneck_info", 'detail!=""')
     return Row(
-        "What limits the engine",
+        "Cause and symptoms",
         [
             timeline(
                 "Cause over time",
@@ -124,7 +124,7 @@ def _cause() -> Row:
                 height=6,
             ),
             timeline(
-                "Which kind of it",
+                "Cause detail over time",
                 "The details of the cause in the time range, a row each: what is waited for, which cap, "
                 "how it is stuck or paused. Nothing where no evidence tells which; the exporter's page says why.",
                 Query(
@@ -147,6 +147,7 @@ def _cause() -> Row:
 
 
 def _cache() -> Row:
+    used = engine("kv_cache_usage_ratio")
     twice = engine("prefix_cache_pool_hit_ratio", 'pool_ratio="2"')
     return Row(
         "The KV cache",
@@ -183,22 +184,22 @@ def _cache() -> Row:
             ),
             graph(
                 "KV cache growth",
-                "Trend of the tokens used by requests, over the window.",
+                "Trend of the tokens used by requests.",
                 "short",
-                Query(engine("kv_growth_tokens_per_second"), ENGINE, FIRST),
+                Query(f"deriv({used}[$__rate_interval]) * {engine('kv_capacity_tokens')}", ENGINE, FIRST),
                 least=None,
                 axis="tokens/s",
             ),
             graph(
-                "Time until those who wait are admitted",
-                "At the rate of the last seconds; from "
-                f"{shown('queue_drain_max_seconds')} s on the queue is not served in time.",
+                "Queue drain time",
+                "Waiting requests over the rate of admission; while nothing is admitted, the time since the last "
+                f"admission. From {shown('queue_drain_max_seconds')} s on the queue is not served in time.",
                 "s",
                 Query(engine("queue_drain_seconds"), ENGINE, FIRST),
                 lines=[Line(limit("queue_drain_max_seconds"), WARN)],
             ),
             graph(
-                "Is the prefix cache large enough",
+                "Prefix cache hit ratio",
                 "Share of the prefix tokens that the cache still held. Where it falls while the turnover to the right "
                 "gets shorter, contexts are evicted before they are requested again. Computing them again counts as "
                 f"pressure from {shown('eviction_time_min_ratio', 'percent')} of the engine's time. KV events tell "
@@ -246,8 +247,8 @@ def _batch() -> Row:
                 "Tokens per second",
                 "Generated tokens, and on the axis to the right the tokens of prompts.",
                 TOKENS_PER_SECOND,
-                Query(engine("tokens_per_second", 'kind="generation"'), f"generated {ENGINE}", FIRST),
-                Query(engine("tokens_per_second", 'kind="prompt"'), f"prompt {ENGINE}", SECOND, right=True),
+                Query(rate("tokens_total", 'kind="generation"'), f"generated {ENGINE}", FIRST),
+                Query(rate("tokens_total", 'kind="prompt"'), f"prompt {ENGINE}", SECOND, right=True),
                 axis="tokens/s",
             ),
             graph(
@@ -255,7 +256,7 @@ def _batch() -> Row:
                 "Generated tokens per second that are missing while something holds the engine back: an estimate "
                 "(docs/incidents.md).",
                 TOKENS_PER_SECOND,
-                Query(f"rate({engine('lost_tokens_total')}[$__rate_interval])", ENGINE, BAD),
+                Query(rate("lost_tokens_total"), ENGINE, BAD),
                 axis="tokens/s",
                 none="nothing tells yet what the engine would do without trouble",
             ),
@@ -263,7 +264,7 @@ def _batch() -> Row:
                 "Preemptions",
                 "Preemptions per second: requests put back into the queue and recomputed later.",
                 REQUESTS_PER_SECOND,
-                Query(engine("preemptions_per_second"), ENGINE, FIRST),
+                Query(rate("preemptions_total"), ENGINE, FIRST),
                 axis="requests/s",
             ),
             graph(
@@ -356,7 +357,7 @@ def _gpu() -> Row:
                 none="no GPU data, or the GPU is shared with others",
             ),
             graph(
-                "What of the GPU is active",
+                "GPU activity: SM, tensor cores, DRAM",
                 "Share of time that streaming multiprocessors, tensor pipes and memory were active.",
                 "percentunit",
                 Query(active("sm"), f"SM {ENGINE}", FIRST),
@@ -383,7 +384,7 @@ def _shape(title: str, family: str, what: str) -> Panel:
 
 def _traffic() -> Row:
     return Row(
-        "The shape of traffic",
+        "Prompt and output lengths",
         [
             _shape("Prompt length", "prompt_tokens", "Prompt tokens"),
             _shape("requested max_tokens", "max_tokens", "max_tokens"),
@@ -441,7 +442,7 @@ def _container() -> Row:
                 none=NO_KUBERNETES,
             ),
             graph(
-                "Telling log lines",
+                "Log events by kind",
                 "Lines of the engines' logs that tell of KV cache, out of memory, preemption or a dying engine, by "
                 "kind.",
                 "short",
@@ -458,7 +459,7 @@ def _container() -> Row:
                 none=NO_KUBERNETES,
             ),
             rows(
-                "How containers ended the last time",
+                "Last container terminations",
                 "OOMKilled (137) is memory of the host, Error is the engine's own end.",
                 [
                     Column("namespace", "string"),

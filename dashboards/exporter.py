@@ -104,7 +104,7 @@ def _sources() -> Row:
                 none=_NONE_YET,
             ),
             graph(
-                "How long a read takes",
+                "Read duration",
                 f"The last read of each source: {_WORST}.",
                 "s",
                 Query(of("source_duration_seconds", WORST_EXPORTERS, _TARGET), _SOURCE, FIRST),
@@ -137,7 +137,7 @@ def _left_out() -> Row:
         return f"sum by ({by}) (rate({of(family, EXPORTERS)}[$__rate_interval]))"
 
     return Row(
-        "What was left out",
+        "Dropped readings and limits reached",
         [
             graph(
                 "Readings dropped as impossible",
@@ -148,7 +148,7 @@ def _left_out() -> Row:
                 none=_NONE_YET,
             ),
             graph(
-                "Caps reached",
+                "Limits reached",
                 "Times per second that something was left out because a configured cap was reached.",
                 "short",
                 Query(rate("caps_reached_total", "cap"), "{{cap}}"),

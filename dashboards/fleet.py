@@ -14,6 +14,7 @@ from dashboards.queries import (
     lost_tokens,
     of,
     quantile,
+    rate,
     recorded,
 )
 from dashboards.variables import engine_variables
@@ -59,13 +60,13 @@ def _numbers() -> Row:
                 "Generated tokens/s",
                 "Tokens generated per second, all engines together.",
                 "short",
-                Query("sum(" + recorded("tokens_per_second:sum", 'kind="generation"') + ")", "tokens/s"),
+                Query("sum(" + recorded("tokens:rate5m", 'kind="generation"') + ")", "tokens/s"),
                 decimals=0,
             ),
             number(
                 "Tokens/s lost to pressure",
-                "What engines under KV cache pressure generate less than in their best minute of the last six hours. "
-                f"An estimate, of {_WORST}.",
+                "Generated tokens per second that KV cache pressure costs, as engines estimate it "
+                f"(docs/incidents.md): of {_WORST}.",
                 "short",
                 Query(lost_tokens(), "tokens/s lost"),
                 thresholds=any_at_all,
@@ -142,7 +143,7 @@ def _worst() -> Panel:
         Query(by_identity(engine("requests_running")), "Running"),
         Query(by_identity(quantile("effective_batch_size_quantile", "0.95")), "Batch p95"),
         Query(by_identity(engine("latency_inflation_ratio", 'kind="e2e"')), "Latency factor"),
-        Query(by_identity(engine("tokens_per_second", 'kind="generation"')), "Tokens/s"),
+        Query(by_identity(rate("tokens_total", 'kind="generation"')), "Tokens/s"),
         sort="Score",
     )
 
@@ -183,7 +184,7 @@ def _models() -> Row:
                 most=1.0,
             ),
             graph(
-                "Is the prefix cache large enough",
+                "Prefix cache hit ratio",
                 "Share of the prompt tokens of each namespace and model that the cache still held. Where it falls "
                 "while prompts stay as long, contexts are evicted before they are requested again.",
                 "percentunit",
@@ -202,10 +203,10 @@ def _throughput() -> Row:
         [
             graph(
                 "Tokens/s generated and lost to pressure",
-                "Generated tokens per second of all engines; and what engines under KV cache pressure generate less "
-                f"than in their best minute of the last six hours ({_WORST}).",
+                "Generated tokens per second of all engines; and what KV cache pressure costs, as engines estimate it "
+                f"({_WORST}).",
                 "short",
-                Query("sum(" + recorded("tokens_per_second:sum", generation) + ")", "generated", FIRST),
+                Query("sum(" + recorded("tokens:rate5m", generation) + ")", "generated", FIRST),
                 Query(lost_tokens(), "lost to KV cache pressure", SECOND),
                 axis="tokens/s",
             ),
@@ -229,7 +230,7 @@ def _throughput() -> Row:
                 "Preemptions",
                 "Preemptions per second, by namespace and model.",
                 "short",
-                Query(recorded("preemptions_per_second:sum"), MODEL),
+                Query(recorded("preemptions:rate5m"), MODEL),
                 axis="requests/s",
             ),
         ],

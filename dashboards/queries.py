@@ -40,6 +40,11 @@ def engine(series: str, *more: str) -> str:
     return of(series, SHOWN, *more)
 
 
+def rate(series: str, *more: str) -> str:
+    """Return what a counter of engines grows by per second, of those shown."""
+    return f"rate({engine(series, *more)}[$__rate_interval])"
+
+
 def quantile(series: str, which: str, *more: str) -> str:
     """Return a family with quantiles, of the engines shown; without the label, so that it joins with others."""
     matcher = f'quantile="{which}"'
@@ -74,11 +79,9 @@ def worst_exporters(count: int) -> str:
 
 
 def lost_tokens(by: str = "") -> str:
-    """Return Generated tokens per second that engines under KV pressure are short of their best minute of six hours."""
-    rate = engine("tokens_per_second", 'kind="generation"')
+    """Return generated tokens per second that KV pressure costs, as engines estimate it."""
     pressure = engine("bottleneck", 'cause="kv_cache_pressure"')
-    missing = f"clamp_min(max_over_time({rate}[6h:1m]) - {rate}, 0) * ignoring (kind, cause) {pressure}"
-    return f"sum{f' by ({by})' if by else ''} ({missing})"
+    return f"sum{f' by ({by})' if by else ''} ({rate('lost_tokens_total')} * ignoring (cause) {pressure})"
 
 
 def by_identity(expression: str) -> str:

@@ -153,14 +153,14 @@ def _pressure() -> Row:
         "Queue, cache and preemption",
         [
             graph(
-                "Waiting for room",
+                "Requests waiting for capacity",
                 "Requests that wait for room in the batch; before vLLM 0.20 all that wait.",
                 "short",
                 Query(queued(), ENGINE, FIRST),
                 none=_NONE,
             ),
             graph(
-                "Free cache over what a request holds",
+                "Free KV cache over KV cache per request",
                 "Free share of the KV cache over what a running request holds on average. Below 1, with requests "
                 "waiting, the next one does not fit: that is KV cache pressure. A queue far above 1 waits for a cap on "
                 "sequences, for compute, or for something of its own.",
@@ -201,7 +201,7 @@ def _pressure() -> Row:
                 none=_NONE,
             ),
             graph(
-                "Put off, and refused",
+                "Deferred and rejected requests",
                 "Requests that the engine puts off on their own account (adapter, grammar, KV from elsewhere, image), "
                 "from vLLM 0.20 on; and requests a second refused with 503, from 0.32 on.",
                 "short",
@@ -242,7 +242,7 @@ def _progress() -> Row:
                 none=_NONE,
             ),
             graph(
-                "Is the prefix cache large enough",
+                "Prefix cache hit ratio",
                 "Share of the prefix tokens that the cache still held. Where it falls while prompts are no longer than "
                 "before, contexts are evicted before they are requested again.",
                 "percentunit",

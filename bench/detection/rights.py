@@ -92,8 +92,6 @@ def rejects(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
 
 NOT_SCORED: Final = frozenset(
     {
-        "KVPressureVLLMMetricsAbsent",
-        "KVPressureVLLMSLOBurn",
         "KVPressureVLLMEvicting",
         "KVPressureVLLMMemoryHighComputeLow",
         "KVPressureVLLMQueueAtGateway",

@@ -36,6 +36,7 @@ _REMEMBERED: Final = {
     "engine:kvpressure_had_requests:timestamp >= engine:kvpressure_answered:timestamp) "
     'unless kvpressure_engine_up{job="kvpressure"} == 1',
     "target:kvpressure_exporter_gone:timestamp": _NOTHING,
+    "target:kvpressure_duplicate:bool": _NOTHING,
 }
 """What rules remember, without what they do for restarts: an episode has one exporter, which never restarts."""
 _CAUSE: Final = re.compile(r'engine:kvpressure_cause:timestamp\{(cause="\w+")\}')

@@ -73,6 +73,11 @@ class SimulatedServer:
         self.advance(now)
         return self._gpus.read(self._clock, self.start, self.ranks)
 
+    @property
+    def clock(self) -> float:
+        """Seconds of the scenario that have been played."""
+        return self._clock
+
     def label(self, now: float) -> str:
         """The truth at unix time `now`."""
         self.advance(now)

@@ -56,14 +56,14 @@ IN: Final[dict[str, tuple[str, ...]]] = {
     # What a demo on a machine without Kubernetes does not have.
     **dict.fromkeys(
         (
-            *("Limits now and recommended/C", "Restarts", "Telling log lines", "Kubernetes events"),
-            *("How containers ended the last time", "CPU pressure and throttling", "Restart", "Log"),
+            *("Limits now and recommended/C", "Restarts", "Log events by kind", "Kubernetes events"),
+            *("Last container terminations", "CPU pressure and throttling", "Restart", "Log"),
             *("Kubernetes event", "KV memory per request", "Requests that fit, and requests allowed/A"),
             *("Safe over allowed concurrency", "Headroom by replica/E", "Limits declared"),
-            "Which kind of it",  # pressure that a small pool explains has no kind
+            "Cause detail over time",  # pressure that a small pool explains has no kind
             *(
-                "Is the prefix cache large enough/B",
-                "Is the prefix cache large enough/C",
+                "Prefix cache hit ratio/B",
+                "Prefix cache hit ratio/C",
             ),
         ),
         (),

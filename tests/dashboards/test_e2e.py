@@ -27,7 +27,7 @@ PRESSED = {
 
 DRAWN = {
     "kvpressure-engine": (
-        ("Now", "What limits the engine", "The KV cache", "The batch", "Latency", "The GPU", "The shape of traffic"),
+        ("Now", "Cause and symptoms", "The KV cache", "The batch", "Latency", "The GPU", "Prompt and output lengths"),
         DEMO,
     ),
     "kvpressure-fleet": (("Now", "By cause", "By namespace and model", "Throughput"), {}),

@@ -54,7 +54,7 @@ def fleet() -> Iterator[tuple[str, list[tuple[str, float]]]]:
     holds = {True: "kv_cache_pressure", False: "healthy"}
     yield "kvpressure_bottleneck", [(labels, float(cause == holds[sick])) for labels, sick, cause in causes]
     tokens = [(f'{who},kind="generation"', 900.0) for who, _, _ in engines]
-    yield "kvpressure_tokens_per_second", tokens
+    yield "kvpressure_tokens_total", tokens
 
 
 def backfill(directory: Path, end: int) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -230,6 +231,7 @@ class Stage:
     hook: Webhook
     listed: dict[str, str] = field(default_factory=dict)
     changed: float = 0.0
+    held: list[socket.socket] = field(default_factory=list)
     first: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
     ended: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
 
@@ -278,6 +280,7 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
             folder.mkdir()
             exporters[kind] = Exporter(kind, folder)
         stage = Stage(engines, exporters, {}, hook)
+        stack.callback(lambda: [one.close() for one in stage.held])
         stage.list(**{name: server.url for name, server in engines.items() if name != "successor"})
         elsewhere = Exporter("moved", directory / "moved")
         for one in exporters.values():
@@ -310,7 +313,13 @@ async def change(stage: Stage) -> None:
     drained = on["drained"].behaviour
     assert isinstance(drained, Engine)
     drained.idle_since = time.monotonic()
-    await asyncio.gather(*(on[name].stop() for name in ("killed", "refused", "scaled", "rolling")))
+    ended = ("killed", "refused", "scaled", "rolling")
+    await asyncio.gather(*(on[name].stop() for name in ended))
+    for name in ended:  # bound and not listened to: nothing else on this machine is given the port and answers there
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((on[name].host, on[name].port))
+        stage.held.append(held)
 
 
 async def restart(stage: Stage) -> None:
@@ -366,7 +375,7 @@ async def test_restarts_resolve_nothing_that_is_true_and_nothing_else_fires(
         now = set().union(*[await one.firing() for one in on.prometheus.values()])
         spaces = [kind for kind in on.exporters if kind != "elsewhere"]
         kv_model = await _model(on)
-        late = []
+        late, over = [], []
         for space in spaces:
             for kind in (*DEAD, PRESSED):
                 alert = "KVPressureCacheTooSmall" if kind == PRESSED else "KVPressureReplicasFailing"
@@ -374,7 +383,7 @@ async def test_restarts_resolve_nothing_that_is_true_and_nothing_else_fires(
                 took = on.first.get(page)
                 say(f"{space:12} {kind:10} page {'never' if took is None else f'{took:.0f} s'}")
                 late += [] if took is not None and took <= PAGE_SECONDS[kind] else [(page, took)]
-                assert page in now, f"still true: {page}"
+                over += [] if page in now else [page]
             if WATCHED_SECONDS < TICKET_SECONDS:
                 continue
             for kind in UNREADABLE if space != "lost" else ():
@@ -383,6 +392,7 @@ async def test_restarts_resolve_nothing_that_is_true_and_nothing_else_fires(
                 say(f"{space:12} {kind:10} ticket {'never' if took is None else f'{took:.0f} s'}")
                 late += [] if took is not None and took <= TICKET_SECONDS else [(ticket, took)]
         say(f"late: {late}")
+        assert over == [], "still true"
         resolved = {_key(one.labels) for one in on.hook.deliveries if one.status == "resolved"}
         true = {key for key in resolved if key[1] == "critical" and key[3] in (*DEAD, kv_model)}
         assert true == set(), "resolved although it is true"

@@ -44,7 +44,7 @@ async def test_a_real_prometheus_reads_the_derived_series_of_a_good_engine_besid
 
         assert 1.9 <= await one('kvpressure_effective_batch_size_quantile{target="good",quantile="0.95"}') <= 3
         assert await one('kvpressure_admission_blocked_ratio{target="good"}') >= 0.7
-        assert await one('kvpressure_requests_waiting_max{target="good"}') == 10
+        assert await one('kvpressure_requests_waiting{target="good"}') >= 7
         assert await one("kvpressure_kv_capacity_tokens") == 8160
         assert await one("kvpressure_gpu_utilization_ratio") == pytest.approx(0.12)
         assert await one("kvpressure_engine_gpu_memory_used_ratio") == pytest.approx(75 / 80)

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,8 @@ PAGE = ROOT / "docs" / "alerts.md"
 ALERT = "KVPressureCacheTooSmall"
 TEMPLATE = """## An alert as it arrives
 
-Made by `tests/e2e/test_slack.py` from rules and templates of `kvpressure generate`, with
-`--runbook-url {runbooks} --dashboard-url {boards}`: rendered by promtool for a model
-of which two of three replicas collapse, posted by Debian's Alertmanager with `alertmanager/kvpressure.tmpl`, as
-`alertmanager/receivers.yaml` has it.
+Made by `tests/e2e/test_slack.py` with `--runbook-url {runbooks} --dashboard-url
+{boards}`, for a model of which two of three replicas collapse, and posted by Debian's Alertmanager.
 
 In Slack:
 
@@ -142,7 +141,7 @@ async def chats(directory: Path, bodies: dict[str, Any]) -> AsyncIterator[tuple[
             "pagerduty_configs": [{**own["pagerduty_configs"], "routing_key": "k", "url": f"{sink}/pagerduty"}],
         }
         shutil.copy(built.bundle() / "alertmanager" / "kvpressure.tmpl", directory)
-        route = {"receiver": "all", "group_wait": "1s", "group_by": ["alertname"]}
+        route = {"receiver": "all", "group_wait": "1s", "group_interval": "1s", "group_by": ["alertname"]}
         config = {"route": route, "receivers": [all_of_them], "templates": ["kvpressure.tmpl"]}
         async with configured(directory, yaml.safe_dump(config)) as manager:
             yield manager
@@ -150,18 +149,36 @@ async def chats(directory: Path, bodies: dict[str, Any]) -> AsyncIterator[tuple[
         await runner.cleanup()
 
 
-async def posted(directory: Path, alerts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the three get, by receiver."""
+async def posted(directory: Path, *states: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the three get, by receiver, after the last of these states of the alerts."""
     bodies: dict[str, Any] = {}
     async with chats(directory, bodies) as (process, url), aiohttp.ClientSession() as session:
-        async with session.post(f"{url}/api/v2/alerts", json=alerts) as response:
-            assert response.status == 200, await response.text()
+        for alerts in states:
+            bodies.clear()
+            async with session.post(f"{url}/api/v2/alerts", json=alerts) as response:
+                assert response.status == 200, await response.text()
 
-        async def came() -> bool:
-            return len(bodies) == 3
+            async def came() -> bool:
+                return len(bodies) == 3
 
-        await eventually(came, process)
+            await eventually(came, process)
     return bodies
+
+
+async def test_what_is_over_has_no_first_step_and_no_command_anywhere(tmp_path: Path) -> None:
+    labels, annotations = rendered(tmp_path, "https://runbooks.example.com", "https://grafana.example.com")
+    now = datetime.now(UTC)
+    fires = {"labels": labels, "annotations": annotations, "startsAt": (now - timedelta(minutes=5)).isoformat()}
+    over = {**fires, "endsAt": (now - timedelta(seconds=1)).isoformat()}
+    bodies = await posted(tmp_path, [fires], [over])
+    (slack,), (teams,) = bodies["slack"]["attachments"], bodies["teams"]["attachments"]
+    title = f"[RESOLVED] {annotations['summary']}"
+    assert slack["title"] == teams["title"] == title
+    for text in (slack["text"], teams["text"]):
+        assert re.match(r"Over since \d\d:\d\d UTC\.\n", text)
+        assert "https://runbooks.example.com" in text
+    assert bodies["pagerduty"]["event_action"] == "resolve"
+    assert not re.search(r"First|Run\b|triage|kubectl", json.dumps(bodies))
 
 
 async def test_a_page_is_a_fact_a_command_and_two_links_and_the_docs_show_it(tmp_path: Path) -> None:

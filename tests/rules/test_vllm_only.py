@@ -89,33 +89,92 @@ def test_every_alert_is_tested_firing_silent_and_recovering(alert) -> None:
     assert any(not any(one) for one in fired)
 
 
+def fires(promtool: str, folder: Path, alert: str, series: dict[str, str], at: dict[int, int], every: int = 15) -> None:
+    """Evaluate the generated rules on series, and compare how many alerts of that name fire at each minute."""
+    files = []
+    for name, text in bundle_files(options(scrape_seconds=every), with_dashboards=False).items():
+        if name.startswith("prometheus/"):
+            files.append(folder / name.replace("/", "-"))
+            files[-1].write_text(text)
+    firing = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+    checks = [
+        {"expr": firing, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": count}]}
+        for minute, count in at.items()
+    ]
+    given = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": f"{every}s", "input_series": given, "promql_expr_test": checks}
+    case = folder / "case.yaml"
+    case.write_text(
+        yaml.safe_dump({"rule_files": list(map(str, files)), "evaluation_interval": "15s", "tests": [test]})
+    )
+    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", case)
+
+
+@promtool_each
+@pytest.mark.parametrize(
+    ("usage", "waiting", "count"),
+    [
+        ("1", "2x60", 1),  # vllm#57104: two hold all blocks
+        ("0.6", "2x60", 1),
+        ("0.2", "20x60", 1),
+        ("0.2", "2x14 2+1x40", 1),
+        ("0.2", "2x60", 0),  # sessions that wait for their clients
+    ],
+)
+def test_what_waits_deferred_and_never_moves_is_told_where_it_is_no_open_session(
+    promtool: str, usage: str, waiting: str, count: int, tmp_path: Path
+) -> None:
+    labels = 'job="vllm", instance="a:8000", model_name="m", engine="0"'
+    values = {
+        "num_requests_running": "2x19 0x60",
+        "num_requests_waiting": f"0x19 {waiting}",
+        "kv_cache_usage_perc": f"0.5x19 {usage}x60",
+        "generation_tokens_total": "1000+600x19 12400x60",
+        "prompt_tokens_total": "1000+9000x19 181000x60",
+        "num_preemptions_total": "0x80",
+        "time_to_first_token_seconds_count": "1+1x19 20x60",
+    }
+    series = {f"vllm:{name}{{{labels}}}": text for name, text in values.items()}
+    by_reason = "vllm:num_requests_waiting_by_reason{%s, reason=%s}"
+    series[by_reason % (labels, '"capacity"')] = "0x80"
+    series[by_reason % (labels, '"deferred"')] = f"0x19 {waiting}"
+    fires(promtool, tmp_path, "KVPressureVLLMNoProgress", series, {8: 0, 10: count, 15: count})
+
+
+UP = 'up{job="vllm", instance="a:8000", pod="p"}'
+RUNS = 'vllm:num_requests_running{job="vllm", instance="a:8000", pod="p", model_name="m", engine="0"}'
+NEXT_UP = 'up{job="vllm", instance="a:8000", pod="q"}'
+
+
+@promtool_each
+@pytest.mark.parametrize(
+    ("series", "at"),
+    [
+        ({UP: "1x40 0x900", RUNS: "2x40 stale"}, {14: 0, 16: 1, 120: 1, 220: 1}),  # dead for hours
+        ({UP: "1x500", RUNS: "2x40 stale"}, {14: 0, 16: 1, 110: 1}),  # answers, without metrics
+        ({UP: "1x40 0x15 1x100", RUNS: "2x40 stale _x14 2x100"}, {16: 0, 30: 0}),  # a restart of four minutes
+        ({UP: "1x40 stale", RUNS: "2x40 stale", NEXT_UP: "_x40 0x60"}, {16: 0, 20: 0}),  # a new pod at its address
+    ],
+)
+def test_metrics_are_absent_for_as_long_as_the_target_is_there(
+    promtool: str, series: dict[str, str], at: dict[int, int], tmp_path: Path
+) -> None:
+    fires(promtool, tmp_path, "KVPressureVLLMMetricsAbsent", series, at)
+
+
 @promtool_each
 @pytest.mark.parametrize("scrape_seconds", [15, 30, 60])
 def test_a_queue_that_does_not_fit_is_told_at_every_interval_with_a_scrape_missed(
     promtool: str, scrape_seconds: int, tmp_path: Path
 ) -> None:
-    files = []
-    for name, text in bundle_files(options(scrape_seconds=scrape_seconds), with_dashboards=False).items():
-        if name.startswith("prometheus/"):
-            files.append(tmp_path / name.replace("/", "-"))
-            files[-1].write_text(text)
     scrapes = 10 * 60 // scrape_seconds
     labels = 'instance="a:8000", model_name="llama"'
     waiting = " ".join(["0"] * scrapes + ["9"] * (scrapes // 2) + ["_"] + ["9"] * (scrapes // 2) + ["0"] * 3 * scrapes)
     values = {"num_requests_waiting": waiting, "num_requests_running": "2x200", "gpu_cache_usage_perc": "0.8x200"}
     counters = {"num_preemptions_total": "0x200", "time_to_first_token_seconds_count": "0+3x200"}
-    given = [{"series": f"vllm:{name}{{{labels}}}", "values": text} for name, text in (values | counters).items()]
-    firing = 'count(ALERTS{alertname="KVPressureVLLMCacheTooSmall", alertstate="firing"}) or vector(0)'
-    checks = [
-        {"expr": firing, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": count}]}
-        for minute, count in {9: 0, 12: 1, 15: 1, 16: 1, 19: 1, 35: 0}.items()
-    ]
-    test = {"interval": f"{scrape_seconds}s", "input_series": given, "promql_expr_test": checks}
-    case = tmp_path / "case.yaml"
-    case.write_text(
-        yaml.safe_dump({"rule_files": list(map(str, files)), "evaluation_interval": "15s", "tests": [test]})
-    )
-    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", case)
+    series = {f"vllm:{name}{{{labels}}}": text for name, text in (values | counters).items()}
+    times = {9: 0, 12: 1, 15: 1, 16: 1, 19: 1, 35: 0}
+    fires(promtool, tmp_path, "KVPressureVLLMCacheTooSmall", series, times, scrape_seconds)
 
 
 # --- expressions

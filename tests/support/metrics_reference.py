@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from kvpressure.exposition.families import FAMILIES, STABLE
+from kvpressure.exposition.families import FAMILIES, JSON_VALUES, STABLE
 from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.family import Scope
 from kvpressure.model.verdict import DETAILS
@@ -29,6 +29,14 @@ Units are base units; ratios are 0 to 1. A series whose input is unknown is abse
 labels and meaning within a major version; an EXPERIMENTAL one may change with any.
 """
 _HEAD = "\n| series | type | class | additional labels | meaning |\n|---|---|---|---|---|\n"
+_OF_JSON = """
+## Values of the JSON alone
+
+`derived` of [the API](api.md) has these too. Prometheus computes them of the series, over any window.
+
+| key | labels | meaning |
+|---|---|---|
+"""
 _DETAILS = """
 ## Details
 
@@ -46,7 +54,7 @@ def metrics_markdown() -> str:
     for scope, title in _TITLES.items():
         parts.append(f"\n## {title}\n")
         if scope.labels:
-            parts.append(f"\nEvery series has the labels {', '.join(f'`{label}`' for label in scope.labels)}.\n")
+            parts.append(f"\nEvery series has the labels {_labels(scope.labels)}.\n")
         parts.append(_HEAD)
         own = (family for family in FAMILIES if family.scope is scope)
         parts.extend(
@@ -56,6 +64,8 @@ def metrics_markdown() -> str:
     for metric in OwnProcess().collect():
         sample, text = metric.samples[0], metric.documentation.removesuffix(".") + "."
         parts.append(_row(sample.name, metric.type, sample.labels, text, stable=True))
+    parts.append(_OF_JSON)
+    parts.extend(f"| `{one.key}` | {_labels(one.labels)} | {one.help} |\n" for one in JSON_VALUES)
     parts.append(_DETAILS)
     parts.extend(
         f"| `{cause.value}` | `{detail}` | {meaning} |\n"
@@ -67,7 +77,11 @@ def metrics_markdown() -> str:
 
 def _row(name: str, kind: str, labels: Iterable[str], text: str, *, stable: bool) -> str:
     known = "STABLE" if stable else "EXPERIMENTAL"
-    return f"| `{name}` | {kind} | {known} | {', '.join(f'`{label}`' for label in labels)} | {text} |\n"
+    return f"| `{name}` | {kind} | {known} | {_labels(labels)} | {text} |\n"
+
+
+def _labels(labels: Iterable[str]) -> str:
+    return ", ".join(f"`{label}`" for label in labels)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,9 @@ def known_series() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"up": set()}
     for family in FAMILIES:
         parts = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)
+        if family.observed:
+            own = {*family.scope.labels, *family.labels} - {"quantile"}
+            found |= {family.name + part: own for part in ("_sum", "_count")}
         extra = {"le"} if family.type == "histogram" else set()
         found |= {family.name + part: {*family.scope.labels, *family.labels, *extra} for part in parts}
     for metric in OwnProcess().collect():

@@ -72,7 +72,7 @@ def more_sequences(
         cost=case.own.sequences_cost,
         checks=(
             "Within 2 minutes of the restart, under the same traffic:",
-            expected(case, "requests_running_max", ">", current),
+            expected(case, "requests_running", ">", current),
             unblocked(case),
         ),
         flags=case.own.change(SEQUENCES, str(new)),
@@ -159,7 +159,7 @@ def _cut(case: Case, new: int, why: str, predicted: Expected | None = None) -> A
         "When requests become shorter again, raise it.",
         checks=(
             "Within 2 minutes of the restart:",
-            expected(case, "requests_running_max", "<=", new),
+            expected(case, "requests_running", "<=", new),
             unpreempted(case),
         ),
         flags=case.own.change(SEQUENCES, str(new)),

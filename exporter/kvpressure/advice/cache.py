@@ -46,11 +46,11 @@ def _small_kv(case: Case, pool: float, does: str) -> Action:
     both = " Prefill and decode engines need the same." if case.role else ""
     return Action(
         key=KV_DTYPE,
-        title="Keep the KV cache in 8 bits",
+        title="Use an fp8 KV cache",
         current="not visible (as the model's weights unless set)",
         new=case.own.small_kv,
         why=f"The same memory {does} twice as much: about {number(round(2 * pool))} tokens instead of "
-        f"{number(round(pool))}. Leave it out if the cache is in 8 bits already.{both}",
+        f"{number(round(pool))}. Leave it out if the cache is fp8 already.{both}",
         checks=("After the restart:", expected(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
     )
 

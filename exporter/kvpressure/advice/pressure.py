@@ -263,7 +263,7 @@ def _described(case: Case, step: Step) -> str:
         "cap_prompt": f"prompts at most {value}",
         "cap_output": f"answers at most {value}",
         "watermark": f"{step.change.value:.0%} of the pool kept free for those that run",
-        KV_DTYPE: "the KV cache in 8 bits",
+        KV_DTYPE: "an fp8 KV cache",
         "add_replica": f"{value} replicas",
         HOLD: "more at once than run now",
         ROUTE_BY_LENGTH: f"{step.change.by} servers of which {step.change.long} for prompts beyond {value}",

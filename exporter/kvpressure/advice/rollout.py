@@ -132,9 +132,18 @@ def series(name: str, place: Place, **labels: str) -> str:
 
 def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ...] = (), **labels: str) -> str:
     """Return one comparison that must hold, with the current value."""
-    now = at(case.derived, name, *path)
+    return compared(series(name, case.place, **labels), sign, bound, at(case.derived, name, *path))
+
+
+def compared(query: str, sign: str, bound: float, now: float | None) -> str:
+    """Return a comparison of a query with a bound, and the current value in a comment."""
     value = "" if now is None else f"  # now {number(now)}"
-    return f"{series(name, case.place, **labels)} {sign} {number(bound).replace(',', '')}{value}"
+    return f"{query} {sign} {number(bound).replace(',', '')}{value}"
+
+
+def generated(place: Place) -> str:
+    """Return a PromQL query for generated tokens per second."""
+    return f"rate({series('tokens_total', place, kind='generation')}[2m])"
 
 
 def unblocked(case: Case) -> str:
@@ -171,7 +180,7 @@ def recovered(case: Case, sequences: int | None = None, *, shared: bool = False)
         bound = batch if sequences is None else min(batch, 0.9 * sequences)
         lines.append(expected(case, "effective_batch_size_quantile", ">=", bound, ("0.95",), quantile="0.95"))
     if tokens is not None and not shared and case.symptom("batch_collapse"):
-        lines.append(expected(case, "tokens_per_second", ">=", tokens, ("generation",), kind="generation"))
+        lines.append(compared(generated(case.place), ">=", tokens, tokens))
     return (*lines, "If one does not hold, run triage again: the next step depends on what the server does then.")
 
 

@@ -89,7 +89,7 @@ def what_there_is(given: str) -> str:
 
 def _where(made: StepTable) -> str:
     many = f" (--tensor-parallel-size {made.tensor_parallel})" if made.tensor_parallel > 1 else ""
-    return f"{made.card}{many}{' with KV in 8 bits' if made.kv_bits == 8 else ''}"
+    return f"{made.card}{many}{' with an fp8 KV cache' if made.kv_bits == 8 else ''}"
 
 
 @cache

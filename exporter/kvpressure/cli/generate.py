@@ -94,3 +94,8 @@ def command(
     except ConfigError as error:
         refuse(error, see="nothing was written")
     say(f"wrote {len(files)} files to {out}; thresholds {options.thresholds.hash}")
+    at = out.resolve()
+    say(f"prometheus.yml   rule_files: [{at}/prometheus/recording/*.yaml, {at}/prometheus/alerts/*.yaml]")
+    say("reload it        kill -HUP $(pidof prometheus)")
+    if dashboards:
+        say(f"Grafana          Dashboards > New > Import: {at}/grafana/dashboards/*.json")

@@ -15,7 +15,15 @@ from kvpressure.config.target import Target
 from kvpressure.model.action import FIRST_STEPS
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import ContainerId, Environment
-from kvpressure.model.family import Family, Scope, container_family, engine_family, exporter_family, target_family
+from kvpressure.model.family import (
+    JSON_ONLY,
+    Family,
+    Scope,
+    container_family,
+    engine_family,
+    exporter_family,
+    target_family,
+)
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.target_status import status_of
 from kvpressure.model.values import Derived, Value, known
@@ -26,6 +34,7 @@ from kvpressure.runtimes.registry import RUNTIMES
 from kvpressure.signals import (
     batch,
     cost,
+    estimates,
     eviction,
     gpu,
     kv,
@@ -93,13 +102,6 @@ SOURCES: Final = (
         Scope.SOURCE,
         "Unix time of the source's last successful read.",
     ),
-    Family(
-        "poll_duration_seconds",
-        "summary",
-        Scope.SOURCE,
-        "Duration of the source's latest reads (at most 60, including the one in progress): median and maximum.",
-        ("quantile",),
-    ),
     Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
 )
 
@@ -157,7 +159,7 @@ EXPORTER: Final = (
     exporter_family("build_info", "gauge", "1; version of kvpressure and Python.", "version", "python_version"),
 )
 
-FAMILIES: Final[tuple[Family, ...]] = (
+_DECLARED: Final[tuple[Family, ...]] = (
     *batch.FAMILIES,
     *kv.FAMILIES,
     *prefix_cache.FAMILIES,
@@ -169,6 +171,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *latency.FAMILIES,
     *throughput.FAMILIES,
     *cost.FAMILIES,
+    *estimates.FAMILIES,
     *throughput.PLATEAU,
     *saturation.FAMILIES,
     *queue_wait.FAMILIES,
@@ -184,8 +187,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
     *CONTAINERS,
     *EXPORTER,
 )
+FAMILIES: Final = tuple(one for one in _DECLARED if one.type != JSON_ONLY)
 """In the order in which they are exported."""
 
+JSON_VALUES: Final = tuple(one for one in _DECLARED if one.type == JSON_ONLY)
+"""Values of engines that are in the JSON and not on the page."""
 
 STABLE: Final = frozenset(
     {
@@ -200,6 +206,7 @@ STABLE: Final = frozenset(
         "kv_capacity_tokens",
         "kv_free_tokens",
         "lost_tokens_total",
+        "preemptions_total",
         "queue_unserved_seconds",
         "recommended_action",
         "request_output_tokens",
@@ -217,6 +224,7 @@ STABLE: Final = frozenset(
         "target_status",
         "targets",
         "thresholds_info",
+        "tokens_total",
     }
 )
 """Series that keep name, labels and meaning within a major version; all others are experimental, and may change."""
@@ -301,13 +309,11 @@ def diagnosis_families(diagnosis: Diagnosis) -> Derived:
 
 def source_values(health: SourceHealth) -> Mapping[str, object]:
     """Return the values of the source families, None where they are not known."""
-    usual, longest = health.usual_seconds, health.longest_seconds
     return {
         "source_up": None if health.not_read else float(health.up),
         "source_duration_seconds": None if math.isnan(health.duration_seconds) else health.duration_seconds,
         "source_last_success_timestamp_seconds": health.last_success,
         "source_errors_total": health.errors,
-        "poll_duration_seconds": None if usual is None or longest is None else {"0.5": usual, "1": longest},
     }
 
 

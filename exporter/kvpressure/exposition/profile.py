@@ -51,7 +51,7 @@ _FLEET: Final = frozenset(
         # Load, output, and the loss of trouble.
         "requests_running",
         "requests_waiting",
-        "tokens_per_second",
+        "tokens_total",
         "lost_tokens_total",
         # Of targets, containers and the exporter itself: what alerts need.
         "source_up",
@@ -86,8 +86,8 @@ def shown(profile: Profile, values: Mapping[str, object]) -> Mapping[str, object
         less["bottleneck"] = {cause: state for cause, state in causes.items() if state}
     if isinstance(symptoms := values.get("symptom"), Mapping):
         less["symptom"] = {name: 1.0 for name in ALERTED_SYMPTOMS if symptoms.get(name)}
-    if isinstance(tokens := values.get("tokens_per_second"), Mapping):
-        less["tokens_per_second"] = {kind: rate for kind, rate in tokens.items() if kind == GENERATED}
+    if isinstance(tokens := values.get("tokens_total"), Mapping):
+        less["tokens_total"] = {kind: count for kind, count in tokens.items() if kind == GENERATED}
     if isinstance(demand := values.get("demand_replicas"), Mapping) and demand:
         least = NEGLIGIBLE_RATIO * max(demand.values())
         less["demand_replicas"] = {constraint: needed for constraint, needed in demand.items() if needed >= least}

@@ -22,7 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from kvpressure.exposition import Snapshot, profile
 from kvpressure.exposition.families import container_values, engine_values, source_values, target_values
-from kvpressure.model.family import Scope
+from kvpressure.model.family import Family, Scope
 from kvpressure.model.samples import HistogramSample
 from kvpressure.printable import distinct
 
@@ -122,6 +122,8 @@ class SnapshotCollector:
                     add(Sample(name, labels, value))
                 elif isinstance(value, HistogramSample):
                     metric.samples.extend(_histogram(name, labels, value))
+                elif family.observed:
+                    metric.samples.extend(_summary(family, labels, value, values.get(family.observed)))
                 elif value is not None:
                     metric.samples.extend(_numbers(name, family.labels, labels, value))
             if metric.samples:
@@ -167,6 +169,18 @@ def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -
             yield from _numbers(name, names[1:], {**labels, names[0]: _shown(label_value)}, below)
     else:
         yield Sample(name, labels, value)  # type: ignore[arg-type]  # the leaves of derived values are numbers
+
+
+def _summary(family: Family, labels: Labels, value: object, observed: object) -> Iterator[Sample]:
+    """Yield quantiles, sum and count by the first label; OpenTelemetry's collector drops a summary without a count."""
+    by, *others = family.labels
+    recent, totals = (one if isinstance(one, Mapping) else {} for one in (value, observed))
+    for label_value in {**recent, **totals}:
+        own = {**labels, by: _shown(label_value)}
+        yield from _numbers(family.name, tuple(others), own, recent.get(label_value, {}))
+        if isinstance(total := totals.get(label_value), HistogramSample):
+            yield Sample(f"{family.name}_sum", own, total.sum)
+            yield Sample(f"{family.name}_count", own, total.count)
 
 
 def _histogram(name: str, labels: Labels, histogram: HistogramSample) -> Iterator[Sample]:

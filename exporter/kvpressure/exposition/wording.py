@@ -250,7 +250,9 @@ _FORMS: Mapping[str, Callable[[float], str]] = {
 }
 
 
-_QUERY: Final = re.compile(r'(absent\()?kvpressure_(\w+)(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')
+_SERIES: Final = r'kvpressure_(\w+)(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?'
+_QUERY: Final = re.compile(rf"(absent\()?{_SERIES}")
+_RATE: Final = re.compile(rf"rate\({_SERIES}\[\w+\]\)")
 
 
 def query_in_words(check: str) -> str:
@@ -258,7 +260,11 @@ def query_in_words(check: str) -> str:
 
     >>> query_in_words('kvpressure_preempted_request_ratio{namespace="prod"} < 0.01  # now 0.2')
     '- preempted_request_ratio < 0.01  (now 0.2)'
+    >>> query_in_words('rate(kvpressure_tokens_total{kind="generation"}[2m]) > 0')
+    '- tokens_per_second > 0'
     """
+    if rate := _RATE.match(check):
+        check = check.replace(rate[0], f"kvpressure_{rate[1].removesuffix('_total')}_per_second")
     if (query := _QUERY.match(check)) is None:
         return check
     if query[2] == "bottleneck" and (cause := re.search('cause="([a-z_]+)"', query[0])):

@@ -163,7 +163,7 @@ _ROWS: Final = (
         predictable=True,
         details={
             "max_num_seqs": "the batch is at max_num_seqs, and more requests wait",
-            "sequence_cap": "the batch stays at a fixed size, by a cap on sequences or by the token budget of a step",
+            "sequence_cap": "the batch stays at a fixed size, by max_num_seqs or max_num_batched_tokens",
             "prefill_budget": "every step uses up max_num_batched_tokens before the queue is empty",
             "head_of_line": (
                 "the step has room, but the first request in the queue is not admitted and blocks the rest"

@@ -13,6 +13,9 @@ from kvpressure.model.view import ENGINE_LABELS
 
 PREFIX: Final = "kvpressure_"
 
+JSON_ONLY: Final = "json"
+"""The type of a value that has no series: Prometheus' functions give it of another, as `rate()` of a counter does."""
+
 
 class Scope(Enum):
     """What a family describes; its value is the labels that every series of it carries."""
@@ -33,13 +36,17 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family; `labels` are its own, beside the scope's."""
+    """A metric family; `labels` are its own, beside the scope's.
+
+    `observed` is the key of the histograms that give quantiles their count and sum, where no family shows them.
+    """
 
     key: str
     type: str
     scope: Scope
     help: str
     labels: tuple[str, ...] = ()
+    observed: str = ""
 
     @property
     def name(self) -> str:
@@ -47,10 +54,15 @@ class Family:
         return PREFIX + self.key
 
 
-def engine_family(key: str, text: str, *labels: str, kind: str = "gauge") -> Family:
+def engine_family(key: str, text: str, *labels: str, kind: str = "gauge", observed: str = "") -> Family:
     """Return a family of engines."""
     # The label `quantile` is reserved for summaries, which quantiles over a sliding window are (decision 0012).
-    return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels)
+    return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels, observed)
+
+
+def json_value(key: str, text: str, *labels: str) -> Family:
+    """Return a value of an engine for the JSON alone, as of a moment: a rate of a counter, or a highest reading."""
+    return Family(key, JSON_ONLY, Scope.ENGINE, text, labels)
 
 
 def gpu_family(key: str, text: str, *labels: str) -> Family:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.values import QUANTILES, Derived, by_quantile, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.points import Point, grown, values, weighted_quantiles
@@ -24,9 +24,9 @@ FAMILIES: Final = (
         "effective_batch_size_quantile", "Quantile over the window of the decode batch per engine step.", "quantile"
     ),
     engine_family("requests_running", "Requests in the running batch, mean over the window."),
-    engine_family("requests_running_max", "Requests in the running batch, highest reading in the window."),
+    json_value("requests_running_max", "Requests in the running batch, highest reading in the window."),
     engine_family("requests_waiting", "Requests waiting for admission, mean over the window."),
-    engine_family("requests_waiting_max", "Requests waiting for admission, highest reading in the window."),
+    json_value("requests_waiting_max", "Requests waiting for admission, highest reading in the window."),
 )
 
 

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.record import changed, record
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.lengths import typical_prompt_tokens
@@ -28,7 +28,7 @@ from kvpressure.signals.prefix_cache import (
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
-    engine_family(
+    json_value(
         "recomputed_prompt_tokens_per_second",
         "Estimated prompt tokens per second that are computed again after eviction, from the hit ratio at longer "
         "cache turnovers; absent if no longer turnover was observed.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
@@ -24,7 +24,7 @@ FAMILIES: Final = (
     ),
     engine_family("kv_tokens_per_request", "KV cache tokens per running request, over the window."),
     engine_family("kv_bytes_per_request", "KV cache bytes per running request, over the window."),
-    engine_family("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
+    json_value("kv_growth_tokens_per_second", "Growth of KV cache tokens in use, over the window."),
     engine_family(
         "kv_exhaustion_seconds",
         "Predicted time until a typical prompt no longer fits; absent while use does not grow steadily.",
@@ -33,16 +33,16 @@ FAMILIES: Final = (
         "admission_blocked_ratio",
         "Share of the polls of the verdict in which requests waited and did not fit the free KV cache.",
     ),
-    engine_family("preemptions_total", "Requests preempted, as the engine counts them.", kind="counter"),
     engine_family(
-        "preemptions_per_second",
-        "Preemptions (requests put back into the queue and recomputed later) per second over the window.",
+        "preemptions_total",
+        "Requests preempted (put back into the queue and recomputed later), as the engine counts them.",
+        kind="counter",
     ),
-    engine_family(
+    json_value("preemptions_per_second", "Preemptions per second over the window."),
+    json_value(
         "kv_preempted_tokens_per_second",
-        "KV cache tokens lost to preemption per second over the window, estimated as preemptions times the mean tokens "
-        "per running request where the page (vLLM's) does not count them. Tokens that stay in the prefix cache are not "
-        "recomputed.",
+        "Tokens of preempted requests per second, as the page counts them (SGLang), else preemptions times the mean "
+        "tokens per running request.",
     ),
     engine_family(
         "preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."

@@ -25,12 +25,17 @@ COUNTED_ALIKE_RATIO: Final = 0.05
 MEAN_GAP = "inter_token_mean"
 """Name in a baseline of the healthy mean time between two tokens, which a histogram's sum gives exactly."""
 
+OBSERVED: Final = "latency_observed"
+"""Key of the latencies by kind since the engine is watched, as histograms: not in the JSON, no series of their own."""
+
 FAMILIES: Final = (
     engine_family(
         "latency_seconds",
-        "Quantile of request latency over the window; kind is e2e, ttft, inter_token or queue.",
+        "Quantile of request latency over the window, sum and count since it is watched; kind is e2e, ttft, "
+        "inter_token or queue.",
         "kind",
         "quantile",
+        observed=OBSERVED,
     ),
     engine_family(
         "latency_inflation_ratio",
@@ -44,6 +49,8 @@ FAMILIES: Final = (
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Return `latency_seconds` by kind and quantile; `latency_inflation_ratio` by kind where a baseline is known.
 
+    With the quantiles come the latencies since the engine is watched.
+
     Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
     found = window.of_histograms(_quantiles)
@@ -56,7 +63,14 @@ def derive(window: EngineWindow, context: Context) -> Derived:
         whole, longer = found["e2e"][1], answers_of(window, context.baseline).growth_factor
         queued = min(whole, found["queue"][1]) if "queue" in found else 0.0
         inflation["e2e"] = (queued + (whole - queued) / longer) / healthy["e2e"]
-    return known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
+    derived = known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
+    if observed := window.of_histograms(_observed):
+        derived[OBSERVED] = observed
+    return derived
+
+
+def _observed(window: EngineWindow) -> dict[str, Value]:
+    return {kind: total for kind in KINDS if (total := window.total(kind)) is not None}
 
 
 @record

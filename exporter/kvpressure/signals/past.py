@@ -21,6 +21,7 @@ from kvpressure.signals.baseline import Baseline
 from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
+from kvpressure.signals.estimates import Estimates
 from kvpressure.signals.eviction import HitCurve, LastingHarm
 from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, with_events
@@ -69,6 +70,7 @@ class EngineHistory:
         self._seconds, self._long_window_seconds = seconds, long_window_seconds
         self.baseline = Baseline()
         self.cost = Cost(longest_interval_seconds)
+        self._estimates = Estimates(longest_interval_seconds)
         self._learned_cap: float | None = None
         """A cap on the batch that was not declared. It shows only while the batch is full, and stays afterwards."""
         self._hit_curve = HitCurve(siblings)
@@ -150,7 +152,7 @@ class EngineHistory:
         baseline = self.baseline.values(thresholds)
         context = changed(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
         # Named here and not kept: a bound method on its own object is a circle, which waits for the collector.
-        reading = compute(self._window, context, (self._batch_sizes, self._queue, self._evictions))
+        reading = compute(self._window, context, (self._batch_sizes, self._queue, self._evictions, self._estimated))
         return Features(
             t=self._window.t,
             cache=self._window.cache,
@@ -179,6 +181,10 @@ class EngineHistory:
         reading.eviction = eviction = self._harm.take(window.t, eviction, thresholds)
         self._pool_means.take(window.t, eviction.hit_ratio_by_pool)
         return self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
+
+    def _estimated(self, reading: Reading) -> Derived:
+        """Return what was lost so far, of what no page counts."""
+        return self._estimates.take(reading.window.t, reading.derived)
 
     def observed(self, thresholds: Thresholds) -> Observed:
         """Return what a prediction of consequences starts from."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
@@ -19,10 +19,13 @@ FAMILIES: Final = (
         "prefix_cache_hit_ratio", "Share of the queried prefix tokens that were in the cache, over the window."
     ),
     engine_family(
-        "computed_prompt_tokens_per_second",
-        "Prompt tokens computed per second, without those found in a cache, over the window.",
+        "computed_prompt_tokens_total",
+        "Prompt tokens computed, without those found in a cache: as the engine counts them, else estimated from the "
+        "prefix hits.",
+        kind="counter",
     ),
-    engine_family(
+    json_value("computed_prompt_tokens_per_second", "Prompt tokens computed per second over the window."),
+    json_value(
         "computed_prompt_token_ratio",
         "Share of prompt tokens in all computed tokens, over the window.",
     ),
@@ -42,6 +45,9 @@ FAMILIES: Final = (
     ),
 )
 
+_COMPUTED: Final = ("computed_prompt_tokens", "prefill_tokens")
+"""Counters of computed prompt tokens; a runtime has one of them, or none."""
+
 
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return what the page says of the prefix cache over the window.
@@ -52,7 +58,11 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """
     points, cache = window.points, window.cache
     hits, computed = hit_ratio(points), computed_prompt_tokens_per_second(points, cache)
-    found = {"prefix_cache_hit_ratio": hits, "computed_prompt_tokens_per_second": computed}
+    found = {
+        "prefix_cache_hit_ratio": hits,
+        "computed_prompt_tokens_total": _computed_so_far(window),
+        "computed_prompt_tokens_per_second": computed,
+    }
     free, generated = free_tokens(points, cache), window.rate("generation_tokens")
     if cache.prefix_caching is False or free is None or computed is None or generated is None:
         return known(found)
@@ -72,9 +82,17 @@ def hit_ratio(points: Polls) -> float | None:
     return None if not queries or hits is None else min(1.0, hits / queries)
 
 
+def _computed_so_far(window: EngineWindow) -> float | None:
+    """Return the prompt tokens computed so far; None where they are not counted, and `Estimates` adds them up."""
+    for counter in _COMPUTED:
+        if (counted := window.newest(counter)) is not None:
+            return counted
+    return window.newest("prompt_tokens") if window.cache.prefix_caching is False else None
+
+
 def computed_prompt_tokens_per_second(points: Polls, cache: CacheConfig) -> float | None:
     """Return prompt tokens per second that had to be computed; from the hits where the page does not count them."""
-    for counter in ("computed_prompt_tokens", "prefill_tokens"):
+    for counter in _COMPUTED:
         if (counted := points.rate(counter)) is not None:
             return counted
     prompts, hits = points.rate("prompt_tokens"), hit_ratio(points)

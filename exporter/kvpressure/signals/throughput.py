@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.batch import never_decoded
 from kvpressure.signals.context import Context
@@ -22,43 +22,52 @@ FAMILIES: Final = (
         "kind",
         kind="counter",
     ),
-    engine_family(
+    json_value(
         "tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"
     ),
     engine_family(
-        "estimated_flops_per_second",
-        "FLOP/s per GPU, estimated by the engine, over the window; absent unless enabled in the engine.",
+        "estimated_flops_total",
+        "Floating-point operations per GPU, estimated by the engine; absent unless enabled in the engine.",
+        kind="counter",
     ),
     engine_family(
-        "estimated_memory_bytes_per_second",
-        "Bytes read and written in GPU memory per second and GPU, estimated by the engine, over the window; absent "
-        "unless enabled in the engine.",
+        "estimated_memory_bytes_total",
+        "Bytes read and written in GPU memory per GPU, estimated by the engine; absent unless enabled in the engine.",
+        kind="counter",
     ),
+    json_value("estimated_flops_per_second", "The rate of estimated_flops_total over the window."),
+    json_value("estimated_memory_bytes_per_second", "The rate of estimated_memory_bytes_total over the window."),
 )
 
 PLATEAU: Final = (
-    engine_family("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
+    json_value("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
 )
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:
     """Return tokens so far and a second by kind, `throughput_plateau`, and the work that its GPUs are given."""
+    flops, flops_per_second = _estimated(window, "estimated_flops")
+    moved_bytes, moved_bytes_per_second = _estimated(window, "estimated_read_bytes", "estimated_write_bytes")
     return known(
         {
             "tokens_total": known({kind: window.newest(f"{kind}_tokens") for kind in _KINDS}),
             "tokens_per_second": known({kind: window.rate(f"{kind}_tokens") for kind in _KINDS}),
             "throughput_plateau": plateau(window, context.thresholds),
-            "estimated_flops_per_second": _estimated(window, "estimated_flops"),
-            "estimated_memory_bytes_per_second": _estimated(window, "estimated_read_bytes", "estimated_write_bytes"),
+            "estimated_flops_total": flops,
+            "estimated_memory_bytes_total": moved_bytes,
+            "estimated_flops_per_second": flops_per_second,
+            "estimated_memory_bytes_per_second": moved_bytes_per_second,
         }
     )
 
 
-def _estimated(window: EngineWindow, *counters: str) -> float | None:
-    """Return growth of the `counters` together, per second; None where one has never moved: it is switched off."""
-    rates = [window.rate(counter) if window.newest(counter) else None for counter in counters]
-    found = [rate for rate in rates if rate is not None]
-    return sum(found) if len(found) == len(counters) else None
+def _estimated(window: EngineWindow, *counters: str) -> tuple[float | None, float | None]:
+    """Return the `counters` together, so far and per second; None where one has never moved: it is switched off."""
+    so_far = [count for counter in counters if (count := window.newest(counter))]
+    if len(so_far) < len(counters):
+        return None, None
+    rates = [rate for counter in counters if (rate := window.rate(counter)) is not None]
+    return sum(so_far), sum(rates) if len(rates) == len(counters) else None
 
 
 def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from functools import lru_cache
 from typing import Final
 
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, by_quantile, known, quantile
 from kvpressure.signals.context import Context
@@ -138,7 +138,7 @@ REFUSALS: Final = (
         "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
         kind="counter",
     ),
-    engine_family(
+    json_value(
         "requests_refused_per_second",
         "Requests refused at a queue limit, per second over the window; absent until the engine refuses one.",
     ),

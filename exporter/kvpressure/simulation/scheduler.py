@@ -70,7 +70,7 @@ class Simulation:
     """One run, which continues where it stopped if more answers are needed.
 
     Advice makes a hundred of them, so that all of a turn is written out in `_run`: with a method for each part of it,
-    and its state in attributes, a run takes a tenth longer.
+    and its state in attributes, a run takes a tenth longer. Its oracle is the slow `ReferenceScheduler` of the tests.
     """
 
     __slots__ = ("_at", "clients", "contexts", "demand", "ends", "prefilling", "running", "server", "tally", "waiting")
@@ -117,6 +117,7 @@ class Simulation:
         drains = self.demand.queue > 0 and tally.drained_seconds is None
         while turns < MAX_TURNS and not ended and len(latencies) < enough:
             turns += 1
+            # Arrivals.
             if arrivals and arrivals[0][0] <= now:
                 for request in clients.come(now):
                     waiting.add(request)
@@ -126,6 +127,7 @@ class Simulation:
                 now = now if ended else max(now, arrivals[0][0])
                 continue
 
+            # Preemption: those that decode need a token each.
             preempted = False
             while decoding and pool - used < decoding and len(running) > 1:
                 preempted, stuck = True, False
@@ -151,6 +153,7 @@ class Simulation:
                 waiting.push_back(request)
                 tally.preempted += counting
 
+            # Admission.
             if waiting and not (preempted or stuck) and len(running) < most:
                 # In order, as far as they fit the pool, the batch and what is left of a step.
                 budget = step_tokens - decoding
@@ -177,6 +180,7 @@ class Simulation:
                     prefilling.append(request)
                     budget -= request.left
 
+            # The step, or several at once in which nothing else happens: `steps`, and their `seconds`.
             steps = 1
             whole: list[Request] = []
             if prefilling:
@@ -234,6 +238,7 @@ class Simulation:
             else:
                 steps, seconds = 0, 0.0
 
+            # What they used and gave.
             step += steps
             now += seconds
             grown = steps * decoding
@@ -246,6 +251,7 @@ class Simulation:
                 generated += grown
                 running_seconds += seconds * len(running)
                 waiting_seconds += seconds * len(waiting)
+            # Answers that end, and prompts that are computed: an answer of one token is both.
             while True:
                 while ends and ends[0][0] <= step:
                     _, turn, request = heappop(ends)
@@ -286,6 +292,7 @@ class Simulation:
                         tally.first_tokens.append(now - request.arrived)
                 heappush(ends, (step + request.output - request.generated, number, request))
 
+            # What is counted from here on.
             if drains and not waiting:
                 tally.drained_seconds, drains = now, False
             if not counting and (tally.answered >= warm if closed else now >= begin):

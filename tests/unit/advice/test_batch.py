@@ -136,4 +136,4 @@ def test_a_kv_cache_in_8_bits_is_no_advice_to_an_engine_whose_page_says_that_it_
     seen = replace(view.observed, cache=replace(view.observed.cache, kv_bits=kv_bits))
     found = advise(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=seen)
     assert ("kv_cache_dtype" in {one.key for one in found}) is advised
-    assert advised or all("8 bits" not in one.why for one in found)
+    assert advised or all("fp8" not in one.why for one in found)

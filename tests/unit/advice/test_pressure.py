@@ -80,13 +80,13 @@ def test_what_the_page_does_not_tell_is_not_said_to_be_no_help():
     both, alone = (declined(case, replace(choice, declined=some)) for some in ((sure, open_), (open_,)))
     assert both is not None
     assert alone is not None
-    why = "Whether the KV cache in 8 bits would help cannot be predicted from this page: whether prompts come back."
+    why = "Whether an fp8 KV cache would help cannot be predicted from this page: whether prompts come back."
     assert (both.title, alone.title) == (
         "Do not change these: they would not help",
         "It is not known whether these would help",
     )
     assert both.why.endswith(why)
-    assert "8 bits" not in both.why.removesuffix(why)
+    assert "fp8" not in both.why.removesuffix(why)
     assert alone.why == why
 
 

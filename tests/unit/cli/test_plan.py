@@ -357,7 +357,7 @@ def test_sessions_are_planned_beside_the_limits():
         "  replicas        2, each",
         "  fewer sessions  at most 2",
         "  host memory  ",
-        "  KV in 8 bits    finds 91%, if it is in 16 now: enough",
+        "  fp8 KV cache    finds 91%, if it is in 16 now: enough",
     ):
         assert line in answer.stdout
     found = planned("--kv-cache-tokens", "480000", *SESSIONS)["sessions"]

@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 from kvpressure.advice.limits import SHOWN as LIMITS_SHOWN
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import Snapshot, text
-from kvpressure.exposition.families import FAMILIES, diagnosis_families
+from kvpressure.exposition.families import FAMILIES, JSON_VALUES, diagnosis_families
 from kvpressure.exposition.text import OwnProcess, SnapshotCollector, accepts_gzip, negotiate
 from kvpressure.model.environment import (
     LOG_KINDS,
@@ -34,7 +34,7 @@ from kvpressure.model.family import Scope
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
-from kvpressure.signals import gateway, kv_events, transfer
+from kvpressure.signals import gateway, kv_events, latency, transfer
 from kvpressure.signals.batch import BATCH_BOUNDS
 from kvpressure.signals.octaves import MAX_SHOWN
 from kvpressure.signals.optional import optional_groups
@@ -46,7 +46,7 @@ from tests.support.views import engine_view
 
 pytestmark = [pytest.mark.recorded, pytest.mark.process]
 
-BY_KEY = {family.key: family for family in FAMILIES}
+BY_KEY = {family.key: family for family in (*FAMILIES, *JSON_VALUES)}
 
 STANDARD = {
     "process_cpu_seconds_total",
@@ -99,7 +99,7 @@ def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
     for view in snapshot.engines:
         assert view.diagnosis is not None
         told = view.derived | diagnosis_families(view.diagnosis)
-        assert {BY_KEY[key].scope for key in told} == {Scope.ENGINE}
+        assert {BY_KEY[key].scope for key in told.keys() - {latency.OBSERVED}} == {Scope.ENGINE}
     for gpu in snapshot.gpus:
         assert {BY_KEY[key].scope for key in gpu.derived} == {Scope.GPU}
 
@@ -107,8 +107,8 @@ def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
 OF_EVENTS = tuple(family.key for family in kv_events.FAMILIES)
 APART = tuple(family.key for family in transfer.FAMILIES)
 OF_OPTIONAL_SOURCES = tuple(family.key for group in optional_groups() for family in group.families)
-ESTIMATED = ("estimated_flops_per_second", "estimated_memory_bytes_per_second")
-SHED = ("requests_refused_total", "requests_refused_per_second", "refused_request_ratio")
+ESTIMATED = ("estimated_flops_total", "estimated_memory_bytes_total")
+SHED = ("requests_refused_total", "refused_request_ratio")
 
 
 def test_series_stay_within_the_budget_per_engine_and_per_gpu(snapshot):
@@ -127,7 +127,6 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
     kinds = {
         "latency_seconds": 4,
         "latency_inflation_ratio": 3,
-        "tokens_per_second": 2,
         "tokens_total": 2,
     }
     quantiles = dict.fromkeys(("prompt_tokens", "max_tokens", "output_tokens"), len(SHAPE_QUANTILES))
@@ -145,14 +144,15 @@ def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
                 else 1
                 if family.key in only_one
                 else quantiles.get(family.key)
-                or math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
+                or (2 * kinds[family.key] if family.observed else 0)  # sum and count
+                + math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
             )
     # Decisions 0012, 0250, 0310, 0360, 0410, 0420, 0430, 0500, 0510.
     assert total <= 147
     assert total - 2 + 2 * len(LIMITS_SHOWN) <= 155
     # More where a queue limit is set and reached (decision 0250), work estimated (0310).
     optional_symptoms = ("load_shed",)
-    assert len(optional_symptoms) + len(SHED) + len(ESTIMATED) == 4 + 2
+    assert len(optional_symptoms) + len(SHED) + len(ESTIMATED) == 3 + 2
     # And where KV events are read (decision 0420): three numbers, the pools, the kinds, and what became of batches.
     assert 3 + len(kv_events.POOLS) + len(kv_events.EVENTS) + len(kv_events.BATCHES) == 19
     # And where prefill and decode are apart (decision 0780).

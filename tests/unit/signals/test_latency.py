@@ -21,7 +21,7 @@ def served(seconds_each: float, per_second: float = 10.0):
 def test_latency_quantiles_are_of_the_window():
     derived = latency.derive(window(60, histograms=served(2.0)), CONTEXT)
     assert at(derived, "latency_seconds", "e2e", "0.95") == pytest.approx(1.95)
-    assert derived.keys() == {"latency_seconds"}
+    assert derived.keys() == {"latency_seconds", latency.OBSERVED}
 
 
 def test_inflation_is_p95_over_the_healthy_one_and_absent_without_a_baseline():
@@ -32,3 +32,10 @@ def test_inflation_is_p95_over_the_healthy_one_and_absent_without_a_baseline():
 
 def test_nothing_observed_means_no_latency():
     assert latency.derive(window(60), CONTEXT) == {}
+
+
+def test_count_and_sum_stay_while_nothing_ends():
+    derived = latency.derive(window(60, histograms=lambda t: {"ttft": histogram((1.0,), (4.0, 4.0), 2.0)}), CONTEXT)
+    assert "latency_seconds" not in derived
+    total = derived[latency.OBSERVED]["ttft"]
+    assert (total.count, total.sum) == (4.0, 2.0)

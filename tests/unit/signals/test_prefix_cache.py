@@ -47,6 +47,7 @@ def test_turnover_is_free_tokens_over_those_written():
     derived = derive(half_used, served(1000.0, 0.8, 50.0))
     assert derived["prefix_cache_hit_ratio"] == pytest.approx(0.8)
     assert derived["computed_prompt_tokens_per_second"] == pytest.approx(200.0)
+    assert "computed_prompt_tokens_total" not in derived  # `Estimates` adds them up
     free = 0.5 * CACHE.capacity_tokens
     assert derived["cache_turnover_seconds"] == pytest.approx(free / 250.0)
     assert derived["cache_eviction_age_min_seconds"] == pytest.approx(free / 1050.0)
@@ -68,6 +69,7 @@ def test_a_block_waits_behind_all_that_were_free_when_it_was_freed():
 def test_what_the_page_counts_as_computed_goes_before_what_hits_leave():
     derived = derive(half_used, served(1000.0, 0.8, 50.0, computed_prompt_tokens=300.0))
     assert derived["computed_prompt_tokens_per_second"] == pytest.approx(300.0)
+    assert derived["computed_prompt_tokens_total"] == pytest.approx(300.0 * 59)
 
 
 def test_the_longest_age_is_never_below_the_least():
@@ -85,6 +87,7 @@ def test_without_caching_all_prompts_are_computed_and_nothing_is_kept():
     off = dataclasses.replace(CACHE, prefix_caching=False)
     derived = derive(half_used, lambda t: {"prompt_tokens": 100.0 * t, "generation_tokens": 5.0 * t}, off)
     assert derived["computed_prompt_tokens_per_second"] == pytest.approx(100.0)
+    assert derived["computed_prompt_tokens_total"] == pytest.approx(100.0 * 59)
     assert not (AGES | {"prefix_cache_hit_ratio"}) & derived.keys()
 
 

@@ -38,6 +38,8 @@ def test_the_work_of_gpus_is_reported_only_where_it_is_estimated():
         return {"estimated_flops": 2e12 * t, "estimated_read_bytes": 3e9 * t, "estimated_write_bytes": 1e9 * t}
 
     found = compute(window(60, counters=counters), CONTEXT).derived
+    assert found["estimated_flops_total"] == pytest.approx(59 * 2e12)
+    assert found["estimated_memory_bytes_total"] == pytest.approx(59 * 4e9)
     assert found["estimated_flops_per_second"] == pytest.approx(2e12)
     assert found["estimated_memory_bytes_per_second"] == pytest.approx(4e9)
 

@@ -216,7 +216,7 @@ def _beside(found: OnPool) -> Iterator[str]:
     tier = f"{_rounded(found.offload_tokens)} tokens" if each is None else f"{size(each)} for each GPU"
     yield f"  host memory     {tier}, for contexts that are evicted"
     enough = "enough" if found.hit_ratio_in_8_bits >= found.enough_ratio else "not enough"
-    yield f"  KV in 8 bits    finds {found.hit_ratio_in_8_bits:.0%}, if it is in 16 now: {enough}"
+    yield f"  fp8 KV cache    finds {found.hit_ratio_in_8_bits:.0%}, if it is in 16 now: {enough}"
 
 
 def _rounded(tokens: float) -> str:

@@ -110,7 +110,7 @@ def _memory(given: _Given) -> to.ConfigChange:
 
 def _kv_dtype(given: _Given) -> to.ConfigChange:
     if not given.value.startswith(("fp8", "int8")):
-        given.refuse(f"of cache types only one of 8 bits can be simulated, such as {given.runtime.advice.small_kv}")
+        given.refuse(f"of KV cache types only fp8 and int8 can be simulated, such as {given.runtime.advice.small_kv}")
     known = given.model.known
     steps = known.server.steps
     bits = steps.table.kv_bits if isinstance(steps, CardSteps) and known.kv_bits is None else known.kv_bits

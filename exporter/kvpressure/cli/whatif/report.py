@@ -181,7 +181,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     )
     keys = {change.key for one in rows for change in one.changes}
     if "kv_cache_dtype" in keys:
-        yield "The cache is taken to be in 16 bits now. In 8 bits it costs some accuracy: evaluate answers first."
+        yield "The KV cache is taken to be in 16 bits now. fp8 costs some accuracy: evaluate answers first."
     if "gpu_memory_utilization" in keys:
         yield "Another share of the memory changes the pool by that factor at least."
     if source.without_sessions:

@@ -54,7 +54,7 @@ def _sequence_cap(facts: Facts) -> str:
     kept = "reserve_ratio" in facts.inputs.signals and facts.window.fit.by_reserve_ratio is None
     also = ", or room that is kept for answers" if kept else ""
     return (
-        f"{_stays(facts)}; how many it may have was not to be read{like}. It is a cap on sequences, or the budget of "
+        f"{_stays(facts)}; how many it may have was not to be read{like}. It is max_num_seqs, or the budget of "
         f"tokens of a step{step}{also}: they look the same."
     )
 

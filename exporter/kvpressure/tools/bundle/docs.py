@@ -15,24 +15,25 @@ _INTRO: Final = """# Alerts
 
 Generated from `rules/alerts` by `kvpressure generate`; do not edit. Thresholds {hash}.
 
-This page lists each alert with its expression, its thresholds and its runbook. `critical` pages, `warning` opens a
-ticket, `info` is for dashboards. Pressure on one replica is a ticket. A page requires {share} of a model's replicas in
-a namespace, or the only one; or, with `--all-alerts`, a burning error budget. "For" is how long the expression must be
-true before the alert fires. "Keeps firing" is how long it may be false before the alert resolves, because pressure
-changes with every request that ends. Every alert has a runbook, and promtool tests under `rules/tests`.
+They require Prometheus 2.42 or later. `critical` pages, `warning` opens a ticket, `info` is for dashboards. Pressure on
+one replica is a ticket. A page requires {share} of a model's replicas in a namespace, or the only one; or, with
+`--all-alerts`, a burning error budget. "For" is how long the expression must be true before the alert fires. "Keeps
+firing" is how long it may be false before the alert resolves, because pressure changes with every request that ends.
 
 {on} alerts are on by default: those that page or that require action within the week. The others are written with
-`kvpressure generate --all-alerts` (in the chart: `prometheusRule.allAlerts`); the last column says why they are off by
-default.
+`kvpressure generate --all-alerts` (in the chart: `prometheusRule.allAlerts`).
 
-Each window covers four scrapes, at a scrape interval of {scrape} s here: `kvpressure generate --scrape-interval 60s`
-writes longer windows. The chart links to the runbooks at its Service; elsewhere `--runbook-url` and `--dashboard-url`
-set the links, and without them alerts name the runbook's file in the bundle. Receivers for Slack, Teams and PagerDuty
+Windows cover four scrapes of {scrape} s: `kvpressure generate --scrape-interval 60s` writes longer ones. The chart
+links to the runbooks at its Service; elsewhere `--runbook-url` and `--dashboard-url` set links, and without them alerts
+name the runbook's file. Receivers for Slack, Teams and PagerDuty
 are in `alertmanager/receivers.yaml` of the bundle, their texts in `alertmanager/kvpressure.tmpl`.
 
 The text after "First:" is the first step on the engine's page (`kvpressure_recommended_action`, label `text`), and the
 best one without a GPU; for a model, that of its worst engine. For the first ten seconds of a verdict it is a general
-sentence, and it may change once in the first half minute.
+sentence.
+
+If two exporters list one server, rules use the one that reads it, or the older: each expression on a target also has
+`unless on (cluster, instance, target) target:kvpressure_duplicate:bool`.
 
 """
 _VLLM_ONLY_INTRO: Final = """# Alerts on vLLM's own series
@@ -88,7 +89,7 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
     for rule in rules:
         keeps = f", keeps firing {kept}" if (kept := rule.rule.get("keep_firing_for")) else ""
         parts.append(f"**{rule.severity}**, for {rule.rule['for']}{keeps}: {rule.words}\n\n")
-        parts.append(f"```promql\n{rule.rule['expr']}\n```\n\n")
+        parts.append(f"```promql\n{rule.condition}\n```\n\n")
     if rules[0].muted_by:
         parts.append(
             f"Muted while one of these fires for the same engine: {', '.join(map(_link, rules[0].muted_by))}.\n\n"

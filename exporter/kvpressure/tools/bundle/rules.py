@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import indent
 from typing import Any, Final
 
 from kvpressure.config import strict_yaml
@@ -57,6 +58,9 @@ _LABELS: Final[dict[str, dict[str, str]]] = {
 }
 """By component: the parameters of a runbook's URL, and the label that each comes from."""
 
+_ONCE: Final = "unless on (cluster, instance, target)\ntarget:kvpressure_duplicate:bool"
+"""Ends the expression of an alert on a target: of two exporters that read one server, one tells."""
+
 COMPONENTS: Final = tuple(_LABELS)
 BOARDS: Final = {"exporter": "kvpressure-exporter", "deployment": "kvpressure-fleet", "vllm": "kvpressure-vllm-only"}
 """Grafana uid by component; the engine's board for all others."""
@@ -69,11 +73,13 @@ _OF_A_BOARD: Final = {"deployment": {"namespace", "model"}, "vllm": {"namespace"
 class Alert:
     """One alerting rule. `rule` is Prometheus' own mapping, complete; `thresholds` names those its file uses.
 
+    `condition` is its expression as its template has it, without what is common to all alerts on a target.
     `off_because` is why it is left out by default, "" where it is not.
     """
 
     file: str
     rule: Mapping[str, Any]
+    condition: str
     words: str
     muted_by: tuple[str, ...]
     thresholds: tuple[str, ...]
@@ -154,7 +160,9 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
             elif options.all_alerts or "off_because" not in given:
                 rules.append(_complete(given, options))
                 words, off = (" ".join(given.get(key, "").split()) for key in ("words", "off_because"))
-                alerts.append(Alert(path, rules[-1], words, tuple(given.get("muted_by", ())), used, off))
+                alerts.append(
+                    Alert(path, rules[-1], _expr(given, options), words, tuple(given.get("muted_by", ())), used, off)
+                )
         if rules:
             groups.append({**group, "rules": rules})
     return RuleFile(path, tuple(groups), tuple(alerts))
@@ -168,7 +176,7 @@ def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     annotations = {key: _short(text) for key, text in annotations.items()}
     annotations |= links(options, name, component, exporter_answers=rule.get("exporter_answers", True))
     waits = at_least(rule["for"], min(SCRAPES_TO_WAIT, seconds(rule["for"]) // SCRAPE_SECONDS) * every)
-    complete = {"alert": name, "expr": _expr(rule, options), "for": waits}
+    complete = {"alert": name, "expr": _once(_expr(rule, options), component), "for": waits}
     if "keep_firing_for" in rule:  # bridges missed scrapes
         complete["keep_firing_for"] = at_least(rule["keep_firing_for"], SCRAPES_IN_A_RANGE * every)
     return {**complete, "labels": rule["labels"], "annotations": annotations}
@@ -201,6 +209,13 @@ def _query(labels: dict[str, str], prefix: str = "") -> str:
 
 def _expr(rule: Mapping[str, Any], options: Options) -> str:
     return ranges(rule["expr"].strip(), options.scrape_seconds)
+
+
+def _once(expr: str, component: str) -> str:
+    """Return the expression of an alert, of a target only as one exporter tells of it."""
+    if "target" not in _LABELS[component] or component == "exporter":
+        return expr
+    return f"(\n{indent(expr, '  ')}\n)\n{_ONCE}"
 
 
 def _problems(document: Document) -> Iterator[tuple[Path, str]]:

@@ -404,7 +404,8 @@ def test_a_rule_file_is_prometheus_own_format_with_links_added() -> None:
     file = read(RULE)
     (alert,) = file.alerts
     assert list(alert.rule) == ["alert", "expr", "for", "labels", "annotations"]
-    assert alert.rule["expr"] == "up == 0.5"
+    assert alert.condition == "up == 0.5"
+    assert alert.rule["expr"].startswith("(\n  up == 0.5\n)\nunless on (cluster, instance, target)\n")
     assert alert.thresholds == ("alert_score_min_ratio",)
     assert alert.rule["annotations"] == {"summary": "s", "description": "f\nRun: r", "runbook": "runbooks/A.md"}
 
