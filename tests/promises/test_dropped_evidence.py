@@ -42,7 +42,45 @@ RECORDINGS: Final = sorted(
     if "workingset" not in path.parts and path.name.split(".")[0] not in NO_ENGINE
 )
 
-EXCEPTIONS: Final[dict[tuple[str, str], str]] = {}
+_REASON: Final = "the series is the only one that says what those that wait wait for, and something else fits the rest"
+_COUNTS: Final = "the series is the queue itself"
+_AGO: Final = "the same is named some polls sooner or later"
+_GIVEN: Final = "the verdict stays one of the cache, of another word: what holds it is said, or what it stops"
+
+EXCEPTIONS: Final[dict[tuple[str, str], str]] = {
+    ("decode-kv-backs-up-decode-*", "vllm:num_requests_waiting_by_reason"): _REASON,
+    ("deferred-lora-*", "vllm:lora_requests_info"): _REASON,
+    ("slow-store", "vllm:num_requests_waiting_by_reason"): _REASON,
+    ("slow-store", "vllm:external_prefix_cache_*"): _REASON,
+    ("trickle-deadlock", "vllm:num_requests_waiting_by_reason"): _REASON,
+    (
+        "kv-json-*",
+        "vllm:*",
+    ): "those that do not fit are counted as deferred too, and only the fit test tells them apart",
+    ("idle-stream-*", "vllm:num_requests_waiting_by_reason"): (
+        "it pages: a version that has sessions has the reasons, and without them nothing that runs beside a queue is a hang"
+    ),
+    ("sglang-grammar", "sglang:num_grammar_queue_reqs"): _COUNTS,
+    ("transfers-never-end", "sglang:num_decode_transfer_queue_reqs"): _COUNTS,
+    ("ranks-in-lockstep", "sglang:num_decode_prealloc_queue_reqs"): _COUNTS,
+    ("stuck-hang-*", "*:num_*"): _AGO,
+    ("paused-keep-*", "vllm:num_requests_*"): _AGO,
+    ("prompt-as-long-as-the-pool", "vllm:generation_tokens_total"): _AGO,
+    ("livelock-requeued-1s", "vllm:kv_cache_usage_perc"): "a hang is named before its loop could be seen: it is one",
+    ("paused-keep-*", "http_requests_total"): "calls of /pause show nowhere else",
+    ("kv-stranded-*", "vllm:*"): _AGO,
+    ("kv-lpm-*", "sglang:*"): _AGO,
+    ("kv-reserved-*", "sglang:*"): _AGO,
+    ("world-longanswer", "vllm:num_preemptions_total"): _AGO,
+    ("h100-24-sessions", "vllm:kv_cache_usage_perc"): _AGO,
+    ("offload-pinned-15min", "vllm:*"): _GIVEN,
+    ("crawling-engine", "vllm:time_to_first_token_seconds_count"): "nothing else says that nobody is served",
+    ("trickle-deadlock", "vllm:*"): "the trickle, or that no prompt grows, shows in nothing else; deferred is true",
+    ("a-seat-left-empty", "sglang:time_to_first_token_seconds"): "both are right, and it changes between them anyway",
+    ("bursts-at-a-full-pool", "vllm:request_prompt_tokens"): "prompts of one length: their mean is their length",
+    ("hybrid-pages", "vllm:cache_config_info"): "that its layers differ stands there alone",
+    ("hybrid-pages", "vllm:prompt_tokens_total"): "only two or three run: the cache fills as if by a prompt",
+}
 
 
 def pages(path: Path) -> list[dict[str, object]]:
