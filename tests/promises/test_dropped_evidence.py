@@ -58,7 +58,7 @@ EXCEPTIONS: Final[dict[tuple[str, str], str]] = {
         "vllm:*",
     ): "those that do not fit are counted as deferred too, and only the fit test tells them apart",
     ("idle-stream-*", "vllm:num_requests_waiting_by_reason"): (
-        "it pages: a version that has sessions has the reasons, and without them nothing that runs beside a queue is a hang"
+        "it pages: a version that has sessions has the reasons, and elsewhere a queue beside which nothing runs hangs"
     ),
     ("sglang-grammar", "sglang:num_grammar_queue_reqs"): _COUNTS,
     ("transfers-never-end", "sglang:num_decode_transfer_queue_reqs"): _COUNTS,
