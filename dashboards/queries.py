@@ -79,9 +79,10 @@ def worst_exporters(count: int) -> str:
 
 
 def lost_tokens(by: str = "") -> str:
-    """Return generated tokens per second that KV pressure costs, as engines estimate it."""
+    """Return generated tokens per second that KV pressure costs, as engines estimate it; 0 for those without it."""
     pressure = engine("bottleneck", 'cause="kv_cache_pressure"')
-    return f"sum{f' by ({by})' if by else ''} ({rate('lost_tokens_total')} * ignoring (cause) {pressure})"
+    lost = f"{rate('lost_tokens_total')} * ignoring (cause) {pressure} or ignoring (cause) ({pressure} == 0)"
+    return f"sum{f' by ({by})' if by else ''} ({lost})"
 
 
 def by_identity(expression: str) -> str:

@@ -129,7 +129,12 @@ def _kv_events(began: float, t: float) -> KvEvents:
     missed[0] = 128.0 * seconds
     counts = {"batches": round(seconds), "stored": round(16 * seconds), "removed": round(8 * seconds)}
     return KvEvents(
-        *(t, began, 0, round(8 * seconds), 128.0 * seconds, tuple(missed), round(8 * seconds)),
+        t,
+        began,
+        evicted_blocks=round(8 * seconds),
+        missed_tokens=128.0 * seconds,
+        missed_by_blocks=tuple(missed),
+        misses=round(8 * seconds),
         reach=1 << 24,
         counts=counts,
     )

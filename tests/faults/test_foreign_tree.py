@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
+from kvpressure.runtimes.registry import RUNTIMES
 
 
 def ended(*arguments: str) -> Result:
@@ -36,6 +37,22 @@ def test_an_env_file_that_is_named_is_read_and_its_values_are_not_told(tmp_path:
     assert "hunter2" not in one.stdout + one.stderr
     (tmp_path / "env").write_text("FIRSTVAR=48\n")
     assert "48 sequences" in ended("audit", "--env-file", str(tmp_path / "env"), str(tmp_path / "compose.yaml")).stdout
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--sarif",)])
+def test_no_option_tells_the_value_of_a_variable(form: tuple[str, ...], tmp_path: Path) -> None:
+    names = dict.fromkeys(name for runtime in RUNTIMES for name in runtime.starting.flags.dialect.names)
+    for n, model in enumerate(("$SECRET", "Qwen/Qwen3-8B")):
+        for name in names:
+            script = f"vllm serve {model} --max-model-len 4096 --{name} $SECRET"
+            (tmp_path / f"{n}-{name}.yaml").write_text(
+                "kind: Deployment\nmetadata: {name: v}\nspec: {template: {metadata: {annotations: "
+                "{kvpressure.io/gpu: NVIDIA-H100-80GB-HBM3}}, spec: {containers: [{name: v, image: vllm/vllm-openai, "
+                f"env: [{{name: SECRET, value: hunter2}}], command: [bash, -c, '{script}']}}]}}}}}}\n"
+            )
+    one = ended("audit", *form, str(tmp_path))
+    assert "hunter2" not in one.stdout + one.stderr
+    assert form == ("--sarif",) or "$SECRET" in one.stdout
 
 
 def test_a_link_in_a_tree_is_not_followed(tmp_path: Path) -> None:

@@ -24,15 +24,15 @@ _INTRO = """# Metrics
 All series of the exporter with their labels and meanings. Generated from
 `FAMILIES` beside the functions that compute them, by `make docs`; do not edit.
 
-Units are base units; ratios are 0 to 1. A series whose input is unknown is absent, never 0. "The window" is
-`window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s). A STABLE series keeps name,
-labels and meaning within a major version; an EXPERIMENTAL one may change with any.
+Units are base units; ratios are 0 to 1, inflation and burstiness 1 or more. A series whose input is unknown is absent,
+never 0. "The window" is `window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s).
+A STABLE series keeps name, labels and meaning within a major version; an EXPERIMENTAL one may change with any.
 """
 _HEAD = "\n| series | type | class | additional labels | meaning |\n|---|---|---|---|---|\n"
 _OF_JSON = """
 ## Values of the JSON alone
 
-`derived` of [the API](api.md) has these too. Prometheus computes them of the series, over any window.
+`derived` of [the API](api.md) has these too. PromQL gives them from the series, over any window.
 
 | key | labels | meaning |
 |---|---|---|

@@ -47,7 +47,7 @@ _SHORT: Final = (
     *("kv.nothing_runs", "kv.watermark", "kv.preemption", "kv.reserved", "kv.admission", "kv.full"),
     "kv.stays*",
 )
-_LAST: Final = ("unknown.bounds_disagree", "concurrency.queue_limit", "healthy.*")
+_LAST: Final = ("unknown.few_came", "unknown.bounds_disagree", "concurrency.queue_limit", "healthy.*")
 _LATE: Final = (*_MUST_BE, *_UNTOLD, *_BOUNDS, *_OTHER_LIMITS, *_LAST)
 
 OVERLAPS: Final = (
@@ -227,6 +227,11 @@ OVERLAPS: Final = (
         _OTHER_LIMITS,
         (*_OTHER_LIMITS, *_LAST),
         "All fit, so another limit of the scheduler holds them; the one that was declared and reached is named.",
+    ),
+    Overlap(
+        ("unknown.few_came",),
+        (*_OTHER_LIMITS, *_LAST),
+        "Too few have begun to tell a limit of the scheduler from the requests that are in the batch.",
     ),
     Overlap(
         ("unknown.bounds_disagree", "concurrency.queue_limit"),

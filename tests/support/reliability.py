@@ -79,7 +79,7 @@ def fuzzing(found: Mapping[str, Any]) -> str:
     lines = [
         "## Fuzzing\n\n",
         f"`make fuzz` has given {inputs:,} inputs to what reads foreign text, in {hours:.2f} hours of CPU\n",
-        f"(seeds {seeds}; {tools}).\n",
+        f"(seeds {seeds};\n{tools}).\n",
         "Inputs are drawn from grammars and mutated; those that reach new code are kept and mutated again. What must\n",
         "hold of each answer stands in `tests/fuzz/targets`; everything found is replayed by `make test`.\n\n",
         "| target | what is read | inputs | CPU s | slowest ms |\n|---|---|---:|---:|---:|\n",

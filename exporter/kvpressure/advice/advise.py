@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -158,7 +158,8 @@ def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
         explained = [one for one in explained if one.key != _ENDS_REQUESTS]
     simulated = {one.key: one.expected.gain_ratio for one in actions if one is not None and one.expected is not None}
     placed = [replace(action, when=_when(action, diagnosis.cause)) for action in explained]
-    placed = sorted(_most_gain_first(case, placed, simulated), key=lambda one: _ORDER.index(one.when))
+    refuses = {one.key for one in actions if one is not None and _refuses_too_many(case, one)}
+    placed = sorted(_most_gain_first(case, placed, simulated, refuses), key=lambda one: _ORDER.index(one.when))
     return tuple(
         replace(
             action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)
@@ -167,14 +168,25 @@ def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
     )
 
 
-def _most_gain_first(case: Case, actions: Sequence[Action], simulated: Mapping[str, float]) -> list[Action]:
+def _refuses_too_many(case: Case, action: Action) -> bool:
+    """Return whether it refuses more requests than a first step may, so that it only stands beside one."""
+    return action.expected is not None and action.expected.refused_ratio > case.thresholds.advice.refused_max_ratio
+
+
+def _most_gain_first(
+    case: Case, actions: Sequence[Action], simulated: Mapping[str, float], refuses: Container[str]
+) -> list[Action]:
     """Return the actions; of the predicted ones without a restart the one that gains most comes first.
 
     Of equal ones the first that is listed does; `simulated` are gains by key, where no number is certain enough to be
-    printed those decide. What uses replicas that have room stays where it is.
+    printed those decide. What uses replicas that have room stays where it is, and so does what `refuses` too many.
     """
     ordered = list(actions)
-    now = {at: one for at, one in enumerate(ordered) if one.when == NOW and one.key != _USES_WHAT_IS_THERE}
+    now = {
+        at: one
+        for at, one in enumerate(ordered)
+        if one.when == NOW and one.key != _USES_WHAT_IS_THERE and one.key not in refuses
+    }
     found = {at: one.expected.gain_ratio for at, one in now.items() if one.expected is not None}
     gains = found or {at: simulated[one.key] for at, one in now.items() if one.key in simulated}
     if gains:

@@ -123,7 +123,9 @@ def caps_of(case: Case, shape: RequestLengths, capacity: float) -> Caps:
 def cap_prompts(case: Case, model: Model, step: Step) -> Action:
     """Return the action that refuses longer prompts, as predicted."""
     cap, longest = int(step.change.value), model.known.outputs.longest
-    longer = share_text(*model.known.prompts.above(cap))
+    least, most = model.known.prompts.above(cap)
+    longer, now = share_text(least, most), step.expected.refused_ratio
+    present = f", and about {now:.0%} of those that run and wait now" if now > 1.5 * most else ""
     flags = case.own.caps(int(cap + longest), int(longest))
     return Action(
         key="cap_prompt",
@@ -131,8 +133,8 @@ def cap_prompts(case: Case, model: Model, step: Step) -> Action:
         current=_declared(case, "max_input_tokens"),
         new=f"prompts {number(cap)}",
         value=cap,
-        why=f"{longer} of the prompts are longer, and hold the part of the pool that the others wait for.",
-        cost=f"{longer} of the prompts are refused: send them to a deployment of their own.",
+        why=f"{longer} of the prompts that ended are longer{present}: they hold what the others wait for.",
+        cost="These prompts are refused: send them to a deployment of their own.",
         checks=_without_restart(case),
         commands=(
             f"# at the gateway: prompts at most {cap} tokens",

@@ -76,6 +76,16 @@ def without_restart(case: Case, model: Model) -> Choice:
     return replace(choice, steps=tuple(step for step in choice.steps if step.expected.refused_ratio <= refused))
 
 
+def without_gpu(case: Case, model: Model) -> Step | None:
+    """Return the step that gains most without more GPUs, though it refuses many; None where none is sure to help."""
+    settings, more = _changes(case, model)
+    best = greedy_search.without_gpu(model, [*settings, *more])
+    if best is None or _judged(case, best.expected).worse:
+        return None
+    drain = model.drain_seconds([best.change])
+    return replace(best, expected=replace(as_shown(case.derived, case.thresholds, best.expected), drain_seconds=drain))
+
+
 def as_shown(derived: Derived, thresholds: Thresholds, expected: Expected) -> Expected:
     """Return what is expected with what is shown now as its "before"; NaN where that is not what was simulated."""
     return replace(

@@ -19,6 +19,7 @@ from kvpressure.advice.forecast import (
     memory,
     of_eviction,
     with_sessions,
+    without_gpu,
     without_restart,
 )
 from kvpressure.advice.memory import leave_memory, memory_headroom
@@ -207,15 +208,18 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     """
     at_once = without_restart(case, model)
     later = [step for step in choice.steps if step.change.key not in _WITHOUT_RESTART]
-    now = [_MAKE[step.change.key](case, model, step) for step in at_once.steps]
-    changes = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key not in _LAST]
-    for_last = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key in _LAST]
     fewer = choice.step("max_num_seqs")
     steps = (*at_once.steps, *later)
     shared, together = any(step.change.by > 1 for step in steps), None
     if len(steps) > 1 and sum(step.change.by > 1 for step in steps) < 2:
         together = model.expected([], [step.change for step in steps])
-    kinds = {step.change.key for step in steps}
+    beside = _beside_gpus(case, model, steps)
+    at_once_steps = [*at_once.steps, *(step for step in beside if step.change.key in _WITHOUT_RESTART)]
+    later += [step for step in beside if step.change.key not in _WITHOUT_RESTART]
+    now = [_MAKE[step.change.key](case, model, step) for step in at_once_steps]
+    changes = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key not in _LAST]
+    for_last = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key in _LAST]
+    kinds = {step.change.key for step in (*at_once_steps, *later)}
     declined_ones = {step.change.key: step for step in (*choice.declined, *at_once.declined)}
     choice = replace(choice, declined=tuple(one for key, one in declined_ones.items() if key not in kinds))
     return [
@@ -234,6 +238,18 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
             together=None if together is None else as_shown(case.derived, case.thresholds, together),
         ),
     ]
+
+
+def _beside_gpus(case: Case, model: Model, steps: Sequence[Step]) -> list[Step]:
+    """Return the best step that needs no GPU where one of `steps` does, and none of them is it; none where none helps.
+
+    One that needs a restart stands beside replicas only, as the flags of `steps` are for one rollout.
+    """
+    others = {step.change.key for step in steps if step.change.by == 1}
+    if len(others) == len(steps) or (best := without_gpu(case, model)) is None:
+        return []
+    at_once = best.change.key in _WITHOUT_RESTART
+    return [best] if not others or (at_once and best.change.key not in others) else []
 
 
 def declined(case: Case, choice: Choice | None) -> Action | None:

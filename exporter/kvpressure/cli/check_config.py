@@ -50,7 +50,7 @@ def command(file: str | None, **flags: str | None) -> None:
     fixed, listed = len(settings.engines.targets), len(settings.engines.file_sd)
     targets = f"targets: {fixed} in the settings, {listed} file_sd entries"
     engines = "an engine on localhost:8000" if settings.single_machine else targets
-    say(f"settings are good ({source}): {engines}; thresholds {loaded.thresholds.hash}")
+    say(f"settings are good ({source})\n  {engines}\n  thresholds {loaded.thresholds.hash}")
     for note in _unreadable(settings, ()):
         say(f"note: {note}", err=True)
 

@@ -83,6 +83,7 @@ _JSON_CHARACTER: Final = 8
 _YAML_STEPS: Final = 2
 _MAX_BRACKETS: Final = 100
 _SHOWN: Final = 80
+_AFTER_NAME: Final = re.compile(r"[=\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,11 @@ class Given:
     written: str
     file: str = ""
     unless: tuple[str, ...] = ()
+
+    @property
+    def value_as_written(self) -> str:
+        """The value before variables were filled in: what may be told of it, as they may hold secrets."""
+        return (*_AFTER_NAME.split(self.written, maxsplit=1), self.text)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     for at, word in enumerate(words):
         budget.take(len(word))
         if _may_be_options(words, at, dialect):
-            hidden[f"not known: {word[:_SHOWN]}"] = None
+            hidden[f"not known: {as_written(word)[:_SHOWN]}"] = None
         if (found := _option(words, at, budget, dialect)) is not None:
             name, key, value = found
             if name == "config":
@@ -163,7 +169,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     if config is not None and _is_read(config) and config.text in files:
         entries = _entries(files[config.text], config.text, budget)
         if entries is None:
-            hidden[f"the file of --config, {config.text}, is not a YAML mapping"] = None
+            hidden[f"the file of --config, {config.value_as_written}, is not a YAML mapping"] = None
         given = _from_file(entries or {}, config.text, budget, dialect) | given
     caps = () if dialect.output_caps is None else tuple(dialect.output_caps(given, files, budget))
     return Options(given, caps, tuple(hidden))
@@ -219,9 +225,9 @@ def _is_read(config: Given) -> bool:
 
 def _hidden_file(config: Given, files: Mapping[str, str]) -> Iterator[str]:
     if unresolved(config.text):
-        yield f"the path of --config, {config.text}, is not known"
+        yield f"the path of --config, {config.value_as_written}, is not known"
     elif _is_read(config) and config.text not in files:
-        yield f"the file of --config, {config.text}, is not among the manifests"
+        yield f"the file of --config, {config.value_as_written}, is not among the manifests"
 
 
 def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:

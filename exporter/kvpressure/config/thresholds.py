@@ -121,6 +121,7 @@ class Verdict:
     verdict_window_seconds: float
     verdict_min_poll_count: float
     sparse_confidence_min_ratio: float
+    full_confidence_seconds: float
     cause_hold_seconds: float
     cause_dwell_seconds: float
     incident_gap_seconds: float

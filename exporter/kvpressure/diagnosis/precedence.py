@@ -100,6 +100,7 @@ PRECEDENCE: Final = (
     "healthy.passing_queue",
     "kv.longest",
     "kv.preempted",
+    "unknown.few_came",
     "concurrency.prefill_budget",
     "concurrency.head_of_line",
     "concurrency.another_limit",

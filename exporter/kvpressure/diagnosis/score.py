@@ -122,7 +122,7 @@ _kv_shows: Final = admission_blocked | preempting | kv_saturated | evicting
 def confidence(rule: Rule, facts: Facts) -> float:
     """Return the share of the evidence that agrees with the rule; what is not known counts a little against it.
 
-    Fewer polls than make a full verdict lower it, down to `sparse_confidence_min_ratio`.
+    Fewer polls than make a full verdict lower it, and a short time, down to `sparse_confidence_min_ratio`.
     """
     least = facts.thresholds.verdict.sparse_confidence_min_ratio
     return _agreement(rule, facts) * (least + (1.0 - least) * facts.window.coverage)

@@ -9,7 +9,7 @@ from typing import Final
 
 from kvpressure.commandline.options import Given, Options, human, read_options, unknown_names
 from kvpressure.commandline.programs import Launch, Program, container_run, programs, talks
-from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, settle
+from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, filled_word, settle
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
@@ -282,7 +282,8 @@ def _listed(names: Iterable[str]) -> str:
 def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:
     """Return the model of its option, or the first word behind the program."""
     if option in options:
-        return options[option].text
+        given = options[option]
+        return filled_word(given.text, given.value_as_written)
     return words[0] if words and not words[0].startswith("-") else ""
 
 

@@ -79,9 +79,12 @@ class Expected:
 
         A figure that was not measured before is left out; "" where none was.
         """
-        if self.doubt:
-            return f"{UNPREDICTABLE}{self.doubt}"
         tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting
+        if self.doubt:
+            least = f"tokens/s {_before(tokens)}{_round(tokens.low)} or more"
+            refused = f", refuses {self.refused_ratio:.0%}" if self.refused_ratio > 0 else ""
+            surely = f"; {least}{refused}" if _printed(tokens.low) > _printed(tokens.before) else ""
+            return f"{UNPREDICTABLE}{self.doubt}{surely}"
         if self.at_best:
             pairs = (
                 (tokens, f"tokens/s {_before(tokens)}up to {_round(tokens.high)}"),

@@ -67,8 +67,9 @@ class Fit:
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
     is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
     longer answers than there are. `seats` is how many may run, where the page says so. `room_is_unseen`: a request
-    takes room which the page does not count, so that none is known to fit. `lengths_known` is
-    False where requests have ended and their lengths are not told apart: then a long prompt counts as a mean one.
+    takes room which the page does not count, so that none is known to fit. `refilled`: so many requests have come
+    that the batch is not as large as it is because of those that are in it. `lengths_known` is False where requests
+    have ended and their lengths are not told apart: then a long prompt counts as a mean one.
     """
 
     blocked_ratio: float | None = None
@@ -83,6 +84,7 @@ class Fit:
     by_reserve_ratio: float | None = None
     seats: float | None = None
     room_is_unseen: bool = False
+    refilled: bool = True
     lengths_known: bool = True
 
 
@@ -118,7 +120,8 @@ def fit_of(
         )
         *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
     ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
-    capped = capped and (declared or _room_is_seen(points, window, ratio, by_long, thresholds))
+    refilled = _refilled(window, thresholds)
+    capped = capped and (declared or (refilled and _room_is_seen(points, window, ratio, by_long, thresholds)))
     capped = capped and (declared or not _wait_for_kv(points, deferral, thresholds))
     untold = capped and not declared and _cap_is_untold(points, thresholds)
     capped = capped and not untold
@@ -156,6 +159,7 @@ def fit_of(
         by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.requested_tokens else None,
         seats=max(points.values("seats"), default=None),
         room_is_unseen=room_is_unseen(points, window.cache),
+        refilled=refilled,
         lengths_known=_lengths_known(window, thresholds),
     )
 
@@ -241,6 +245,16 @@ def _at_declared_cap(window: EngineWindow, context: Context) -> bool:
     return seats is not None or (
         most is not None and highest is not None and highest >= context.thresholds.batch.at_cap_min_ratio * most
     )
+
+
+def _refilled(window: EngineWindow, thresholds: Thresholds) -> bool:
+    """Return whether so many requests came that a batch as large as before is no chance.
+
+    That takes time, and a short sample does not show it.
+    """
+    came = window.delta("started")
+    came = window.delta("finished") if came is None else came
+    return came is None or came >= thresholds.batch.cap_steady_min_sequences
 
 
 def _room_is_seen(

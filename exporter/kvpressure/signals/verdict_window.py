@@ -71,8 +71,9 @@ class Throughput:
 class VerdictWindow:
     """What the newest polls say, in groups. Ratios are shares of polls, None where no poll could be judged.
 
-    `coverage` is the number of polls in the verdict window over the least that make one, at most 1: lower where an
-    engine answers so slowly that older polls have to be counted too. `busy` is whether there was anything to do.
+    `coverage` is how much of a full verdict's evidence there is, at most 1: lower where an engine answers so slowly
+    that older polls have to be counted too, and where it has not been watched for long. `busy` is whether there was
+    anything to do.
     `refused_ratio` is the share of the requests sent that the engine refused, None where it has never refused any.
     `highest_kv_usage_ratio` is over the whole window.
     `optional` are the groups of optional sources that report, by name (`signals.optional`).
@@ -120,7 +121,11 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
     return VerdictWindow(
         polls=len(points),
         seconds=points[-1].t - points[0].t,
-        coverage=min(1.0, inside / thresholds.verdict.verdict_min_poll_count),
+        coverage=min(
+            1.0,
+            inside / thresholds.verdict.verdict_min_poll_count,
+            (window.t - window.points[0].t) / thresholds.verdict.full_confidence_seconds,
+        ),
         busy=_busy(points),
         kv_usage_ratio=mean(usage) if usage else None,
         highest_kv_usage_ratio=window.max("kv_usage"),

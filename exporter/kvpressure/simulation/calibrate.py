@@ -80,6 +80,8 @@ class Known:
     question: str = ""
     """What is taken otherwise than is likeliest, in words."""
     measured_hits: MeasuredHits | None = None
+    must_wait: bool = False
+    """Whether clients wait for their answers because requests at a rate would not do what the engine does."""
     simulation: Simulation | None = None
     """Of it as it is, by which it was fitted; it goes on where more answers are needed."""
 
@@ -172,6 +174,8 @@ def known(
     )
     # Sessions think between their turns, and come back once they are answered: by chance, but at no rate.
     arrivals = None if has_sessions(observed, thresholds) else arrivals_of(observed)
+    if like is not None and like.must_wait:
+        arrivals = None
     if taken.other_arrivals:
         arrivals = _otherwise(arrivals)
     demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, arrivals)
@@ -185,7 +189,14 @@ def known(
     found, pool_limits = replace(found, question=question), most_running is None
     if like is not None:
         return _fitted_like(found, like, pool_limits=pool_limits)
-    return _fitted(found, most_error, pool_limits=pool_limits)
+    try:
+        return _fitted(found, most_error, pool_limits=pool_limits)
+    except UnknownError:
+        if arrivals is None or arrivals.most < 1.0:
+            raise
+    # A few that came and ended do not show whether those who send them wait for their answers.
+    waits = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, None)
+    return _fitted(replace(found, demand=waits, must_wait=True), most_error, pool_limits=pool_limits)
 
 
 def _otherwise(arrivals: Arrivals | None) -> Arrivals:
@@ -207,6 +218,7 @@ def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
     something else holds the batch back, how many run says nothing of the pool.
     """
     measured, nominal = found.measured, found.server
+    closest, least_error = found, math.inf
     for _ in range(FITS):
         simulation = Simulation(found.server, found.demand)
         outcome = simulation.outcome()
@@ -216,14 +228,18 @@ def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
         speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
         if (abs(fits - 1) < FITTED_RATIO or not pool_limits) and abs(speed - 1) < FITTED_RATIO:
             return replace(found, simulation=simulation)
+        if (error := abs(outcome.tokens_per_second / measured.tokens_per_second - 1)) < least_error:
+            closest, least_error = replace(found, simulation=simulation), error
         pool, steps = found.server.pool_tokens, found.server.steps
         if pool_limits and measured.waiting >= 1:
             pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))
         found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
     outcome = simulate(found.server, found.demand)
-    if outcome is None or abs(outcome.tokens_per_second / measured.tokens_per_second - 1) > most_error:
-        raise UnknownError("the simulation does not reproduce the current throughput of this engine")
-    return found
+    if outcome is not None and abs(outcome.tokens_per_second / measured.tokens_per_second - 1) <= most_error:
+        return found
+    if least_error <= most_error:  # where few run, one more or less that fits makes the fit swing
+        return closest
+    raise UnknownError("the simulation does not reproduce the current throughput of this engine")
 
 
 def _fitted_like(found: Known, like: Known, *, pool_limits: bool) -> Known:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.config_changes import MAX_REPLICAS, ROUTE_BY_LENGTH, ConfigChange, State, applied
+from kvpressure.simulation.config_changes import MAX_REPLICAS, ROUTE_BY_LENGTH, ConfigChange, State, applied, holds
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -136,6 +136,31 @@ def without_restart(model: Model, most_refused: float) -> Choice:
     add_replicas(replicated)
     found = [build_choice(search) for search in (capped, replicated)]
     return Choice(tuple(step for one in found for step in one.steps), tuple(s for one in found for s in one.declined))
+
+
+def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
+    """Return the change that gains most without more GPUs, else the likeliest; None where none is likely to help.
+
+    Tried are caps, however many requests they refuse, fewer sequences and `settings`, each by itself; of those that
+    gain about as much the first in this order is taken. One that helps on every engine that fits the page comes first.
+    """
+    server, running = model.state[0], model.known.measured.running
+    room = holds(model.state)
+    fewer = sorted({max(1, math.ceil(room * factor)) for factor in config_changes.SEQUENCES_TRIED})
+    search = Search(model)
+    rated = search.rated(
+        [
+            *config_changes.caps(model.known, 1.0),
+            *(config_changes.sequences(value) for value in fewer if value < min(running, server.max_num_seqs)),
+            *settings,
+        ]
+    )
+    sure = [one for one in rated if search.is_sure(one.change)] or rated
+    most = max((one.gain for one in sure), default=0.0)
+    enough = (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)
+    best = next((one.change for one in sure if 1 + one.gain >= enough), None)
+    expected = None if best is None else model.expected([], [best])
+    return None if best is None or expected is None else Step(best, expected)
 
 
 def _let_grow(search: Search, change: ConfigChange, running: float) -> None:

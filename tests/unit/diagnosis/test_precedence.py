@@ -73,6 +73,7 @@ WINS_NOWHERE = {
     "host.front_end": _LAB.format("host-answers"),
     "concurrency.another_limit": _LAB.format("cap-head-of-line"),
     "unknown.bounds_disagree": _LAB.format("kv-bimodal-priority"),
+    "concurrency.another_limit": _POLLS,
     "concurrency.queue_limit": _LAB.format("cap-queue-limit"),
 }
 """Rules that win on none of the recordings in this repository, and why."""
@@ -82,6 +83,12 @@ NO_REASONS = {"reasons_known": False, "blocked_ratio": 0.0, "blocked_by_long_rat
 NO_REASONS |= {"blocked_by_longest_ratio": 0.0, "prefilling": 0.0}
 ON_POLLS = {
     "unknown.no_capacity": {},
+    "concurrency.another_limit": {
+        "blocked_ratio": 0.0,
+        "blocked_by_long_ratio": 0.0,
+        "blocked_by_longest_ratio": 0.0,
+        "kv_usage_ratio": 0.3,
+    },
     "unknown.layers_differ": {"blocked_ratio": 0.2, "blocked_by_longest_ratio": 0.9, "fit_unknown": True},
     "idle.last_step": {"last_step_seconds": 40.0, "kv_usage_ratio": 0.3},
     "unknown.reservations": {"blocked_ratio": None, "room_is_unseen": True},

@@ -61,10 +61,20 @@ def test_at_a_fixed_cap_the_mean_prompt_is_the_one_that_waits():
 def test_a_place_that_stays_free_is_chance_unless_the_deferred_requests_may_be_what_keeps_it_free(deferred, capped):
     assert THRESHOLDS.batch.refill_spare_count >= 1.0
     gauges = {"waiting": 8.0, "waiting_deferred": deferred, "kv_usage": 0.2}
-    counters = lambda t: {"steps": 100.0 * t, "started": 5.0 + (t > 49)}  # noqa: E731
+    counters = lambda t: {"steps": 100.0 * t, "started": t / 5.0 + (t > 49)}  # noqa: E731
     found = fit(lambda t: gauges | {"running": 9.0 if t == 50 else 10.0}, counters)
     assert found.steadiness == 1.0
     assert found.at_cap is capped
+
+
+@pytest.mark.parametrize(("started_every", "capped"), [(4.0, True), (12.0, False)])
+def test_a_batch_in_which_few_requests_have_come_shows_no_cap(started_every: float, capped: bool):
+    """The same ones are in it: it stays as large as it is whatever holds the others back."""
+    found = fit(
+        lambda t: {"running": 10.0, "waiting": 8.0, "kv_usage": 0.2},
+        lambda t: {"steps": 100.0 * t, "started": t / started_every},
+    )
+    assert (found.refilled, found.at_cap) == (capped, capped)
 
 
 def beyond(t: int):

@@ -21,6 +21,12 @@ def at_cap(facts: Facts) -> bool | None:
 
 
 @fact()
+def refilled(facts: Facts) -> bool:
+    """Return whether enough requests have come to tell a limit of the scheduler from those that are in the batch."""
+    return facts.window.fit.refilled
+
+
+@fact()
 def steady(facts: Facts) -> bool | None:
     """Return whether the batch stays at its highest of the last ten minutes while requests wait."""
     return reaches(facts.window.fit.steadiness, facts.thresholds.batch.at_cap_min_ratio)

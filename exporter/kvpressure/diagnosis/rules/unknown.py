@@ -31,6 +31,10 @@ def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not say what for."
 
 
+def _few_came(facts: Facts) -> str:
+    return f"{capital(waiting(facts))}, and too few have begun to tell the cache from a limit of the scheduler."
+
+
 def _was_full(facts: Facts) -> bool:
     """Return whether the cache was full in the window, or a request was preempted."""
     full = (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_full_min_ratio
@@ -78,6 +82,8 @@ RULES: Final = rules_of(
         _no_capacity,
     ),
     ("no_reasons", "no_reasons", queue.queued & ~queue.reasons_known, _no_reasons),
+    # What else would be said of them is that a limit of the scheduler holds them back.
+    ("few_came", "", queue.queued & ~batch.refilled & ~batch.step_at_budget.known_true(), _few_came),
     # They fit by one bound and not by the other.
     ("bounds_disagree", "", queue.queued, nothing_to_say),
 )

@@ -130,8 +130,8 @@ class Connection:
                 if frames:
                     raise SourceError("not_zeromq", f"{self._where} sends messages before it has greeted")
                 commands += 1
-                if self._greeted:
-                    self._unread = True
+                self._unread = self._greeted
+                if self._greeted or commands > MAX_COMMANDS:
                     break
         except zmtp.ProtocolError as error:
             raise SourceError("not_zeromq", f"{self._where}: {error}") from None
@@ -150,6 +150,7 @@ class Connection:
             self._error = f": {brief(body[7:].decode('utf-8', 'replace'))}"
         elif body.startswith(b"\x04PING"):
             pong = b"\x04PONG" + body[7:][:16]
+            self._socket.settimeout(0)  # nobody waits for a publisher that reads no answers
             self._socket.sendall(bytes([4, len(pong)]) + pong)
 
 

@@ -18,6 +18,7 @@ from kvpressure.capacity.parallel import RefusedError, length_refused, refusals
 from kvpressure.capacity.pool import BytePool
 from kvpressure.capacity.smallest import smallest_pool
 from kvpressure.commandline.options import human, whole
+from kvpressure.commandline.words import as_written
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure.tools.audit.engine import Engine
@@ -95,7 +96,7 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
         return hidden if engine.reading.hidden else f"how {engine.runtime.title} fills a GPU's memory is not known here"
     config = knowledge.models(engine.model) if engine.model else None
     if config is None:
-        which = engine.model or "the model"
+        which = as_written(engine.model) or "the model"
         return f"the configuration of {which} is not known (--model-config NAME=FILE)"
     if part := requested_slice(engine.resources.requested):
         return f"a part of a GPU is requested ({part}), whose memory is not known here"
@@ -106,7 +107,8 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)
     except (ModelConfigError, ValueError, KeyError) as error:
-        return f"{engine.model}: {error}".splitlines()[0]
+        whose = "" if isinstance(error, ModelConfigError) else f"{as_written(engine.model)}: "
+        return f"{whose}{error}".splitlines()[0]
 
 
 def traffic_of(engine: Engine) -> PlannedTraffic | None:
@@ -129,7 +131,7 @@ def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
 def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds, knowledge: Knowledge) -> Sized:
     flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
     dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
-    geometry = knowledge.geometry(_quantized(engine, config), engine.model, dtype)
+    geometry = _geometry(engine, config, knowledge, dtype)
     if any(option in engine.reading.options for option in flags.stretches):
         geometry = replace(geometry, stretched=True)
     ranks = [_rank(engine, option) for option in engine.runtime.starting.flags.divides(engine.reading.options)]
@@ -210,12 +212,17 @@ def _choice(engine: Engine, option: str, known: Mapping[str, float]) -> str | No
     return given.text
 
 
-def _quantized(engine: Engine, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the configuration with the quantization that a flag sets, where the weights have none of their own."""
+def _geometry(engine: Engine, config: Mapping[str, Any], knowledge: Knowledge, dtype: str | None) -> Geometry:
+    """Return the geometry, with the quantization that a flag sets where the weights have none of their own."""
     given = engine.reading.options.get(engine.runtime.starting.flags.sizing.quantization)
+    name = as_written(engine.model)
     if given is None or config.get("quantization_config") is not None:
-        return config
-    return {**config, "quantization_config": {"quant_method": given.text}}
+        return knowledge.geometry(config, name, dtype)
+    try:
+        return knowledge.geometry({**config, "quantization_config": {"quant_method": given.text}}, name, dtype)
+    except ModelConfigError:
+        # Its sentence would tell the flag's value, which may come from a variable.
+        raise ValueError(f"how large the weights of {given.written} are is not known") from None
 
 
 def _command(
@@ -225,7 +232,7 @@ def _command(
     share = memory.gpu_memory_utilization
     lengths = ("TOKENS", "TOKENS") if traffic is None else (f"{traffic.prompt_p95:g}", f"{traffic.output_p95:g}")
     given = {
-        "--model": engine.model,
+        "--model": as_written(engine.model),
         "--gpu": memory.gpu,
         "--tensor-parallel-size": memory.tensor_parallel if memory.tensor_parallel > 1 else None,
         "--pipeline-parallel-size": memory.pipeline_parallel if memory.pipeline_parallel > 1 else None,

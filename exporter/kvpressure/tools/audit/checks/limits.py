@@ -268,7 +268,7 @@ def separate(engine: Engine, context: Context) -> Verdict:
     if (sibling := _sibling(engine, context)) is not None:
         return Verdict("pass", f"{sibling.title} serves the short requests of the same model")
     reason = f"prompts up to {number(limit.value)} tokens share one deployment with short ones"
-    fix = annotation_fix(TRAFFIC, "long") + "  # once short requests go to a deployment of their own"
+    fix = annotation_fix(TRAFFIC, "long") + "  # once short requests go elsewhere"
     return Verdict("fail", reason, fix)
 
 
