@@ -71,7 +71,6 @@ WINS_NOWHERE = {
     "compute.decode": _LAB.format("compute-decode"),
     "compute.mixed": _LAB.format("compute-decode"),
     "host.front_end": _LAB.format("host-answers"),
-    "concurrency.another_limit": _LAB.format("cap-head-of-line"),
     "unknown.bounds_disagree": _LAB.format("kv-bimodal-priority"),
     "concurrency.another_limit": _POLLS,
     "concurrency.queue_limit": _LAB.format("cap-queue-limit"),
