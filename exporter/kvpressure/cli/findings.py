@@ -5,6 +5,7 @@ And facts about engines that are on no page, from the command line.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -151,12 +152,16 @@ class EngineFacts:
         `health` is that of its source, which says why a silent engine cannot be read.
         """
         from kvpressure.advice.advise import Case, Place, advise_on  # noqa: PLC0415 - slow to import, and not needed where a connection is refused
+        from kvpressure.advice.shell import is_loopback  # noqa: PLC0415
 
         if view.diagnosis is None:
             return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
         limits, silent = view.limits.with_declared(self.limits), view.silence is not None
         shown, peers = view.shown.model_name, peers_of(view, beside)
-        place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
+        # An address of this machine may be a port-forward, where there is a kubectl to forward it.
+        here = False if url and not self.place and is_loopback(url) and shutil.which("kubectl") is None else None
+        given: dict[str, Any] = {"url": url, "model_name": shown, "runtime": view.runtime, "kubernetes": here}
+        place = Place(**given | self.place)
         about = view.diagnosis, view.derived, limits, place, thresholds, view.observed, peers
         unread = "" if health is None or health.up else health.reason
         actions = advise_on(Case(*about, decode_side=decode_side_of(view, beside)), silent=silent, unread=unread)
