@@ -168,7 +168,7 @@ def test_a_runtime_is_whole(runtime: Runtime):
 
 def test_one_runtime_is_assumed_and_the_names_are_the_folders():
     assert [runtime for runtime in RUNTIMES if runtime.assumed] == [ASSUMED]
-    folders = {path.parent.name for path in (PACKAGE / "runtimes").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (EXPORTER / "kvpressure" / "runtimes").glob("*/__init__.py")}
     assert set(NAMES) == folders
     assert named("no such runtime") is ASSUMED
 
