@@ -136,18 +136,19 @@ def advise(
     return advise_on(Case(diagnosis, derived, limits, place, thresholds, observed, peers), silent=silent)
 
 
-def advise_on(case: Case, *, silent: bool = False) -> tuple[Action, ...]:
+def advise_on(case: Case, *, silent: bool = False, unread: str = "") -> tuple[Action, ...]:
     """Return the actions in the order to take them, those without a restart first; empty when nothing is wrong.
 
     Of a `silent` engine, whose diagnosis is the last before it stopped answering, the first thing is to see whether it
-    still runs. A device OOM is advised on whatever the cause is: the server that it killed seems idle or unknown.
-    Consequences are predicted where anything was observed: half a second of CPU at most, so not for every poll.
+    still runs, or what `unread`, the word of how its last poll ended, asks for. A device OOM is advised on whatever the
+    cause is: the server that it killed seems idle or unknown. Consequences are predicted where anything was observed:
+    half a second of CPU at most, so not for every poll.
     """
     diagnosis, thresholds = case.diagnosis, case.thresholds
     unsure = diagnosis.confidence < thresholds.advice.destructive_min_confidence_ratio
     too_early = unsure or diagnosis.t - diagnosis.since < thresholds.progress.stuck_min_seconds
     actions, reason = _unconfirmed(case) if unsure and not case.device_oom else _by_verdict(case)
-    first: list[Action | None] = [others.silent(case)] if silent else []
+    first: list[Action | None] = [others.silent(case, unread)] if silent else []
     if case.device_oom and diagnosis.cause is not Cause.KV_CACHE_PRESSURE:
         first += pressure.after_device_oom(case)
     explained = [_explained(action, diagnosis.cause, "") for action in first if action is not None]

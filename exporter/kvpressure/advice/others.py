@@ -234,13 +234,56 @@ def host_bound(case: Case) -> tuple[list[Action | None], str]:
     return [*order, apply_changes(case, order), watch(case, "host_bound", "2 minutes of traffic")], ""
 
 
-def silent(case: Case) -> Action:
-    """Return the action to check whether the server still runs, before a restart loses its log."""
+_TOKEN: Final = (
+    "Give kvpressure the token that the server wants",
+    (
+        "The server answers and refuses: its token was changed, or kvpressure has none (bearer_token_file, "
+        "--bearer-token-file)."
+    ),
+)
+_PATH: Final = (
+    "Correct the address of its metrics",
+    (
+        "Something answers there that is no page of an engine: the path has changed, a proxy answers, or another "
+        "server has its port."
+    ),
+)
+_UNREAD: Final = {
+    "credentials": _TOKEN,
+    "http_401": _TOKEN,
+    "http_403": _TOKEN,
+    "http_404": _PATH,
+    "not_metrics": _PATH,
+    "redirect": _PATH,
+    "timeout": (
+        "See whether the server is stopped or hung",
+        (
+            "It does not answer: it is stopped (state T in ps; kill -CONT), hung, or so busy that its API process "
+            "never gets to it. One that is hung needs a restart, once its log is saved."
+        ),
+    ),
+}
+"""Titles and reasons of the first action, by how the last poll ended."""
+_FAILS: Final = (
+    "Read the server's log: it answers with an error",
+    "The server runs, and its metrics page fails: the reason is in its log.",
+)
+_GONE: Final = (
+    "See whether the server still runs, and why it does not answer",
+    (
+        "The engine's page cannot be read any more. A crash is in its log and in its pod's last state; a "
+        "server that runs and does not answer is hung, or so busy that its API process never gets to it."
+    ),
+)
+
+
+def silent(case: Case, reason: str = "") -> Action:
+    """Return the action to take before a restart loses the log; `reason` is the word of how the last poll ended."""
+    title, why = _FAILS if reason.startswith("http_5") else _UNREAD.get(reason, _GONE)
     return Action(
         key="see_whether_it_runs",
-        title="See whether the server still runs, and why it does not answer",
-        why="The engine's page cannot be read any more. A crash is in its log and in its pod's last state; a "
-        "server that runs and does not answer is hung, or so busy that its API process never gets to it.",
+        title=title,
+        why=why,
         cost="A minute.",
         checks=(
             "It answers again once this gives a result:",

@@ -24,7 +24,7 @@ from kvpressure.advice.forecast import (
 )
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas_as_predicted, route
-from kvpressure.model.action import UNPREDICTABLE, Action
+from kvpressure.model.action import SIMULATED_ALONE, UNPREDICTABLE, Action
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 from kvpressure.simulation.config_changes import (
@@ -262,7 +262,7 @@ def declined(case: Case, choice: Choice | None) -> Action | None:
     sure = [step for step in choice.declined if not step.expected.doubt]
     found = [(f"{_described(case, step)}: {step.against}", step.expected.text) for step in sure]
     lines = [f"{what} ({effect})" if effect else what for what, effect in found]
-    why = [f"Simulated one at a time: {'; '.join(lines)}."] if lines else []
+    why = [f"{SIMULATED_ALONE}{'; '.join(lines)}."] if lines else []
     for doubt in dict.fromkeys(step.expected.doubt for step in choice.declined if step.expected.doubt):
         words = [_described(case, step) for step in choice.declined if step.expected.doubt == doubt]
         why.append(f"Whether {' or '.join(words)} would help {UNPREDICTABLE}{doubt}.")

@@ -24,7 +24,6 @@ PLACEHOLDERS = {
     "POD": "the pod of this engine",
     "CONTAINER": "the container that runs the engine",
     "UNIT": "the systemd unit that runs the engine",
-    "MODEL": "the model, with your other flags",
     "REPLICAS": "replicas in all, as the step says",
     "CPUS": "CPU cores: at least one per GPU and one per API server, and two to spare",
     "MEMORY": "memory limit of the container, such as 64Gi",
@@ -90,8 +89,7 @@ def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
             f"# under systemd: put these at the end of ExecStart, then restart: {' '.join(words)}",
             f"sudo systemctl edit --full {of.unit}",
             f"sudo systemctl restart {of.unit}",
-            "# by hand: stop it, and start it with the same command and these flags at its end",
-            f"{place.advice.serve} {shlex.join(words)}",
+            f"# by hand: stop it, and start the command that ps shows with these at its end: {' '.join(words)}",
         ),
     )
 
@@ -178,8 +176,9 @@ def add_replica(place: Place, times: int | None = None) -> Lines:
             of.ready,
         ),
         (
+            f"ps -ww -o args -p $(pgrep -d, -f {place.advice.process})",
+            "# with that command and another --port:",
             f"# start {more} to the load balancer",
-            f"{place.advice.serve} --port={place.serving_port + 1}",
         ),
     )
 
@@ -216,10 +215,15 @@ def look_again(place: Place) -> Lines:
         return (f"kvpressure triage -n {quoted(place.namespace, '')} {of.workload} --duration 60",)
     triage = f"kvpressure triage {quoted(_url(place), '')} --duration 60"
     address = urlsplit(_url(place))
-    if place.in_kubernetes is False or address.hostname not in ("localhost", "127.0.0.1", "::1"):
+    if place.in_kubernetes is False or not is_loopback(_url(place)):
         return (triage,)
     ports = f"{address.port or place.serving_port}:{place.serving_port}"
     return (f"# in Kubernetes, in another terminal: {of.kubectl} port-forward {of.workload} {ports}", triage)
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether an address is of the machine that asks."""
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _by_place(place: Place, kubernetes: Lines, process: Lines) -> Lines:

@@ -9,13 +9,12 @@ from rich.text import Text
 
 from kvpressure.cli.findings import Finding, advised, worst_first
 from kvpressure.cli.report import command_lines, expected, hanging, name_of, numbers, problem, verdict_of
-from kvpressure.model.action import AFTER, Action, step_without_gpu
+from kvpressure.model.action import AFTER, Action, step_without_gpu, why_none_without_gpu
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 
 MAX_FACTS = 3
-_SIMULATED = "Simulated one at a time: "
 COUNTED = "REPLICAS"
 """A placeholder that its own line explains."""
 
@@ -78,8 +77,4 @@ def _without_gpu(actions: Sequence[Action]) -> list[RenderableType]:
         change = f": {' -> '.join(filter(None, (step.current, step.new)))}" if step.new else ""
         when = ", after the incident" if step.when == AFTER else ""
         return [Text(clean(f"Without a GPU{when}: {step.title}{change}"), style="bold"), *expected(step)]
-    declined = next((one.why for one in actions if one.key == "would_not_help"), "")
-    why = f"not predicted: {first.unpredicted}" if first.unpredicted else "nothing that was tried helps"
-    if declined:
-        why = f"nothing that was tried helps; {declined.removeprefix(_SIMULATED).split('; ')[0].rstrip('.')}"
-    return [hanging("Without a GPU: ", f"{why}.")]
+    return [hanging("Without a GPU: ", why_none_without_gpu(actions))]

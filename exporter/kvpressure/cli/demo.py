@@ -186,7 +186,7 @@ class Demo:
         seconds = triage_seconds(collapsed / self.clock.speed)
         if seconds is None:
             slow = f"--speed {collapsed / SHORTEST_SECONDS:g}"
-            return [f"At this speed it collapses for less time than a triage takes; {slow} or less leaves it."]
+            return ["At this speed it collapses for less time than a triage takes;", f"{slow} or less leaves it."]
         words = [*_typed(), "triage", self._engine_url]
         words += [] if seconds == DEFAULT_SECONDS else ["--duration", f"{seconds:g}"]
         self._to_type = ["", f"  {shlex.join(words)}"]
@@ -199,7 +199,7 @@ class Demo:
         phases = self.incident.phases
         minutes = phases[-1].end / self.clock.speed / 60
         say(
-            f"A simulated engine on a simulated GPU goes through an incident; it takes about {minutes:.1f} minutes.",
+            f"A simulated engine goes through an incident; it takes about {minutes:.1f} minutes.",
             "",
             f"  the page     {urls[0]}/",
             f"  the metrics  {urls[0]}/metrics",

@@ -5,6 +5,7 @@ And facts about engines that are on no page, from the command line.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -139,18 +140,31 @@ class EngineFacts:
         return cls(limits, place)
 
     def finding(
-        self, view: EngineView, thresholds: Thresholds, url: str = "", beside: Sequence[EngineView] = ()
+        self,
+        view: EngineView,
+        thresholds: Thresholds,
+        url: str = "",
+        beside: Sequence[EngineView] = (),
+        health: SourceHealth | None = None,
     ) -> Finding:
-        """Return the finding on one engine, with its advice; `beside` are all engines that are sampled."""
+        """Return the finding on one engine, with its advice; `beside` are all engines that are sampled.
+
+        `health` is that of its source, which says why a silent engine cannot be read.
+        """
         from kvpressure.advice.advise import Case, Place, advise_on  # noqa: PLC0415 - slow to import, and not needed where a connection is refused
+        from kvpressure.advice.shell import is_loopback  # noqa: PLC0415
 
         if view.diagnosis is None:
             return Finding(view.key.target, problem="the page was read, but nothing could be judged yet")
         limits, silent = view.limits.with_declared(self.limits), view.silence is not None
         shown, peers = view.shown.model_name, peers_of(view, beside)
-        place = Place(url=url, model_name=shown, runtime=view.runtime, **self.place)  # type: ignore[arg-type]
+        # An address of this machine may be a port-forward, where there is a kubectl to forward it.
+        here = False if url and not self.place and is_loopback(url) and shutil.which("kubectl") is None else None
+        given: dict[str, Any] = {"url": url, "model_name": shown, "runtime": view.runtime, "kubernetes": here}
+        place = Place(**given | self.place)
         about = view.diagnosis, view.derived, limits, place, thresholds, view.observed, peers
-        actions = advise_on(Case(*about, decode_side=decode_side_of(view, beside)), silent=silent)
+        unread = "" if health is None or health.up else health.reason
+        actions = advise_on(Case(*about, decode_side=decode_side_of(view, beside)), silent=silent, unread=unread)
         return Finding(view.key.target, replace(view, limits=limits), actions=actions)
 
     def findings(
@@ -162,6 +176,6 @@ class EngineFacts:
             return [
                 Finding(name, problem=problem or "the page answers, but shows no engine yet: has it served a request?")
             ]
-        found = [self.finding(view, thresholds, sampled.target.url, beside) for view in sampled.engines]
+        found = [self.finding(view, thresholds, sampled.target.url, beside, sampled.health) for view in sampled.engines]
         state = state_of_silent(sampled.health)
         return [replace(finding, problem=problem or finding.problem, state=state) for finding in found]

@@ -13,7 +13,16 @@ from kvpressure.advice.advise import Action
 from kvpressure.advice.shell import PLACEHOLDERS
 from kvpressure.cli.console import Line
 from kvpressure.cli.findings import Finding, advised, worst_first
-from kvpressure.exposition.wording import NOT_KNOWN, STAGES, by_time, duration, meaning, quantity, query_in_words
+from kvpressure.exposition.wording import (
+    NOT_KNOWN,
+    STAGES,
+    by_time,
+    duration,
+    meaning,
+    quantity,
+    query_in_words,
+    without_gpu_text,
+)
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.values import at
@@ -84,6 +93,8 @@ def advice(actions: Sequence[Action], *, commands: bool = True) -> list[Renderab
     if not actions:
         return []
     parts: list[RenderableType] = [Text("What to do, in this order\n", style="bold")]
+    if beside := without_gpu_text(actions):
+        parts.append(Text(f"{clean(beside)}\n"))
     for title, group in by_time(actions):
         parts.append(Text(f"{title}\n" if commands else title, style="bold"))
         parts += [part for action in group for part in (_action(action) if commands else [_short(action)])]

@@ -20,6 +20,7 @@ from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Action, step_without_gpu
 from kvpressure.model.view import CALM, EngineKey, EngineView, decode_side_of, peers_of
+from kvpressure.net.credentials import in_cluster
 from kvpressure.net.threads import in_own_thread
 
 KEPT_SECONDS: Final = 15.0
@@ -48,7 +49,9 @@ def make_actions(
     if view.diagnosis is None:
         return ()
     from kvpressure.advice.advise import advise_on  # noqa: PLC0415 - 1.5 MiB that a node without trouble never needs
+    from kvpressure.advice.shell import is_loopback  # noqa: PLC0415
 
+    on_a_host = target is not None and not view.pod and is_loopback(target.url) and not in_cluster()
     place = Place(
         namespace=view.namespace,
         pod=view.pod,
@@ -57,6 +60,7 @@ def make_actions(
         target=view.shown.target,
         model_name=view.shown.model_name,
         runtime=view.runtime,
+        kubernetes=False if on_a_host else None,
     )
     peers, decode_side = peers_of(view, engines), decode_side_of(view, engines)
     case = Case(

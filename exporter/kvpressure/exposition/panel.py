@@ -22,6 +22,7 @@ from kvpressure.exposition.wording import (
     quantity,
     shown,
     standing_text,
+    without_gpu_text,
 )
 from kvpressure.exposition.working_set import working_set
 from kvpressure.model.action import Action
@@ -80,6 +81,7 @@ def engine_panel(
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
     calm = cause in CALM and silence is None
+    numbered = [replace(action, order=order) for order, action in enumerate(actions, 1)]
     key, since = ident(view.key), diagnosis.since if diagnosis else 0.0
     return {
         "id": key,
@@ -102,7 +104,8 @@ def engine_panel(
         "facts": _facts(view, now if silence is None else view.t, calm=calm),
         "evidence": _evidence(diagnosis),
         "working_set": working_set(view),
-        "actions": by_time([replace(action, order=order) for order, action in enumerate(actions, 1)]),
+        "actions": by_time(numbered),
+        "without_gpu": without_gpu_text(numbered),
         "standing": standing_text(actions[0] if actions else None),
         "runbook": runbook,
         **_past(key, past, diagnosis),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
-from kvpressure.model.action import AFTER, NOW, Action
+from kvpressure.model.action import AFTER, NOW, Action, step_without_gpu, why_none_without_gpu
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.incident import Incident
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
@@ -46,6 +46,21 @@ def standing_text(first: Action | None) -> str:
         return ""
     revised = f"; another was advised before, and {first.revised}" if first.revised else ""
     return f"The first step has been the same since {clock(first.since)}{revised}."
+
+
+def without_gpu_text(actions: Sequence[Action]) -> str:
+    """Return the best step that needs no more GPUs with its prediction, or why there is none; "" where none is needed.
+
+    It stands beside a first step that needs some.
+    """
+    if not actions or not actions[0].needs_gpu:
+        return ""
+    step = step_without_gpu(actions)
+    if step is None:
+        return f"Without a GPU: {why_none_without_gpu(actions)}"
+    change = f": {' -> '.join(filter(None, (step.current, step.new)))}" if step.new else ""
+    effect = f"; {step.expectation}" if step.expectation else ""
+    return f"Without a GPU: step {step.order}, {step.title}{change}{effect}."
 
 
 def meaning(diagnosis: Diagnosis) -> str:

@@ -17,6 +17,8 @@ AFTER: Final = "after_incident"
 needs one, or is hard to take back."""
 UNLIKE: Final = "what was simulated is not what is shown now"
 UNPREDICTABLE: Final = "cannot be predicted from this page: "
+SIMULATED_ALONE: Final = "Simulated one at a time: "
+"""How the reason begins that lists what would not help."""
 
 
 @record
@@ -261,3 +263,13 @@ def step_without_gpu(actions: Sequence[Action]) -> Action | None:
         return None
     steps = [one for one in actions if one.when and not one.needs_gpu]
     return max(steps, key=lambda one: 0.0 if one.expected is None else one.expected.gain_ratio, default=None)
+
+
+def why_none_without_gpu(actions: Sequence[Action]) -> str:
+    """Return why no step without more GPUs stands beside a first one that needs some, as a sentence."""
+    first = actions[0]
+    if first.unpredicted:
+        return f"not predicted: {first.unpredicted}."
+    declined = next((one.why for one in actions if one.key == "would_not_help"), "")
+    why = declined.removeprefix(SIMULATED_ALONE).split("; ")[0].rstrip(".")
+    return f"nothing that was tried helps{'; ' if why else ''}{why}."

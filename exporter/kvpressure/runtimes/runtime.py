@@ -114,8 +114,8 @@ def without_dashes(flags: Mapping[str, str]) -> dict[str, str]:
 class Advice:
     """Names and sentences, by the name of the limit where there is one for each.
 
-    `serve` starts a server of the model MODEL by hand, on `port` by default. `process` is the name to find its
-    processes by, `failures` the words of its log that say why it died (for grep -E), `series` the prefix of its series.
+    A server listens on `port` by default. `process` is the name to find its processes by, `failures` the words of its
+    log that say why it died (for grep -E), `series` the prefix of its series.
     `flags` are written before `=VALUE` at the end of the command line; `words` are the names of limits in sentences;
     `unset` are the defaults, for people.
 
@@ -142,7 +142,6 @@ class Advice:
     batch, `less_reserve` what admits more of them; None where there is no such flag.
     """
 
-    serve: str
     port: int
     process: str
     failures: str

@@ -141,7 +141,6 @@ _FLAGS: Final = {
 
 
 ADVICE: Final = Advice(
-    serve="python3 -m sglang.launch_server --model-path MODEL",
     port=PORT,
     process="sglang",
     failures="out of memory|Not enough memory|hit an exception",

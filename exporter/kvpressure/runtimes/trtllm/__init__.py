@@ -83,7 +83,6 @@ _FLAGS: Final = {
 
 
 ADVICE: Final = Advice(
-    serve="trtllm-serve MODEL",
     port=PORT,
     process="trtllm-serve",
     failures="out of memory|OutOfMemory|Error in event loop|Executor worker died",

@@ -106,7 +106,6 @@ _REMEDIES: Final = {
 }
 
 ADVICE: Final = Advice(
-    serve="vllm serve MODEL",
     port=8000,
     process="vllm",
     failures="out of memory|cache blocks|EngineDead",
