@@ -78,6 +78,10 @@ bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own sc
 wild: $(VENV)/.dev ## reports of people who run inference servers: what is said of each, right or not
 	PYTHONPATH=exporter nice $(BIN)/python -m tests.wild
 
+.PHONY: dropped
+dropped: $(VENV)/.dev ## every recording without each family of its page: no other verdict, but for those listed (15 minutes)
+	DROPPED=all $(BIN)/python -m pytest -q -n 2 tests/promises/test_dropped_evidence.py
+
 .PHONY: lab lab-sglang
 lab: $(VENV)/.dev ## record vLLM's own scheduler in every situation, at four versions (fetches 0.6 GB once; 25 minutes)
 	$(BIN)/python -m tests.lab

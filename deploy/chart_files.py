@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from kvpressure.bundle import Options, bundle_files, load_rules, rule_objects
+from kvpressure.bundle.dashboards import DASHBOARDS
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files, load_rules, rule_objects
-from kvpressure.tools.bundle.dashboards import DASHBOARDS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kvpressure"

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.options import VLLM_ONLY
+from kvpressure.bundle.write import dump
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.options import VLLM_ONLY
-from kvpressure.tools.bundle.write import dump
 
 READY: Final = Path(__file__).resolve().parents[1] / "rules" / "vllm-only" / "ready"
 SCRAPE_SECONDS: Final = (15, 30, 60)

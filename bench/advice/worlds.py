@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kvpressure.cli.whatif.source import recorded
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.simulation import config_changes
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model, Span
 from kvpressure.simulation.models import model_of
+from kvpressure_planner.cli.whatif.source import recorded
 
 CHANGES: Final[Mapping[str, Callable[[float, float], ConfigChange]]] = {
     "max-num-seqs": lambda value, _: config_changes.sequences(value),

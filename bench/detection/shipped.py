@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bench.detection.today import Rule
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 
 ALERT: Final = "KVPressureCacheTooSmall"
 TICKET: Final = "KVPressureQueueNotServed"

@@ -16,9 +16,9 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import EngineSample, HistogramSample
 from kvpressure.model.view import LOSING
-from kvpressure.tools.incidents.discover import Discovered
-from kvpressure.tools.incidents.follow import Follower
-from kvpressure.tools.incidents.names import Json, Target
+from kvpressure.prometheus.names import Json, Target
+from kvpressure.prometheus.targets import Discovered
+from kvpressure_incidents.follow import Follower
 
 LEAST_SECONDS: Final = 120.0
 LOSING_WORDS: Final = frozenset(cause.value for cause in LOSING)

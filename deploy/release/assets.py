@@ -18,8 +18,8 @@ from deploy.chart_files import CHART, chart_files
 from deploy.release.dist import ZIP_EPOCH
 
 from kvpressure import __version__
+from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files
 
 UNKNOWN_REPOSITORY = "OWNER/REPO"
 """Stands in Chart.yaml for the repository, which whoever publishes names."""

@@ -13,9 +13,9 @@ from bench.detection.rules import INTERVALS, RuleScore
 from bench.detection.score import KV
 from bench.detection.shipped import vllm_only
 from bench.detection.table import Table
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.options import VLLM_ONLY
 
 LIMITS = load_thresholds()
 GROWS, RECOMPUTING, REJECTING = "KVPressureVLLMQueueGrows", "KVPressureVLLMRecomputing", "KVPressureVLLMRejecting"

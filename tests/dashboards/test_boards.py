@@ -14,13 +14,13 @@ from dashboards.looks import CODES, REQUESTS_PER_SECOND, SERIES, TIMES, TOKENS_P
 from dashboards.variables import engine_variables
 
 from dashboards import capacity, engine, exporter, fleet
+from kvpressure.bundle.options import Options
+from kvpressure.bundle.rules import BOARDS, links
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import runbooks
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
-from kvpressure.tools.bundle.options import Options
-from kvpressure.tools.bundle.rules import BOARDS, links
 from tests.dashboards.boards import LINT, UIDS, BoardQuery, filled, load, panels, queries, variables
 from tests.support.colours import DEFICIENCIES, lab
 from tests.support.rules import known_series, recorded, selectors

@@ -10,11 +10,11 @@ from dashboards.board import text_of
 from dashboards.looks import REQUESTS_PER_SECOND, SERIES, TOKENS_PER_SECOND
 
 from dashboards import vllm_only
+from kvpressure.bundle import Options
+from kvpressure.bundle.dashboards import dashboards
+from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
-from kvpressure.tools.bundle import Options
-from kvpressure.tools.bundle.dashboards import dashboards
-from kvpressure.tools.bundle.options import VLLM_ONLY
 from tests.dashboards.boards import filled, panels, queries, variables
 from tests.support.rules import known_vllm_series, selectors
 

@@ -13,9 +13,9 @@ import yaml
 from deploy.chart_files import CHART, build, chart_files
 
 from kvpressure import __version__
+from kvpressure.bundle import Options, load_rules, rule_objects
 from kvpressure.config.settings import load_settings
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules, rule_objects
 from tests.support import built
 from tests.support.chart import (
     CASES,

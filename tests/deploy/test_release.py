@@ -27,8 +27,8 @@ from deploy.release.pins import Pin, normalized, read_pins
 from referencing import Registry, Resource
 
 from kvpressure import __version__
+from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files
 from tests.support import built
 from tests.support.chart import OPERATOR, rendered, template
 from tests.support.processes import eventually, free_port, get, running
@@ -78,21 +78,21 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def package_files() -> set[str]:
-    """Every file of the package, as a wheel names it; links are followed.
+    """Every file of the packages, as a wheel names it; links are followed.
 
     Where a link leads to a folder of the project that holds more than the package needs, only the templates count.
     """
-    package = ROOT / "exporter" / "kvpressure"
     built = [path.resolve() for path in (ROOT / "dashboards" / "templates").rglob("*.json.j2")]
     there = {*built, *((ROOT / name).resolve() for name in sources(ROOT))}
-    folders = [(package, Path("kvpressure"))]
+    names = ("kvpressure", "kvpressure_planner", "kvpressure_incidents")
+    folders = [(ROOT / "exporter" / name, Path(name)) for name in names]
     found: set[str] = set()
     for folder, name in folders:
         for entry in folder.iterdir():
             if entry.is_dir():
                 folders.append((entry, name / entry.name))
             elif entry.resolve() in there and (
-                entry.suffix in {".j2", ".json"} or "tools/bundle/data" not in str(name)
+                entry.suffix in {".j2", ".json"} or "kvpressure/bundle/data" not in str(name)
             ):
                 found.add(str(name / entry.name))
     return found
@@ -117,7 +117,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(archives: tuple[Path
 
 
 def test_the_wheel_holds_the_dashboards_that_are_built_and_not_in_git(archives: tuple[Path, Path]) -> None:
-    made = {f"kvpressure/tools/bundle/data/dashboards/{name}": text for name, text in templates().items()}
+    made = {f"kvpressure/bundle/data/dashboards/{name}": text for name, text in templates().items()}
     assert len(made) == 5
     with zipfile.ZipFile(archives[0]) as wheel:
         assert {name: wheel.read(name).decode() for name in wheel.namelist() if name in made} == made
@@ -144,9 +144,8 @@ def test_the_source_archive_holds_the_package_and_no_tests_or_caches(archives: t
     with tarfile.open(archives[1]) as archive:
         members = archive.getmembers()
     names = {member.name.partition("/")[2] for member in members if member.isreg()}
-    assert package_files() == {
-        name.removeprefix("exporter/") for name in names if name.startswith("exporter/kvpressure/")
-    }
+    ours = {name.removeprefix("exporter/") for name in names if name.startswith("exporter/")}
+    assert package_files() == {name for name in ours if not name.startswith("kvpressure.egg-info/")}
     rest = {name for name in names if not name.startswith("exporter/")}
     assert rest == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
     assert all(member.isreg() or member.isdir() for member in members)

@@ -22,8 +22,8 @@ import pytest
 import yaml
 from aiohttp import web
 
+from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files
 from tests.support import built
 from tests.support.alerting import configured
 from tests.support.processes import Process, eventually

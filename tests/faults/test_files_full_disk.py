@@ -86,7 +86,7 @@ def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.
     "it ends with an error message and its own exit code, and an older report stays intact",
 )
 async def test_a_report_on_a_full_disk_ends_with_a_sentence(tmp_path: Path) -> None:
-    script = "import pathlib, sys; from kvpressure.cli.incidents import _write; "
+    script = "import pathlib, sys; from kvpressure_incidents.cli.incidents import _write; "
     script += "_write(pathlib.Path(sys.argv[1]), lambda _: 'x' * 100_000, {})"
     report = tmp_path / "r.html"
     limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", sys.executable, "-c", script, str(report)]

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from kvpressure.cli import pods
 from kvpressure.cli.sampling import sample
-from kvpressure.cli.whatif import command
+from kvpressure_planner.cli.whatif import command
 from tests.stubs.kubectl import Cluster, engine_pod
 from tests.support.hostile import HOSTILE, hidden
 from tests.support.servers import FaultServer, Replay, read_trace

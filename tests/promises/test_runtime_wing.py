@@ -16,12 +16,12 @@ from kvpressure.runtimes.registry import ASSUMED, NAMES, RUNTIMES, TABLES, named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.table import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
 
-PACKAGE = Path(kvpressure.__file__).parent
+EXPORTER = Path(kvpressure.__file__).parents[1]
 
 OWN_OPTIONS = {
     # `kvpressure plan` and `triage` take limits in our own vocabulary, whatever engine it is about.
     "cli/findings.py": ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"),
-    "cli/plan/__init__.py": (
+    "kvpressure_planner/cli/plan/__init__.py": (
         "gpu-memory-utilization",
         "kv-cache-dtype",
         "kv-cache-memory-bytes",
@@ -32,18 +32,18 @@ OWN_OPTIONS = {
         "data-parallel-size",
         "enable-expert-parallel",
     ),
-    "capacity/case.py": ("kv-cache-memory-bytes",),
-    "cli/whatif/__init__.py": ("max-input-tokens",),
+    "kvpressure_planner/capacity/case.py": ("kv-cache-memory-bytes",),
+    "kvpressure_planner/cli/whatif/__init__.py": ("max-input-tokens",),
     "launch/__init__.py": ("max-input-tokens",),
     # Fields of models' configurations and of the tables of step times, which are somebody else's options too.
     "capacity/model_fields.py": ("max_seq_len",),
     "capacity/silicon.py": ("tp_size",),
-    "cli/whatif/changes.py": ("max-input-tokens",),
+    "kvpressure_planner/cli/whatif/changes.py": ("max-input-tokens",),
     # The audit's checks are named after the limits; their names are in people's --skip lists.
-    "tools/audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
-    "tools/audit/playbook.py": ("max-num-seqs", "max-num-batched-tokens"),
+    "kvpressure_planner/audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
+    "kvpressure_planner/audit/playbook.py": ("max-num-seqs", "max-num-batched-tokens"),
     # Docstrings that say what may be written, by an example.
-    "tools/audit/engine.py": ("max-num-seqs",),
+    "kvpressure_planner/audit/engine.py": ("max-num-seqs",),
     "commandline/options.py": ("max-num-seqs",),
     # A detail of causes, which the engine's option of the same name leads to; the vocabulary is fixed.
     "signals/kv.py": ("watermark",),
@@ -61,11 +61,11 @@ NAMED_BY_INTENT = {
     # its templates (rules/vllm-only), its labels and its words.
     **dict.fromkeys(
         (
-            "tools/bundle/alertmanager.py",
-            "tools/bundle/docs.py",
-            "tools/bundle/options.py",
-            "tools/bundle/rules.py",
-            "tools/bundle/templates.py",
+            "bundle/alertmanager.py",
+            "bundle/docs.py",
+            "bundle/options.py",
+            "bundle/rules.py",
+            "bundle/templates.py",
         ),
         "vllm",
     ),
@@ -74,7 +74,7 @@ NAMED_BY_INTENT = {
     "capacity/silicon.py": "vllm",
     "simulation/step_table.py": "vllm",
     # Objects of clusters that a runtime's own charts define, and its command, which they start.
-    "tools/audit/kinds.py": "vllm",
+    "kvpressure_planner/audit/kinds.py": "vllm",
     # The hint for a page that an old version serves under names of nobody.
     "engines/reader.py": "trtllm",
     # Its project's router, which is no engine, and repeats series of engines under their names.
@@ -88,11 +88,11 @@ WORDS = {"parallel", "watermark"}
 
 
 def sources(runtime: Runtime) -> Iterator[tuple[str, str]]:
-    """The package's Python files outside the runtime's folder, with their text."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        inside = path.relative_to(PACKAGE)
-        if inside.parts[:2] != ("runtimes", runtime.name):
-            yield str(inside), path.read_text()
+    """The packages' Python files outside the runtime's folder, named from the core's folder, with their text."""
+    for path in sorted(EXPORTER.rglob("*.py")):
+        inside = str(path.relative_to(EXPORTER)).removeprefix("kvpressure/")
+        if not inside.startswith(f"runtimes/{runtime.name}/"):
+            yield inside, path.read_text()
 
 
 def flags(runtime: Runtime) -> set[str]:
@@ -168,7 +168,7 @@ def test_a_runtime_is_whole(runtime: Runtime):
 
 def test_one_runtime_is_assumed_and_the_names_are_the_folders():
     assert [runtime for runtime in RUNTIMES if runtime.assumed] == [ASSUMED]
-    folders = {path.parent.name for path in (PACKAGE / "runtimes").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (EXPORTER / "kvpressure" / "runtimes").glob("*/__init__.py")}
     assert set(NAMES) == folders
     assert named("no such runtime") is ASSUMED
 

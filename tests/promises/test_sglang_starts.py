@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import main
-from kvpressure.cli.plan.engine import engine_on
 from kvpressure.commandline.words import Budget
 from kvpressure.engines.reader import PageReader
 from kvpressure.kubernetes.objects.annotations import PodAnnotations
@@ -14,6 +13,7 @@ from kvpressure.kubernetes.objects.containers import engine_containers, limits_o
 from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
 from kvpressure.runtimes.runtime import GIB
 from kvpressure.sources.logs.classify import StartUp
+from kvpressure_planner.cli.plan.engine import engine_on
 from tests.support.log_kinds import classify
 from tests.support.models import MODELS
 from tests.support.sglang_pages import lines

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.options import EXPORTER, VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.families import MAX_STEP_TEXT, STEP_TEXTS
 from kvpressure.model.target_status import STATUSES
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.options import EXPORTER, VLLM_ONLY
 from tests.support.rules import rendered
 
 EVERY = list(rendered())

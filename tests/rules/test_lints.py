@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.metrics_core import Metric
 
+from kvpressure.bundle import Options, bundle_files, write_bundle
+from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.text import OwnProcess, render
 from kvpressure.model.family import Family
-from kvpressure.tools.bundle import Options, bundle_files, write_bundle
-from kvpressure.tools.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 from tests.support.rules import promtool_each
 from tests.support.tools import ROOT, built, need
 

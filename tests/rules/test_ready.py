@@ -13,9 +13,9 @@ import pytest
 import yaml
 from deploy.ready_rules import READY, ready_files
 
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.options import VLLM_ONLY
 from tests.support import built
 from tests.support.processes import free_port
 from tests.support.prometheus import wait_until_ready

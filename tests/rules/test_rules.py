@@ -9,10 +9,10 @@ import promql_parser as promql
 import pytest
 import yaml
 
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.options import VLLM_ONLY
+from kvpressure.bundle.rules import SEVERITIES
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules
-from kvpressure.tools.bundle.options import VLLM_ONLY
-from kvpressure.tools.bundle.rules import SEVERITIES
 from tests.support.rules import (
     ROOT,
     TESTS,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, bundle_files
 from tests.support.rules import promtool_each
 from tests.support.tools import need
 

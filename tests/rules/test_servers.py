@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kvpressure.bundle import KINDS, Options, bundle_files, write_bundle
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import KINDS, Options, bundle_files, write_bundle
 from tests.support.processes import eventually, free_port, get, running
 from tests.support.tools import built, need
 

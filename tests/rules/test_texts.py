@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.tools.bundle import Options, load_rules
 from tests.support.rules import rendered
 
 FOLD = 200

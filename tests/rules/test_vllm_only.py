@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kvpressure.bundle import Options, bundle_files, load_rules
+from kvpressure.bundle.options import VLLM_ONLY
+from kvpressure.bundle.rules import seconds
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.gateways import NAMES as OF_GATEWAYS
 from kvpressure.sources.gpu.exporter_pages import WANTED as OF_GPUS
-from kvpressure.tools.bundle import Options, bundle_files, load_rules
-from kvpressure.tools.bundle.options import VLLM_ONLY
-from kvpressure.tools.bundle.rules import seconds
 from tests.support import built
 from tests.support.rules import (
     ROOT,

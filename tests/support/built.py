@@ -13,10 +13,10 @@ from pathlib import Path
 
 from deploy.chart_files import CHART, build
 
+from kvpressure.bundle import Options, bundle_files, write_bundle
+from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.profile import Profile
-from kvpressure.tools.bundle import Options, bundle_files, write_bundle
-from kvpressure.tools.bundle.options import VLLM_ONLY
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from kvpressure.engines.recordings import TraceLine, read_trace
-from kvpressure.tools.incidents.answers import labels_of
-from kvpressure.tools.incidents.names import quoted
+from kvpressure.prometheus.answers import labels_of
+from kvpressure.prometheus.names import quoted
 from tests.support.fake_prometheus import NAMES, Answer, Behaviour, Request, success
 from tests.support.tools import FIXTURES
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvpressure.bundle import Options, bundle_files
+from kvpressure.bundle.options import FLAVOURS
 from kvpressure.cli.console import console
 from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.replay import Replay, ReplayTarget
@@ -23,8 +25,6 @@ from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.exposition import Snapshot, text
 from kvpressure.model.codec import engine_json
 from kvpressure.model.view import EngineView
-from kvpressure.tools.bundle import Options, bundle_files
-from kvpressure.tools.bundle.options import FLAVOURS
 from tests.support.tools import FIXTURES, rounded
 
 RECORDINGS = sorted(path for path in FIXTURES.glob("**/*.jsonl.xz") if path.parent.name != "wild")

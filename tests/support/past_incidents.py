@@ -9,9 +9,9 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.schemas.incidents import VERSION
-from kvpressure.tools.incidents.discover import Discovered
-from kvpressure.tools.incidents.follow import Follower
-from kvpressure.tools.incidents.names import Target
+from kvpressure.prometheus.names import Target
+from kvpressure.prometheus.targets import Discovered
+from kvpressure_incidents.follow import Follower
 from tests.support.tools import FIXTURES
 
 TARGET = Target((("instance", "llm:8000"), ("namespace", "prod"), ("pod", "llm-0")))

@@ -213,7 +213,7 @@ class Polls:
     def histograms(self, t: int) -> dict[str, HistogramSample]:
         """Lengths of what ended, and seconds between two tokens."""
         at, found = float(t + 1000), dict[str, HistogramSample]()
-        if self.lengths_known and max(self._blocked) > 0:
+        if self.lengths_known:
             _, long, longest = self.prompts
             found["request_prompt_tokens"] = _around(sorted({long: at * 1e6, longest: at}.items()))
         if self._asked.get("starved"):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.tools.bundle.write import dump
+from kvpressure.bundle.write import dump
 from tests.support import built
 from tests.support.rules import TESTS
 from tests.support.tools import need

@@ -13,11 +13,11 @@ import promql_parser as promql
 import pytest
 import yaml
 
+from kvpressure.bundle import Options, bundle_files, load_rules
+from kvpressure.bundle.rules import Alert, RuleFile
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.text import OwnProcess
-from kvpressure.tools.bundle import Options, bundle_files, load_rules
-from kvpressure.tools.bundle.rules import Alert, RuleFile
 from tests.support.tools import FIXTURES
 
 ROOT = Path(__file__).parents[2]

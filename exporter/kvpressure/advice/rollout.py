@@ -196,7 +196,9 @@ def with_open_check(case: Case, checks: Lines) -> Lines:
     """
     if not any("kvpressure_" in line for line in checks):
         return checks
-    if case.diagnosis.stage is Stage.BUILDING and case.diagnosis.cause in CALM:
+    if case.diagnosis.detail == "full_pool":
+        check = expected(case, "kv_cache_usage_ratio", "<", case.thresholds.symptoms.kv_full_min_ratio)
+    elif case.diagnosis.stage is Stage.BUILDING and case.diagnosis.cause in CALM:
         check = f"absent({series('kv_exhaustion_seconds', case.place)})"
     elif case.diagnosis.cause not in TROUBLE:
         return checks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -31,6 +32,16 @@ COMMANDS = {
     "check-config": "Check the settings.",
 }
 """Each command's line in the list."""
+
+JOINED = {
+    "incidents": "kvpressure_incidents",
+    "whatif": "kvpressure_planner",
+    "plan": "kvpressure_planner",
+    "audit": "kvpressure_planner",
+}
+"""Commands of the distribution's other packages, which join by the entry points of GROUP: loaded when they are used."""
+
+GROUP = "kvpressure.commands"
 
 KUBECTL_PLUGIN = "kubectl-kvpressure"
 
@@ -116,8 +127,24 @@ class LazyGroup(click.Group):
             return None
         if cmd_name == "run":
             _load_structlog_alone()
+        if (package := JOINED.get(cmd_name)) is not None:
+            return _joined(cmd_name, package)
         command: click.Command = importlib.import_module(f"kvpressure.cli.{cmd_name.replace('-', '_')}").command
         return command
+
+
+def _joined(name: str, package: str) -> click.Command:
+    """Return the command of an entry point, in a source tree without metadata the one that it would name.
+
+    Raises click.UsageError where its package is not installed.
+    """
+    from importlib.metadata import EntryPoint, entry_points  # noqa: PLC0415 - only for these commands
+
+    if importlib.util.find_spec(package) is None:
+        raise click.UsageError(f"{name} is not installed here: it is a command of {package}")
+    in_tree = EntryPoint(name, f"{package}.cli.{name}:command", GROUP)
+    command: click.Command = next(iter(entry_points(group=GROUP, name=name)), in_tree).load()
+    return command
 
 
 _HIDDEN = ("greenlet", "rich")

@@ -20,8 +20,8 @@ from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
+    from kvpressure.prometheus.client import Server
     from kvpressure.sources.gateway import GatewaySettings
-    from kvpressure.tools.incidents.client import Server
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
 _LIKE_A_REFERENCE: Final = re.compile(r"(?!localhost/)[A-Za-z]+/([a-z0-9][-a-z0-9.]*)")
@@ -232,7 +232,7 @@ class _Basic:
 def server_of(url: str, options: dict[str, Any]) -> Server:
     """Return the Prometheus at `url`. Raises click.UsageError for options that contradict each other, SourceError."""
     from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - only for `incidents`
-    from kvpressure.tools.incidents.client import Server  # noqa: PLC0415
+    from kvpressure.prometheus.client import Server  # noqa: PLC0415
 
     access, username, password = access_of(options), options["username"], options["password_file"]
     if bool(username) != (password is not None):

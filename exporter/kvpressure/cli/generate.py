@@ -7,12 +7,8 @@ from typing import Any
 
 import click
 
-from kvpressure.cli.options import refuse, thresholds_of
-from kvpressure.cli.say import say
-from kvpressure.config.strict_yaml import ConfigError, Problem
-from kvpressure.exposition.profile import Profile
-from kvpressure.tools.bundle import Options, bundle_files, write_bundle
-from kvpressure.tools.bundle.options import (
+from kvpressure.bundle import Options, bundle_files, write_bundle
+from kvpressure.bundle.options import (
     EXPORTER,
     FLAVOURS,
     PAGE_URL,
@@ -21,7 +17,11 @@ from kvpressure.tools.bundle.options import (
     TICKET_URL,
     selector_of,
 )
-from kvpressure.tools.bundle.rules import seconds
+from kvpressure.bundle.rules import seconds
+from kvpressure.cli.options import refuse, thresholds_of
+from kvpressure.cli.say import say
+from kvpressure.config.strict_yaml import ConfigError, Problem
+from kvpressure.exposition.profile import Profile
 
 _PATH = click.Path(path_type=Path)
 _MATCHERS = "Label matchers that select the exporters' series, or with vllm-only the engines'."

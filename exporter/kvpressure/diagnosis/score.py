@@ -52,7 +52,7 @@ def score(inputs: Inputs) -> float | None:
 
 
 def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
-    """Return how far KV pressure has gone: building while it is only predicted or costs nothing yet.
+    """Return how far KV pressure has gone: building while it is only predicted, or the pool is full at no cost yet.
 
     Of eviction it is the time that it takes: answers may be late of it or not, as the load is.
     """
@@ -60,7 +60,8 @@ def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
     if not CATALOGUE[cause].of_cache:
         usage = inputs.value("kv_cache_usage_ratio")
         grown = usage is not None and usage >= inputs.thresholds.alert.exhaustion_min_usage_ratio
-        building = CATALOGUE[cause].serves_all and grown and inputs.value("kv_exhaustion_seconds") is not None
+        fills = grown and inputs.value("kv_exhaustion_seconds") is not None
+        building = CATALOGUE[cause].serves_all and (fills or rule.detail == _FULL)
         return Stage.BUILDING if building else Stage.NONE
     if any(symptoms[name].state for name in ("device_oom", "allocation_errors", "host_oom", "restarting")):
         return Stage.FAILING
@@ -108,6 +109,9 @@ KV_SHOWS: Final = "kv_shows"
 
 EVICTION_SHOWS: Final = "eviction_shows"
 """Half of what begins a verdict that says so: sessions come back in waves, and its confidence does not."""
+
+_FULL: Final = "full_pool"
+"""The detail of a healthy engine whose cache is full."""
 
 NOBODY_SERVED: Final = "nobody_served"
 """No request has begun to be answered or ended for long; rules that expect it are true only then."""

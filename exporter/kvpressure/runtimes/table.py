@@ -185,6 +185,8 @@ COUNTERS: Final = {
     "queued": "requests that ended and reported how long they had waited",
     "started": "requests that produced their first token",
     "finished_prompts": "requests that ended and reported their prompt length",
+    "preempted_prompt_tokens": "prompt tokens of requests that were preempted",
+    "preempted_output_tokens": "tokens that these had generated",
     "finished_prompt_tokens": "sum of their prompt lengths in tokens",
     "finished_output_tokens": "sum of the lengths of their answers in tokens",
     "computed_prompt_tokens": "prompt tokens processed that were in no cache",

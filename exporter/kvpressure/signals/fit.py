@@ -61,13 +61,15 @@ class Fit:
     cap limits the batch, a long one of the traffic's. `starved`: it is 1 because nothing at all starts.
     `blocked_by_long_ratio` always takes the long one, `blocked_by_longest_ratio` the longest recent one.
     `steadiness` is the median batch while requests wait over the highest in ten minutes: near 1 at a fixed cap, lower
-    under a pool. `at_cap`: a cap limits it, for it is steady, and places that come free are taken at once.
+    under a pool. `at_cap`: a cap limits it, for it is steady, and places that come free are taken at once;
+    `cap_untold`: the cache is full and the page does not show how fast they are taken, so that it may be either.
     `fit_unknown`: a request may cost so much more than its tokens that typical ones need not fit.
     `by_watermark_ratio` is the share of the polls in which a long prompt does not fit in which it would but for what
     is kept free; None where nothing is, or it always fits. `by_reserve_ratio` is the same of what is reserved for
     longer answers than there are. `seats` is how many may run, where the page says so. `room_is_unseen`: a request
     takes room which the page does not count, so that none is known to fit. `refilled`: so many requests have come
-    that the batch is not as large as it is because of those that are in it.
+    that the batch is not as large as it is because of those that are in it. `lengths_known` is False where requests
+    have ended and their lengths are not told apart: then a long prompt counts as a mean one.
     """
 
     blocked_ratio: float | None = None
@@ -75,6 +77,7 @@ class Fit:
     blocked_by_longest_ratio: float | None = None
     steadiness: float | None = None
     at_cap: bool = False
+    cap_untold: bool = False
     starved: bool = False
     fit_unknown: bool = False
     by_watermark_ratio: float | None = None
@@ -82,6 +85,7 @@ class Fit:
     seats: float | None = None
     room_is_unseen: bool = False
     refilled: bool = True
+    lengths_known: bool = True
 
 
 def fit_of(
@@ -119,6 +123,8 @@ def fit_of(
     refilled = _refilled(window, thresholds)
     capped = capped and (declared or (refilled and _room_is_seen(points, window, ratio, by_long, thresholds)))
     capped = capped and (declared or not _wait_for_kv(points, deferral, thresholds))
+    untold = capped and not declared and _cap_is_untold(points, thresholds)
+    capped = capped and not untold
     waiting = [one.waiting for one in polls if one.waiting is not None]
     always = (
         bool(waiting)
@@ -146,6 +152,7 @@ def fit_of(
         blocked_by_longest_ratio=by_longest,
         steadiness=steadiness,
         at_cap=capped,
+        cap_untold=untold,
         starved=starved,
         fit_unknown=fit_unknown,
         by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
@@ -153,7 +160,18 @@ def fit_of(
         seats=max(points.values("seats"), default=None),
         room_is_unseen=room_is_unseen(points, window.cache),
         refilled=refilled,
+        lengths_known=_lengths_known(window, thresholds),
     )
+
+
+def _lengths_known(window: EngineWindow, thresholds: Thresholds) -> bool:
+    """Return whether lengths are told apart as far as any request has ended: no monitoring has dropped them."""
+    return _longest_finished(window, thresholds) is not None or not window.newest("finished")
+
+
+def _longest_finished(window: EngineWindow, thresholds: Thresholds) -> float | None:
+    """Return the longest recent prompt of those that finished; None where their lengths are not told apart."""
+    return window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)
 
 
 def _by_watermark_ratio(points: Polls, cache: CacheConfig, long: float | None) -> float | None:
@@ -200,7 +218,9 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     if not came or nobody:
         return False  # a batch that stands while nobody comes or goes, or waits for a place, shows no cap
     if started is None or not steps:
-        return True
+        # How fast places are taken is not known: then hardly any may have been free, on average too.
+        running = values(queued, "running")
+        return bool(running) and mean(running) >= thresholds.batch.at_cap_min_ratio * highest
     free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
     in_steps = thresholds.batch.refill_max_step_count * started / steps
     in_prefill = min(1.0, (points.rate("started") or 0.0) * _prefill_seconds(window))
@@ -209,6 +229,13 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     mostly_deferred = 2 * sum(values(queued, "waiting_deferred")) >= sum(values(queued, "waiting"))
     spare = 0.0 if mostly_deferred else thresholds.batch.refill_spare_count
     return free <= expected + thresholds.batch.refill_deviation_max_factor * math.sqrt(expected) + spare
+
+
+def _cap_is_untold(points: Polls, thresholds: Thresholds) -> bool:
+    """Return whether a steady batch may as well be one of a full cache: steps or starts are not counted."""
+    counted = points.growth("started") is not None and points.growth("steps")
+    usage = points.values("kv_usage")
+    return not counted and bool(usage) and mean(usage) >= thresholds.symptoms.kv_saturated_min_ratio
 
 
 def _at_declared_cap(window: EngineWindow, context: Context) -> bool:
@@ -242,10 +269,10 @@ def _room_is_seen(
     Where lengths or the size of the cache are not known, most of it has to be free; and a few requests of which the
     next may not fit are as steady as a batch at a cap.
     """
-    if blocked is None:
+    few = (window.highest_running() or 0.0) < thresholds.batch.cap_steady_min_sequences
+    if blocked is None or (few and (not _lengths_known(window, thresholds) or window.cache.capacity_tokens is None)):
         usage = points.values("kv_usage")
         return not usage or mean(usage) <= thresholds.room.room_ample_max_usage_ratio
-    few = (window.highest_running() or 0.0) < thresholds.batch.cap_steady_min_sequences
     return not (few and (blocked_by_long or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio)
 
 
@@ -277,7 +304,7 @@ def _longest_prompt_tokens(
     if typical is None or long is None:
         return None
     found = [long, _most_of_one_request(points, window, thresholds)]
-    if (finished := window.of_histograms(longest_of_histogram, thresholds.room.last_bucket_middle_factor)) is not None:
+    if (finished := _longest_finished(window, thresholds)) is not None:
         found.append(finished)
     found += [
         tokens - (started - 1) * typical if started > 1 else tokens

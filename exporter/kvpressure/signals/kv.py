@@ -39,7 +39,11 @@ FAMILIES: Final = (
         kind="counter",
     ),
     json_value("preemptions_per_second", "Preemptions per second over the window."),
-    json_value("kv_preempted_tokens_per_second", "Preemptions per second times the mean tokens per running request."),
+    json_value(
+        "kv_preempted_tokens_per_second",
+        "Tokens of preempted requests per second, as the page counts them, else preemptions times the mean "
+        "tokens per running request.",
+    ),
     engine_family(
         "preempted_request_ratio", "Preemptions per request served over the polls of the verdict, at most 1."
     ),
@@ -74,7 +78,10 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
-    """Return KV lost with preempted requests, if each had as much as the mean; no page counts it (decision 0310)."""
+    """Return KV lost with preempted requests: as counted, else as if each had the mean (decision 0310)."""
+    counted = [window.rate(name) for name in ("preempted_prompt_tokens", "preempted_output_tokens")]
+    if None not in counted:
+        return sum(rate or 0.0 for rate in counted)
     preemptions = window.rate("preemptions")
     return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 

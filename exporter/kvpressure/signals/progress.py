@@ -17,6 +17,7 @@ from kvpressure.signals.points import Point
 from kvpressure.signals.windows import EngineWindow
 
 _OUTPUT: Final = ("prompt_tokens", "generation_tokens", "finished", "started", "finished_prompts", "token_gaps")
+_DECODING: Final = ("generation_tokens", "steps", "token_gaps")
 _PROMPTS: Final = ("prompt_tokens", "started", "finished_prompts", "preemptions")
 _COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
 _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
@@ -67,9 +68,11 @@ def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progr
     deferred = newest.gauges.get("waiting_deferred", 0.0)
     counted = not newest.counters.keys().isdisjoint(_OUTPUT)
     seconds = newest.t - unmoved if counted else 0.0
-    frozen = seconds if running else 0.0
+    # What moves while answers grow, if the page has it: of the rest nothing may move for minutes.
+    decodes = not newest.counters.keys().isdisjoint(_DECODING)
+    frozen = seconds if running and decodes else 0.0
     still = newest.t - points[track.still()].t if running == 0 and waiting - deferred >= 1 else 0.0
-    looping = track.looping_seconds() if running and counted else 0.0
+    looping = track.looping_seconds() if running and "generation_tokens" in newest.counters else 0.0
     filling, filled = track.filling(window.cache.capacity_tokens, done_within_seconds) if counted else (0.0, 0.0)
     return Progress(
         frozen_seconds=frozen,

@@ -111,7 +111,8 @@ def estimated_capacity_tokens(points: Polls, window: EngineWindow) -> int | None
     """Return the size of a pool of unknown size by what running requests have in it: prompts, half of their answers.
 
     What a prefix cache had of the prompts counts once, as if all shared one prefix; with several, the estimate is too
-    low, and before prompts are computed too high. None where lengths are not known, or hardly anything is in use.
+    low, and before prompts are computed too high. None where lengths are not known, or hardly anything is in use, or
+    most that wait are deferred, and may have blocks too.
     Some stores drop the series with the size: it has more labels than they take.
     """
     prompt, share = typical_prompt_tokens(window), placed_share(window)
@@ -119,6 +120,8 @@ def estimated_capacity_tokens(points: Polls, window: EngineWindow) -> int | None
     in_use = [(usage, running) for usage, running in polls if usage and running]
     used = sum(usage for usage, _ in in_use)
     if prompt is None or not in_use or used < LEAST_USED_RATIO * len(in_use):
+        return None
+    if 2 * sum(points.values("waiting_deferred")) > sum(points.values("waiting")):
         return None
     own = prompt * (1.0 if share is None else share)
     each = own + window.of_histograms(answer_mean_tokens) / 2

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from random import Random
 
-from kvpressure.tools.audit import find_engines, read
-from kvpressure.tools.audit.manifests import WORK
+from kvpressure_planner.audit import find_engines, read
+from kvpressure_planner.audit.manifests import WORK
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 from tests.fuzz.yamls import anything, written

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.capacity.arithmetic import GIB, Step
-from kvpressure.capacity.capacity_plan import plan_model
-from kvpressure.capacity.case import PlannedTraffic
 from kvpressure.capacity.memory import Memory, weights_step
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import TokenPool
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure_planner.capacity.capacity_plan import plan_model
+from kvpressure_planner.capacity.case import PlannedTraffic
 from tests.support.formulas import evaluate
 from tests.support.models import MODELS, geometry
 

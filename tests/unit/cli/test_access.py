@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from kvpressure.cli import main
 from kvpressure.cli.access import page_url, refusals
 from kvpressure.cli.page_at import page_at
-from kvpressure.cli.plan.engine import read_engine
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.model.errors import SourceError
 from kvpressure.net.http import Answer
+from kvpressure_planner.cli.plan.engine import read_engine
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
 from tests.support.servers import FaultServer

@@ -57,8 +57,8 @@ USED = {
     "check-config": {"bcrypt", "pydantic", "ssl", "yaml"},
 }
 ROOMS = {
-    "kvpressure.tools.bundle": {"generate"},
-    "kvpressure.tools.audit": {"audit"},
+    "kvpressure.bundle": {"generate"},
+    "kvpressure_planner.audit": {"audit"},
     "kvpressure.kubernetes.client": set(),
     "kvpressure.kubernetes.kubectl": set(),
     "kvpressure.daemon.exporter": {"run", "demo"},

@@ -12,6 +12,7 @@ import pytest
 
 from kvpressure import signals
 from kvpressure.advice import limits
+from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import families
 from kvpressure.exposition.families import EXPORTER, FAMILIES, JSON_VALUES, STABLE
@@ -37,7 +38,6 @@ from kvpressure.signals import (
 )
 from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
-from kvpressure.tools.bundle import Options, load_rules
 
 OF_THE_VERDICT = (signals, past, reading)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""

@@ -8,13 +8,13 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.profile import _FLEET, ALERTED_SYMPTOMS, Profile, families, shown
 from kvpressure.model.family import Scope
 from kvpressure.model.view import Unreachable
-from kvpressure.tools.bundle import Options, load_rules
 from tests.support.snapshots import collapsed, healthy
 from tests.support.tools import ROOT
 

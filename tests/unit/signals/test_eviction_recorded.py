@@ -12,7 +12,7 @@ from kvpressure.engine_state import Pipeline
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
-from kvpressure.tools.incidents.follow import paced
+from kvpressure_incidents.follow import paced
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import THRESHOLDS
 

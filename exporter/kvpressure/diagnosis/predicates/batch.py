@@ -14,10 +14,10 @@ MOSTLY_ANSWERS_RATIO: Final = 0.5
 MOSTLY_PROMPTS_RATIO: Final = 0.5
 
 
-@fact()
-def at_cap(facts: Facts) -> bool:
-    """Return whether a fixed cap limits the batch."""
-    return facts.window.fit.at_cap
+@fact("steps")
+def at_cap(facts: Facts) -> bool | None:
+    """Return whether a fixed cap limits the batch; None where a full cache may as well."""
+    return None if facts.window.fit.cap_untold else facts.window.fit.at_cap
 
 
 @fact()

@@ -45,6 +45,13 @@ def busy(facts: Facts) -> bool | None:
     return facts.window.busy
 
 
+@fact("running")
+def somebody_runs(facts: Facts) -> bool | None:
+    """Return whether requests run in any poll: a limit of the scheduler holds others back beside those."""
+    found = facts.window.queue
+    return None if found.demand is None or found.waiting is None else found.demand > found.waiting
+
+
 @fact(REASONS)
 def reasons_known(facts: Facts) -> bool:
     """Return whether the page says whether requests wait for a place in the batch or were deferred."""

@@ -95,9 +95,11 @@ def long_still_blocked(facts: Facts) -> bool | None:
 
 @fact(*FIT)
 def long_fits(facts: Facts) -> bool | None:
-    """Return whether a long prompt fits at every poll."""
-    ratio = facts.window.fit.blocked_by_long_ratio
-    return None if ratio is None else ratio == 0.0
+    """Return whether a long prompt fits at every poll; None where only the mean length is known, and that fits."""
+    fit = facts.window.fit
+    if fit.blocked_by_long_ratio is None or (fit.blocked_by_long_ratio == 0.0 and not fit.lengths_known):
+        return None
+    return fit.blocked_by_long_ratio == 0.0
 
 
 @fact()

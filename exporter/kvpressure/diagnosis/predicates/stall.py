@@ -124,10 +124,10 @@ def _others_for_long(facts: Facts) -> bool:
     return facts.window.stall.runs > 1 and _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds)
 
 
-@fact()
-def _a_prompt_grows(facts: Facts) -> bool:
-    """Return whether a prompt has been computed into the cache lately."""
-    return not _no_prompt_grows(facts)
+@fact("kv_usage")
+def _a_prompt_grows(facts: Facts) -> bool | None:
+    """Return whether a prompt has been computed into the cache lately; None where its use is not known."""
+    return None if facts.window.kv_usage_ratio is None else not _no_prompt_grows(facts)
 
 
 _own = ~finished_prompts_fill_the_cache.known_true()

@@ -26,6 +26,7 @@ _capped = queue.queued & batch.at_cap
 _long_prompt_alone = queue.queued & progress.computes_long_prompt & ~room.preempted_in_long_window
 _fits = (
     queue.queued
+    & queue.somebody_runs
     & ~progress.computes_long_prompt
     & room.long_fits
     & (room.room_is_ample | ~room.preempted_in_long_window)

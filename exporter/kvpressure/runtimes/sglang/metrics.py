@@ -72,11 +72,15 @@ SGLANG: Final = Table(
         Row("_state_usage", ("sglang:mamba_usage",), merge="max", most=1 + _ROUNDING),
         Row("_window_usage", ("sglang:swa_token_usage",), merge="max", most=1 + _ROUNDING),
         Row("_grammar", ("sglang:num_grammar_queue_reqs",), merge="max"),
+        # Those that a load of new weights has stopped.
+        Row("updating", ("sglang:num_paused_reqs",), merge="max"),
         Row("used_tokens", ("sglang:kv_used_tokens",), merge="max", most=_MAX_TOKENS),
         Row("reserve_ratio", ("sglang:new_token_ratio",), merge="max", most=1 + _ROUNDING),
     ),
     counters=(
         Row("preemptions", ("sglang:num_retracted_requests_total",), merge="max"),
+        Row("preempted_prompt_tokens", ("sglang:num_retracted_input_tokens_total",), merge="max"),
+        Row("preempted_output_tokens", ("sglang:num_retracted_output_tokens_total",), merge="max"),
         # The other counters of tokens move when a request ends; these with the batches, every few dozen steps.
         Row("prompt_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "prefill_compute"),), merge="max"),
         Row("prompt_tokens", ("sglang:prompt_tokens_total",)),

@@ -3,7 +3,8 @@
 The executor takes in as many requests as there are seats (`max_num_active_requests`): these are "running" to it. Of
 them it schedules those that fit the KV cache with all that they may generate (GUARANTEED_NO_EVICT, the default), and no
 more than a step takes. So those that wait for room are active and not scheduled; the queue before them is of those
-without a seat. How much is reserved is on neither page: what blocks are used says less.
+without a seat. How much is reserved is on neither page: what blocks are used says less. Under MAX_UTILIZATION it takes
+in more, and pauses some when the cache is full: these wait for room, as preempted requests do.
 
 A prompt that is not in a step, while seats are free and the step computes no prompt at all, waits for room. That holds
 with one pipeline stage, which trtllm-serve's page names; with several each step takes some of the requests only.
@@ -60,7 +61,10 @@ def complete(gauges: dict[str, float]) -> dict[str, float]:
             found["waiting"] = left  # at least: those without a seat are not counted
         return found
     found["waiting"] = queued + left
-    if "_one_stage" in gauges and seats is not None:
+    if paused := gauges.get("_paused", 0.0):
+        found["waiting"] = max(found["waiting"], paused)
+        found["waiting_room"] = paused
+    elif "_one_stage" in gauges and seats is not None:
         if not left or scheduled >= seats:
             found["waiting_room"] = 0.0
         elif gauges.get("_context") == 0.0:
@@ -80,6 +84,12 @@ TRTLLM: Final = Table(
         *_requests("waiting", "num_requests_waiting"),
         *_requests("scheduled", "num_scheduled_requests"),
         *_requests("context", "num_context_requests"),
+        Row("_paused", ("trtllm_num_paused_requests",), merge="max"),
+        Row(
+            "_paused",
+            ("trtllm_inflight_batcher_metrics",),
+            where=(("inflight_batcher_specific_metric", "paused_requests"),),
+        ),
         *_requests("max", "max_num_active_requests"),
         Row("_one_stage", ("trtllm_parallel_config_info",), where=(("pipeline_parallel_size", "1"),), merge="max"),
         Row("kv_usage", ("trtllm_kv_cache_utilization",), merge="max", most=1 + _ROUNDING),

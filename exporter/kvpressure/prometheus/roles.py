@@ -1,0 +1,80 @@
+"""What engines do where prefill and decode are apart, by what a Prometheus has of it.
+
+A label of the target, which the scrape configuration took over from its pod; kube-state-metrics' `kube_pod_labels`;
+Dynamo's frontend, by the id of a worker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from kvpressure.kubernetes.objects.containers import ROLE_LABELS
+from kvpressure.model.environment import PREFILL, ROLE_CODES
+from kvpressure.prometheus.client import Prometheus
+from kvpressure.prometheus.names import Target, one_of
+from kvpressure.prometheus.paging import Span
+from kvpressure.promtext.lines import Series
+from kvpressure.runtimes.gateways import DYNAMO, ROLES, WORKER, worker_of
+
+_LABELS: Final = tuple(re.sub(r"\W", "_", label) for label in ROLE_LABELS)
+_ROLES: Final = "|".join(ROLE_CODES)
+_OF_PODS: Final = tuple(f'kube_pod_labels{{label_{label}=~"{_ROLES}"}}' for label in _LABELS)
+_OF_DYNAMO: Final = f"{{{one_of([WORKER, *ROLES, *(name for row in DYNAMO for name in row.names)])}}}"
+
+_Where = tuple[str, str]
+"""Cluster and namespace."""
+_Place = tuple[str, str, str]
+"""The same, and a pod or an address."""
+
+
+def roles_there(server: Prometheus, targets: Iterable[Target], span: Span) -> dict[Target, str]:
+    """Return the role of each target of which one is known. Raises PrometheusError."""
+    series = server.series([*_OF_PODS, _OF_DYNAMO], span.start, span.end)
+    of_pods = dict[_Place, set[str]]()
+    for labels in series:
+        if labels.get("__name__") == "kube_pod_labels":
+            pod = labels.get("exported_pod") or labels.get("pod", "")
+            namespace = labels.get("exported_namespace") or labels.get("namespace", "")
+            of_pods.setdefault((labels.get("cluster", ""), namespace, pod), set()).update(_said(labels, "label_"))
+    of_workers = _of_workers(series)
+    found = dict[Target, str]()
+    for target in targets:
+        own, place = set(_said(dict(target.labels))), _place(target)
+        for said in (own, of_pods.get(place, set()) if target.pod else set(), of_workers.get(place, set())):
+            if said:
+                # A name that had one role and then another says neither.
+                found |= {target: next(iter(said))} if len(said) == 1 else {}
+                break
+    return found
+
+
+def _said(labels: Mapping[str, str], prefix: str = "") -> Iterator[str]:
+    """Yield the role that the first of the labels says."""
+    said = (labels.get(f"{prefix}{label}", "") for label in _LABELS)
+    yield from [role for role in said if role in ROLE_CODES][:1]
+
+
+def _place(target: Target) -> _Place:
+    return target.get("cluster"), target.namespace, target.pod or target.get("instance")
+
+
+def _of_workers(series: Iterable[Mapping[str, str]]) -> dict[_Place, set[str]]:
+    """Return what Dynamo's frontends say of the workers near them, where they serve one model and any prefills."""
+    ids, types, models = dict[_Place, set[str]](), dict[_Where, dict[str, str]](), dict[_Where, set[str]]()
+    for labels in series:
+        name, its = labels.get("__name__", ""), Target(tuple(sorted(labels.items())))
+        where = its.get("cluster"), its.namespace
+        if name == WORKER:
+            ids.setdefault(_place(its), set()).add(worker_of([Series(name, its.labels)]))
+        elif name in ROLES:
+            types.setdefault(where, {})[labels.get("worker_id", "")] = labels.get("worker_type", "")
+        elif "model" in labels:
+            models.setdefault(where, set()).add(labels["model"])
+    found = dict[_Place, set[str]]()
+    for place, its_ids in ids.items():
+        known = types.get(place[:2], {})
+        if PREFILL in known.values() and len(models.get(place[:2], ())) == 1:
+            found[place] = {known[one] for one in its_ids if one and known.get(one) in ROLE_CODES}
+    return found

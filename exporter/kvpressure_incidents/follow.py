@@ -1,0 +1,271 @@
+"""The pages of targets' stretches through the pipeline to incidents as JSON, in this process or in several."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from kvpressure.advice.advise import Place, advise
+from kvpressure.config.target import ALL_GPUS, Target
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.engine_state import Pipeline, PipelineSettings
+from kvpressure.model.codec import action_json
+from kvpressure.model.environment import DeclaredLimit, Environment, GatewayReport
+from kvpressure.model.samples import EnginePage, GpuReport
+from kvpressure.model.view import EngineKey, EngineView
+from kvpressure.prometheus.answers import PrometheusError
+from kvpressure.prometheus.client import Prometheus, Server
+from kvpressure.prometheus.gateways import Pool, Queue
+from kvpressure.prometheus.gpus import Gpus
+from kvpressure.prometheus.names import Json
+from kvpressure.prometheus.paging import Span
+from kvpressure.prometheus.raw import PageMaker, interval_of, read_pages
+from kvpressure.prometheus.targets import Discovered
+from kvpressure.signals.gateway import with_gateways
+from kvpressure.sources.gpu.exporter_pages import NAME as GPU_EXPORTER
+from kvpressure_incidents.collect import Collector, Ended
+
+MAX_PREDICTED: Final = 5
+"""Incidents of one engine whose advice is simulated, the costliest: each takes a fraction of a second of CPU."""
+
+PROBED_PAGES: Final = 21
+LATE_FACTOR: Final = 1.25
+"""Scrapes come a little late, and some not at all."""
+
+STEP_FACTOR: Final = 1.5
+"""Between stretches: a larger difference is not a lost scrape; the healthy baselines are learned again then."""
+
+SURE_PAGES: Final = 4
+"""With fewer pages in a stretch, a longer interval may be lost scrapes."""
+
+LATE_INTERVALS: Final = 3
+"""A verdict comes at most so many samples after the trouble: incidents come out as much shorter than they were."""
+
+SHORTEST_STEP_SECONDS: Final = 15.0
+LONGEST_STEP_SECONDS: Final = 60.0
+VERDICT_INTERVALS: Final = 4
+"""Between the polls of a verdict: it takes four polls, and one scrape may be lost."""
+WINDOW_INTERVALS: Final = 12
+"""A prediction takes ten."""
+SHAPE_INTERVALS: Final = 20
+LOST_INTERVALS: Final = 2.5
+SELDOM_STEP_SECONDS: Final = 25.0
+"""From here on one poll covers about half a minute: a cause need not last for another, and occasional preemptions are
+in as many long intervals as sustained ones are in short ones."""
+
+
+def paced(step: float, thresholds: Thresholds) -> tuple[PipelineSettings, Thresholds]:
+    """Return the pipeline's settings, and the thresholds, for polls `step` seconds apart.
+
+    Only what counts polls or bridges the time between two of them changes; what means "bad" stays.
+    """
+    ordinary = PipelineSettings()
+    settings = replace(
+        ordinary,
+        window_seconds=max(ordinary.window_seconds, (WINDOW_INTERVALS + 0.5) * step),
+        long_window_seconds=max(ordinary.long_window_seconds, SHAPE_INTERVALS * step),
+        longest_interval_seconds=max(ordinary.longest_interval_seconds, LOST_INTERVALS * step),
+    )
+    window = max(thresholds.verdict.verdict_window_seconds, (VERDICT_INTERVALS + 0.5) * step)
+    seldom = step >= SELDOM_STEP_SECONDS
+    return settings, thresholds.with_values(
+        cause_hold_seconds=0.0 if seldom else thresholds.verdict.cause_hold_seconds,
+        preempting_min_burst_count=thresholds.symptoms.preempting_min_burst_count + seldom,
+        verdict_window_seconds=window,
+        verdict_min_poll_count=min(thresholds.verdict.verdict_min_poll_count, VERDICT_INTERVALS + 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One target to follow, as a worker process gets it.
+
+    Each of the `stretches` says whether it reaches the end of the question's time. `step` is None for the scrape
+    interval, `declared` None where the limits are unknown, `pool` None without a gateway, `role` and `gpus`, which
+    selects their series, "" where the Prometheus has none.
+    """
+
+    server: Server
+    discovered: Discovered
+    stretches: tuple[tuple[Span, bool], ...]
+    step: float | None
+    settings: tuple[Thresholds, ...]
+    shortest_seconds: float
+    declared: tuple[DeclaredLimit, ...] | None = None
+    pool: Pool | None = None
+    role: str = ""
+    gpus: str = ""
+
+
+@dataclass(slots=True)
+class Follower:
+    """One target, stretch after stretch; the baselines of its engines are kept between them."""
+
+    discovered: Discovered
+    step: float
+    thresholds: Thresholds
+    shortest_seconds: float
+    declared: tuple[DeclaredLimit, ...] | None = None
+    role: str = ""
+    has_gpus: bool = False
+    advises: bool = True
+    samples: int = 0
+    _newest: float = float("-inf")
+    _pipeline: Pipeline = field(init=False)
+    _target: Target = field(init=False)
+    _limits: Thresholds = field(init=False)
+    _collectors: dict[EngineKey, Collector] = field(default_factory=dict)
+    _ended: dict[EngineKey, list[Ended]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        settings, self._limits = paced(self.step, self.thresholds)
+        self._pipeline = Pipeline(settings, self._limits)
+        target = self.discovered.target
+        self._target = Target(
+            target.name,
+            namespace=target.namespace,
+            pod=target.pod,
+            container=target.get("container"),
+            limits=self.declared,
+            role=self.role,
+            gpus=(ALL_GPUS,) if self.has_gpus else (),
+        )
+
+    def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = (), gpus: GpuReport | None = None) -> None:
+        """Process the next page, with what gateways reported then and the engine's GPUs."""
+        self._newest = page.t
+        if gpus is not None:
+            self._pipeline.on_gpus(GPU_EXPORTER, gpus)
+        self._pipeline.set_environment(page.t, Environment(reports=gateways))
+        ranks = len(page.engines)
+        whole = (with_gateways(one, self._target, ranks, gateways)[0] for one in page.engines)
+        samples = {(one.model_name, one.engine): one for one in whole}
+        for view in self._pipeline.on_page(self._target, page):
+            self.samples += 1
+            if view.key not in self._collectors:
+                self._collectors[view.key] = Collector(dict(self.discovered.target.labels), self._limits, self.step)
+            ended = self._collectors[view.key].add(view, samples[view.key.model_name, view.key.rank])
+            self._ended.setdefault(view.key, []).extend(ended)
+        self._pipeline.expire(page.t)
+
+    def stretch_ends(self, *, last: bool) -> None:
+        """Record that the next page is of a later stretch; with `last` this one reached the end of the time."""
+        for key, collector in self._collectors.items():
+            over = not last or collector.silent_since(self._newest)
+            self._ended.setdefault(key, []).extend(collector.finish(ended=over))
+
+    def incidents(self) -> Iterator[Json]:
+        """Yield the incidents that were long enough, with the advice."""
+        least = max(self.step, self.shortest_seconds - LATE_INTERVALS * self.step)
+        for ended in self._ended.values():
+            long = [one for one in ended if one.seconds >= least]
+            costly = sorted(long, key=lambda one: -one.cost)[:MAX_PREDICTED]
+            for one in long:
+                actions = self._advice(one.view if one in costly else replace(one.view, observed=None))
+                yield {**one.incident, "actions": actions}
+
+    def unjudged(self) -> Iterator[Json]:
+        """Yield where requests waited for long without a known cause."""
+        for key, collector in self._collectors.items():
+            for detail, seconds in collector.unjudged.items():
+                if seconds >= self.shortest_seconds:
+                    names = {"target": key.target, "model_name": key.model_name, "engine": key.rank}
+                    yield {**names, "detail": detail or None, "seconds": seconds}
+
+    def _advice(self, view: EngineView) -> list[Json]:
+        if view.diagnosis is None or not self.advises:
+            return []
+        place = Place(
+            namespace=view.namespace,
+            pod=view.pod,
+            container=self._target.container if view.pod else "",
+            model_name=view.shown.model_name,
+            runtime=view.runtime,
+        )
+        actions = advise(view.diagnosis, view.derived, view.limits, place, self._limits, observed=view.observed)
+        return [action_json(action) for action in actions]
+
+
+def follow(server: Prometheus, task: Task) -> Json:
+    """Return one target's incidents, oldest first, by each of the settings; its samples are queried once.
+
+    Raises PrometheusError.
+    """
+    discovered = task.discovered
+    maker = PageMaker(discovered.table, discovered.target, task.step or SHORTEST_STEP_SECONDS)
+    queue = Queue(server, task.pool, discovered.target.name) if task.pool else None
+    gpus = Gpus(server, task.gpus) if task.gpus else None
+    eras: list[list[Follower]] = []
+    unread = ""
+    for span, last in task.stretches:
+        pages = read_pages(server, discovered.target, maker, discovered.table, span, discovered.lacks)
+        first = list(itertools.islice(pages, PROBED_PAGES))
+        own = interval_of([page.t for page in first]) if not eras or len(first) >= SURE_PAGES else None
+        if own and own > LONGEST_STEP_SECONDS * LATE_FACTOR:
+            unread = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
+            continue
+        every = max(own or SHORTEST_STEP_SECONDS, task.step or 0.0)
+        if first and (not eras or (own and _another(every, eras[-1][0].step))):
+            known = task.shortest_seconds, task.declared, task.role, bool(task.gpus)
+            eras.append([Follower(discovered, every, one, *known) for one in task.settings])
+        if eras:
+            for page in itertools.chain(first, pages):
+                around = queue.at(page.t) if queue else (), gpus.at(page.t) if gpus else None
+                for follower in eras[-1]:
+                    follower.page(page, *around)
+            for follower in eras[-1]:
+                follower.stretch_ends(last=last)
+    firsts = [era[0] for era in eras]
+    found = [[one for era in eras for one in era[place].incidents()] for place in range(len(task.settings))]
+    incidents, *others = [sorted(listed, key=lambda one: one["began"]) for listed in found]
+    return {
+        "incidents": incidents,
+        "others": others,
+        "unjudged": [row for follower in firsts for row in follower.unjudged()],
+        "samples": sum(follower.samples for follower in firsts),
+        "unread": unread,
+        "warnings": list(server.warnings),
+    }
+
+
+def _another(step: float, before: float) -> bool:
+    """Whether the scrape interval was changed: windows made for one do not suit the other."""
+    return max(step, before) > STEP_FACTOR * min(step, before)
+
+
+def work(task: Task) -> Json:
+    """Follow one target, with a connection of its own. Raises PrometheusError."""
+    with Prometheus(task.server) as client:
+        return follow(client, task)
+
+
+def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Json], None]) -> None:
+    """Run tasks in `workers` processes, the longest first, so that all end together. Raises PrometheusError."""
+    longest = sorted(tasks, key=lambda task: -sum(span.seconds for span, _ in task.stretches))
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    # Ctrl-C is left to the parent, which ends the others: a terminal sends it to every process.
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=ignore)
+    over = False
+    try:
+        running: dict[Future[Json], Task] = {pool.submit(work, task): task for task in longest}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                finished(running.pop(future), future.result())
+        over = True
+    except BrokenProcessPool as error:
+        text = "a process that read was killed, perhaps for want of memory; give fewer --workers"
+        raise PrometheusError("killed", text) from error
+    finally:
+        if not over:
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)

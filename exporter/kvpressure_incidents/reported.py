@@ -1,0 +1,237 @@
+"""What an exporter reported of the engines at the time.
+
+It polls every second, reads GPUs, logs and pods, and may send requests of its own: it reports trouble that the engines'
+own series do not show, and trouble that is over between two scrapes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
+from kvpressure.model.family import PREFIX
+from kvpressure.model.verdict import DETAILS
+from kvpressure.model.view import LOSING
+from kvpressure.printable import distinct
+from kvpressure.prometheus.answers import PrometheusError
+from kvpressure.prometheus.client import Prometheus
+from kvpressure.prometheus.names import Json, ReportedRows, Target, quoted
+from kvpressure.prometheus.paging import Span, ranged
+
+EVERY_SECONDS: Final = 30.0
+MAX_LOOK_BACK_SECONDS: Final = 30 * 86_400.0
+WHERE: Final = "the exporter's series"
+_OF: Final = "max by (cluster, namespace, pod, limit)"
+
+
+class Key(NamedTuple):
+    """An engine by the labels that an exporter's series have."""
+
+    cluster: str
+    namespace: str
+    pod: str
+    target: str
+    model_name: str
+    engine: str
+
+
+WHO: Final = Key._fields
+_OTHERS: Final = ("exported_namespace", "exported_pod")
+"""The engine's labels where Prometheus does not honor labels and uses the exporter's own pod for the others."""
+
+ENGINE_LABELS: Final = (*WHO, *_OTHERS)
+"""The labels that `key_of` reads."""
+
+_LOSING: Final = {cause.value: cause for cause in LOSING}
+_CAUSES: Final = "|".join(sorted(_LOSING))
+_EXPR: Final = (
+    f"max by ({', '.join(ENGINE_LABELS)}, cause, detail) "
+    f"(max_over_time({PREFIX}bottleneck_info{{cause=~{quoted(_CAUSES)}}}[{EVERY_SECONDS:.0f}s]))"
+)
+
+
+@dataclass(slots=True)
+class Reported:
+    """Trouble of one engine as the exporter reported it, to half a minute."""
+
+    began: float
+    ended: float
+    causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each cause and detail was reported."""
+
+
+Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]
+"""Limits by cluster, namespace and pod, as `pod_of` gives them of a target."""
+
+
+def pod_of(target: Target) -> tuple[str, str, str]:
+    """Return the cluster, namespace and pod of a target, each "" where it has none.
+
+    Clusters have pods of the same name.
+    """
+    return target.get("cluster"), target.namespace, target.pod
+
+
+def declared_there(server: Prometheus, span: Span) -> Declared:
+    """Return the engines' declared limits that an exporter read last in that time; {} without any."""
+    window = f"[{round(min(MAX_LOOK_BACK_SECONDS, span.seconds))}s]"
+    value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
+    try:
+        rows = server.instant(f"{_OF} ({value}) and {_OF} ({known}) == 1", span.end)
+    except PrometheusError:  # verdicts are possible without limits
+        return {}
+    found: Declared = {}
+    for row in rows:
+        labels, (_, number) = row["metric"], row["value"]
+        if labels.get("limit") in LIMIT_NAMES:
+            key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("pod", ""))
+            found[key] = (*found.get(key, ()), DeclaredLimit(labels["limit"], float(number), WHERE))
+    return found
+
+
+def known_names(targets: Iterable[Target]) -> frozenset[str]:
+    """Return the pods and addresses of the targets."""
+    return frozenset(name for target in targets for name in (target.pod, target.get("instance")) if name)
+
+
+def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> ReportedRows:
+    """Return the verdicts on engines of `known_names` in a page, and their times. Raises PrometheusError."""
+    return [
+        (one["metric"], spans_of(t for t, _ in one["values"]))
+        for one in ranged(server, _EXPR, page, EVERY_SECONDS)
+        if not known.isdisjoint(((key := key_of(one["metric"])).pod, _address(key)))
+    ]
+
+
+def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
+    """Return begin, end and number of times that follow each other, instead of millions of times.
+
+    >>> spans_of([30.0, 60.0, 120.0, 300.0])
+    [(30.0, 120.0, 3), (300.0, 300.0, 1)]
+    """
+    found: list[tuple[float, float, int]] = []
+    for t in times:
+        if found and t - found[-1][1] <= 2 * EVERY_SECONDS:
+            begin, _, count = found[-1]
+            found[-1] = (begin, t, count + 1)
+        else:
+            found.append((t, t, 1))
+    return found
+
+
+def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Reported]]:
+    """Return the trouble of each engine, oldest first; what comes back within `gap` seconds is the same."""
+    rows: dict[Key, list[tuple[float, float, int, tuple[str, str]]]] = {}
+    for labels, spans in (row for answer in answers for row in answer):
+        detail = labels.get("detail", "")
+        if (cause := _LOSING.get(labels.get("cause", ""))) is None:
+            continue  # not in the query
+        # The detail may be one of another version.
+        kind = (cause.value, detail if detail in DETAILS[cause] else "")
+        rows.setdefault(key_of(labels), []).extend((begin, end, count, kind) for begin, end, count in spans)
+    found: dict[Key, list[Reported]] = {}
+    for engine, stretches in rows.items():
+        reported = found.setdefault(engine, [])
+        for begin, end, count, kind in sorted(stretches):
+            # A value at `t` is of some moment of the half minute before.
+            first, last = begin - EVERY_SECONDS / 2, end - EVERY_SECONDS / 2
+            if not reported or first - reported[-1].ended > gap + EVERY_SECONDS:
+                reported.append(Reported(first, last))
+            reported[-1].ended = max(last, reported[-1].ended)
+            reported[-1].causes[kind] += count
+    return found
+
+
+def key_of(labels: Mapping[str, str]) -> Key:
+    """Return the engine that the labels of an exporter's series name, "" for what they do not."""
+    own = dict(labels)
+    if own.get("exported_pod"):
+        own |= {"pod": own["exported_pod"], "namespace": own.get("exported_namespace", "")}
+    return Key(*(own.get(name, "") for name in WHO))
+
+
+def _address(key: Key) -> str:
+    """Return host and port at which the exporter polls the engine."""
+    try:
+        return urlsplit(key.target if "//" in key.target else f"//{key.target}").netloc
+    except ValueError:  # a bracket without the other
+        return ""
+
+
+def is_of(key: Key, target: Target) -> bool:
+    """Whether an exporter's engine is on the page of a target: by its pod, or by its address where it has none."""
+    if key.cluster and target.get("cluster") not in {"", key.cluster}:
+        return False
+    if key.pod and target.pod:
+        return key.pod == target.pod and (not key.namespace or target.namespace in {"", key.namespace})
+    return target.get("instance") == _address(key) != ""
+
+
+def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
+    """Return the names of the targets whose page an exporter's engine is on.
+
+    Of several ports of one pod only its own.
+    """
+    own = [target for target in targets if is_of(key, target)]
+    exact = [target for target in own if target.get("instance") == _address(key) != ""]
+    return {target.name for target in exact or own}
+
+
+def _together(
+    found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]
+) -> dict[tuple[tuple[str, ...], str, str], list[Reported]]:
+    """Return the trouble by names of targets, model and rank, once where several exporters reported it."""
+    whole: dict[tuple[tuple[str, ...], str, str], list[Reported]] = {}
+    near: dict[str, list[Target]] = {}
+    for target in targets:
+        for name in filter(None, {target.pod, target.get("instance")}):
+            near.setdefault(name, []).append(target)
+    for key, reported in found.items():
+        if names := page_of(key, (*near.get(key.pod, ()), *near.get(_address(key), ()))):
+            whole.setdefault((tuple(sorted(names)), key.model_name, key.engine), []).extend(reported)
+    for engine, reported in whole.items():
+        merged: list[Reported] = []
+        for one in sorted(reported, key=lambda one: one.began):
+            if merged and one.began <= merged[-1].ended + EVERY_SECONDS:
+                last = merged[-1]
+                merged[-1] = Reported(last.began, max(last.ended, one.ended), last.causes + one.causes)
+            else:
+                merged.append(one)
+        whole[engine] = merged
+    return whole
+
+
+def attach(
+    incidents: Sequence[Json], found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target], shortest: float
+) -> list[Json]:
+    """Add to each incident what the exporter reported of it, and return the trouble that only the exporter reported."""
+    alone: list[Json] = []
+    for (names, model, rank), reported in _together(found, targets).items():
+        own = [
+            one
+            for one in incidents
+            # A long name was cut where the exporter exported it.
+            if one["target"] in names and one["engine"] == rank and distinct(one["model_name"], len(model)) == model
+        ]
+        for trouble in reported:
+            met = [one for one in own if _overlap(one, trouble)]
+            (cause, detail), _ = trouble.causes.most_common(1)[0]
+            row = {"cause": cause, "detail": detail or None, "began": trouble.began, "ended": trouble.ended}
+            row["seconds"] = seconds = trouble.ended - trouble.began
+            for one in met:
+                if one["exporter"] is None or seconds > one["exporter"]["seconds"]:
+                    one["exporter"] = row
+            if not met and seconds >= shortest - EVERY_SECONDS:
+                alone.append({"target": names[0], "model_name": model, "engine": rank, **row})
+    return sorted(alone, key=lambda one: (one["began"], one["target"], one["engine"]))
+
+
+def _overlap(incident: Json, trouble: Reported) -> bool:
+    """Whether both overlap, as far as their times are exact."""
+    late = EVERY_SECONDS + 3 * float(incident["step_seconds"])
+    end = incident["began"] + incident["seconds"]
+    return bool(trouble.began <= end + late and incident["began"] <= trouble.ended + late)

@@ -1,0 +1,1 @@
+"""kvpressure's planner: safe limits of a model or an engine, and what other limits would do."""

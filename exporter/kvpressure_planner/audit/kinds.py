@@ -1,0 +1,392 @@
+"""Engines that formats describe by keys of their own instead of a command: each row of `SPECIAL` knows one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import yaml
+
+from kvpressure.commandline.options import Dialect, Given
+from kvpressure.commandline.words import Budget
+from kvpressure.config import strict_yaml
+from kvpressure.config.strict_yaml import ConfigError, Path
+from kvpressure.launch import Reading, read_limits, read_start, runtime_of
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES, named
+from kvpressure_planner.audit.containers import (
+    NOT_JUDGED,
+    Described,
+    describe,
+    is_list,
+    wrong_list,
+)
+from kvpressure_planner.audit.engine import Engine, Style, counted, scaled
+from kvpressure_planner.audit.manifests import Item, Manifests, get, mapping, sequence, shape, strings, text, texts
+from kvpressure_planner.audit.model import Problem
+
+COMMAND: Final = ("vllm", "serve")
+"""What starts a server of options by name."""
+
+CHART: Final = ASSUMED.charts[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """An engine, with what to change of it as the walk reads it (`changes`), and the keys that describe it.
+
+    `at` is the path of its container where that is another, `takes_pod` says that what a pod requests would stand
+    beside it.
+    """
+
+    described: Described
+    reading: Reading
+    consumed: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    style: Style | None = None
+    takes_pod: bool = True
+    at: Path = ()
+    changes: Callable[[Engine], Engine] = field(default=lambda engine: engine)
+
+    def applied(self, engine: Engine) -> Engine:
+        """Return the engine as this format has it."""
+        style = self.style or engine.declared.style
+        resources = engine.resources
+        if not resources.memory and not resources.requested and (style in {"kwargs", "config"} or not self.takes_pod):
+            resources = replace(resources, at=())
+        return self.changes(replace(engine, declared=replace(engine.declared, style=style), resources=resources))
+
+
+def special(item: Item, at: Path, given: Manifests) -> Special | None:
+    """Return the engine that the mapping at `at` describes by keys of its own, None where it is none."""
+    spec = mapping(get(item.data, *at))
+    return next((found for reader in SPECIAL if (found := reader(item, at, spec, given)) is not None), None)
+
+
+def options_of(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a mapping by their names, as words: `maxModelLen`, `max_model_len`, `vllm_max_model_len`."""
+    dialect = ASSUMED.starting.flags.dialect
+    for key, value in values.items():
+        name = option_name(str(key), dialect)
+        if not name or value is None or value is False:
+            continue
+        yield name, "" if value is True else json.dumps(value) if isinstance(value, (dict, list)) else text(value)
+
+
+def option_name(key: str, dialect: Dialect) -> str:
+    """Return the option that a key means, "" for none."""
+    dashed = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in key if not key.isupper())
+    dashed = (dashed or key.lower()).replace("_", "-").removeprefix(f"{ASSUMED.name}-").removeprefix("-")
+    return dialect.aliases.get(dashed, dashed) if dashed in dialect.names or dashed in dialect.aliases else ""
+
+
+def is_options(values: Any) -> bool:
+    """Return whether a mapping has a limit and one more option of a server, which nothing else has together."""
+    if not isinstance(values, dict):
+        return False
+    names = {name for name, _ in options_of({k: v for k, v in values.items() if not isinstance(v, (dict, list))})}
+    return len(names) > 1 and not names.isdisjoint(option for option, _ in ASSUMED.starting.flags.limits.values())
+
+
+def words_of(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options of a mapping as words of a command."""
+    for name, value in options_of(values):
+        yield from (f"--{name}", value) if value else (f"--{name}",)
+
+
+def _by_options(words: tuple[str, ...], described: Described = Described()) -> Reading:  # noqa: B008 - frozen
+    return read_limits(read_start(COMMAND, words, described.env, Budget(), described.files))
+
+
+def _wrong_mapping(value: Any, item: Item, at: Path) -> tuple[Problem, ...]:
+    if value is None or isinstance(value, dict):
+        return ()
+    name = ".".join(map(str, at))
+    return (Problem(f"{name} is {shape(value)} and should be a mapping; {NOT_JUDGED}", item.place(at)),)
+
+
+def _llm_config(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:  # noqa: ARG001
+    """Return the engine of Ray Serve's LLMConfig."""
+    if "model_loading_config" not in spec or text(spec.get("llm_engine")).lower() not in {"", ASSUMED.name}:
+        return None
+    loading = mapping(spec["model_loading_config"])
+    served = text(loading.get("model_id"))
+    model = text(loading.get("model_source")) or served
+    kwargs = spec.get("engine_kwargs")
+    wrong = _wrong_mapping(kwargs, item, (*at, "engine_kwargs"))
+    env: dict[str, str | None] = {**strings(get(spec, "runtime_env", "env_vars"))}
+    described = Described(env=env, wrong=wrong)
+    deployment = (*at, "deployment_config")
+
+    def changes(engine: Engine) -> Engine:
+        count = engine.replicas
+        if get(item.data, *deployment, "autoscaling_config") is None:
+            count = counted(item, (*deployment, "num_replicas"))
+        title = engine.title if item.kind else f"ray/{served}"
+        return replace(engine, title=title, container=served or "llm", model=model, replicas=count)
+
+    reading = _by_options((model or "model", *words_of(mapping(kwargs))), described)
+    return Special(described, reading, ("engine_kwargs", "runtime_env"), wrong, "kwargs", changes=changes)
+
+
+def _production_stack(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
+    """Return the engine of an entry of the production stack's chart."""
+    if at[-2:-1] != ("modelSpec",) or spec.get("enabled") is False:
+        return None
+    section = mapping(get(item.data, *at[:-2]))
+    if section.get("enableEngine") is False:
+        return None
+    config = spec.get(CHART.config)
+    extra = mapping(config).get(CHART.extra)
+    described = describe(item, at, given, {})
+    described = replace(described, env={**strings(section.get("configs")), **described.env})
+    wrong = (
+        *_wrong_mapping(config, item, (*at, CHART.config)),
+        *wrong_list(extra, item, (*at, CHART.config, CHART.extra), "strings"),
+        *described.wrong,
+    )
+    model = text(spec.get("modelURL"))
+    port = text(section.get("containerPort")) or "8000"
+    words = (model or "model", "--port", port, *words_of(mapping(config)), *texts(extra))
+    name = text(spec.get("name"))
+
+    def changes(engine: Engine) -> Engine:
+        resources = engine.resources
+        shared = None if get(config, CHART.shares) is None else "the chart mounts a larger /dev/shm"
+        stages = text(get(config, "pipelineParallelSize"))
+        machines = int(stages) if "raySpec" in spec and stages.isdecimal() else 1
+        at_resources = resources.at if "resources" in spec else (*at, "requestMemory")
+        return replace(
+            engine,
+            title=f"values/{name}",
+            container=CHART.container,
+            declared=replace(engine.declared, chart=CHART),
+            labels={"model": name, **strings(section.get("labels"))},
+            resources=replace(
+                resources, shared_memory=shared, machines=machines, at=at_resources, gpu_key="requestGPU"
+            ),
+            replicas=engine.replicas if engine.replicas.place else counted(item, (*at, "replicaCount")),
+            scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
+            model=model,
+        )
+
+    unread = [key for key in (CHART.extra, *CHART.flags) if key in spec]
+    problems = tuple(
+        Problem(
+            f"{'.'.join(map(str, (*at, key)))} is nothing that the chart reads: its place is below {CHART.config}; "
+            f"{NOT_JUDGED}",
+            item.place((*at, key)),
+        )
+        for key in unread
+    )
+    described = replace(described, wrong=wrong)
+    return Special(
+        described,
+        _by_options(words, described),
+        (CHART.config, CHART.extra, *CHART.flags),
+        (*wrong, *problems),
+        "values",
+        changes=changes,
+    )
+
+
+def _vllm_runtime(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:  # noqa: ARG001
+    """Return the engine of the production stack's VLLMRuntime, whose options are in two places."""
+    if item.kind != CHART.kind or at != ("spec",):
+        return None
+    model, config = mapping(spec.get("model")), mapping(spec.get(CHART.config))
+    both = {**config, **model}
+    env = {text(get(one, "name")): text(get(one, "value")) for one in sequence(config.get("env"))}
+    words = (text(model.get("modelURL")) or "model", *words_of(both), *texts(config.get(CHART.extra)))
+    described = Described(image=text(get(spec, "deploymentConfig", "image", "name")), env=env)
+
+    def changes(engine: Engine) -> Engine:
+        # Its limits are in two places: what is appended wins over both.
+        chart = replace(CHART, flags={})
+        place = ("spec", "deploymentConfig", "replicas")
+        resources = replace(engine.resources, at=("spec", "deploymentConfig", "resources"), gpu_key="gpu")
+        return replace(
+            engine,
+            container=CHART.container,
+            pod=("metadata",),
+            declared=replace(engine.declared, chart=chart),
+            labels=strings(get(item.data, "metadata", "labels")),
+            resources=resources,
+            replicas=counted(item, place),
+        )
+
+    return Special(described, _by_options(words, described), tuple(spec), (), "values", changes=changes)
+
+
+def _kubeai(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
+    """Return the engine of KubeAI's Model, or of another mapping that names its engine."""
+    if text(spec.get("engine")).lower() != ASSUMED.name:
+        return None
+    described = describe(item, at, given, {})
+    model = text(spec.get("url") or spec.get("model")).partition("?")[0].removeprefix("hf://") or "model"
+    reading = _by_options(
+        (model, *words_of({k: v for k, v in spec.items() if k != "model"}), *described.args), described
+    )
+
+    def changes(engine: Engine) -> Engine:
+        fixed = spec.get("autoscalingDisabled") is True or item.kind != "Model"
+        bounds = ("minReplicas", "maxReplicas")
+        return replace(
+            engine,
+            container="server" if item.kind == "Model" else engine.container,
+            replicas=engine.replicas if fixed else scaled(item, at, bounds, "KubeAI"),
+        )
+
+    return Special(described, reading, (), described.wrong, takes_pod=False, changes=changes)
+
+
+def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
+    """Return the engine of KAITO's Workspace, whose ConfigMap has the server's options below its name."""
+    model = text(get(spec, "preset", "name")) if item.kind == "Workspace" and at == ("inference",) else ""
+    if not model:
+        return None
+    name = text(spec.get("config"))
+    found = next((one for one in given.of("ConfigMap") if one.name == name), None)
+    key = ("data", "inference_config.yaml")
+    hidden = "the preset may give more, and a ConfigMap for it is not named"
+    if name:
+        hidden = f"the preset may give more, and the ConfigMap {name} is not among the manifests"
+    options: Any = {}
+    if found is not None:
+        try:
+            options = strict_yaml.load(text(get(found.data, *key)), item.source.name).data
+        except (ConfigError, ValueError, RecursionError, yaml.YAMLError):
+            found = None
+            hidden = f"the preset may give more, and {key[1]} of the ConfigMap {name} cannot be read"
+    reading = _by_options((model, *words_of(mapping(get(options, ASSUMED.name)))))
+    if found is None:
+        reading = replace(reading, hidden=(hidden,))
+    behind = None if found is None else (found, key)
+
+    def changes(engine: Engine) -> Engine:
+        declared = replace(engine.declared, behind=behind)
+        return replace(engine, container=ASSUMED.name, pod=("metadata",), declared=declared, model=model)
+
+    return Special(Described(), reading, tuple(spec), (), "config", changes=changes)
+
+
+def _predictor(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
+    """Return the engine of KServe's predictor by its model's format; its ServingRuntime's arguments come first."""
+    if "modelFormat" not in spec or not any(one.kserve.serves(spec) for one in RUNTIMES):
+        return None
+    own = describe(item, at, given, {})
+    name = text(spec.get("runtime"))
+    runtime = next((one for one in given.of("ServingRuntime", "ClusterServingRuntime") if one.name == name), None)
+    behind: tuple[Item, Path] | None = None
+    wrong = own.wrong
+    if runtime is None:
+        which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
+        reading = read_limits(read_start(own.command, own.args, own.env, Budget(), own.files))
+        reading = replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
+    else:
+        behind = runtime, ("spec", "containers", 0)
+        first = describe(runtime, behind[1], given, {})
+        command, args = own.command or first.command, (*first.args, *own.args)
+        start = read_start(command, args, {**first.env, **own.env}, Budget(), {**first.files, **own.files})
+        reading, wrong = read_limits(start), (*first.wrong, *own.wrong)
+
+    def changes(engine: Engine) -> Engine:
+        declared = replace(engine.declared, behind=behind)
+        model = text(spec.get("storageUri")) or engine.model
+        return replace(engine, declared=declared, model=model, container=text(spec.get("name")) or "model")
+
+    return Special(replace(own, wrong=wrong), reading, tuple(spec), own.wrong, "args", changes=changes)
+
+
+def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
+    """Return the engine of KServe's LLMInferenceService, or of its prefill, with KServe's own template by default."""
+    if item.kind != "LLMInferenceService" or at not in {("spec",), ("spec", "prefill")}:
+        return None
+    containers = sequence(get(spec, "template", "containers"))
+    main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
+    where: Path = (*at, "template", "containers", main) if containers else at
+    own = describe(item, where, given, {})
+    start = read_start(own.command, own.args, own.env, Budget(), own.files, own.image)
+    runtime = runtime_of(own.image, start)
+    if runtime is None and (own.image or not ASSUMED.kserve.by_default):
+        return None
+    reading = read_limits(start)
+    if references := [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]:
+        reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
+    if (name := text(get(item.data, "spec", "runtime"))) and runtime is None:
+        reading = replace(reading, runtime=named(name))
+    reading = divided(reading, mapping(spec.get("parallelism")))
+
+    def changes(engine: Engine) -> Engine:
+        labels = {"app.kubernetes.io/name": item.name, **strings(get(item.data, *at, "labels"))}
+        return replace(
+            engine,
+            title=f"{item.kind}/{item.name}{' prefill' if at[1:] else ''}",
+            container=text(get(item.data, *where, "name")) or "main",
+            labels=labels,
+            model=text(get(item.data, "spec", "model", "uri")) or engine.model,
+            replicas=engine.replicas if engine.replicas.ceiling else counted(item, (*at, "replicas")),
+        )
+
+    style: Style = "shell" if own.in_shell else "args" if own.args else "env"
+    return Special(own, reading, ("template",), own.wrong, style, at=where, changes=changes)
+
+
+def divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
+    """Return the reading with the ranks that templates make options of; those of the command win."""
+    flags, options = reading.runtime.starting.flags.sizing, dict(reading.options)
+    for key, option in (("tensor", flags.tensor), ("pipeline", flags.pipeline), ("data", flags.data)):
+        if option and (count := text(parallelism.get(key))):
+            options.setdefault(option, Given(count, f"parallelism.{key}: {count}"))
+    if flags.expert and parallelism.get("expert") is True:
+        options.setdefault(flags.expert, Given("", "parallelism.expert: true"))
+    return replace(reading, options=options)
+
+
+def _by_variables(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
+    """Return the engine of an image whose variables are its options: NIM's, RunPod's worker."""
+    if at[-1:] == ("image",) or not {"image", "imageName", "repository", "Image"} & spec.keys():
+        return None
+    described = describe(item, at, given, {})
+    words = None if described.command else ASSUMED.starting.variables(described.image, described.env)
+    if words is None:
+        return None
+    reading = _by_options((*words, *described.args), described)
+    reading = replace(reading, model=reading.model or described.image.rpartition("/nim/")[2].partition(":")[0])
+    return Special(described, reading, (), described.wrong, "env")
+
+
+def _options(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
+    """Return the engine of options by their names: a file for `--config`, values of a chart, variables of a role."""
+    inner = next((key for key, value in spec.items() if isinstance(value, dict) and is_options(value)), None)
+    if not is_options(spec) and (inner is None or not {"image", "model", "repository", "modelURL"} & spec.keys()):
+        return None
+    described = describe(item, at, given, {})
+    if described.command or (described.args and not is_list(spec.get("extraArgs"), str)):
+        return None
+    values = {**mapping(spec.get(inner) if inner else None), **(spec if is_options(spec) else {})}
+    plain = text(spec.get("model")) or text(get(spec, "model", "name")) or "model"
+    model = dict(options_of(values)).get("model", "") or plain
+    words = (model, *words_of({key: one for key, one in values.items() if key != "model"}), *described.args)
+
+    def changes(engine: Engine) -> Engine:
+        title = f"config/{item.source.name.rpartition('/')[2]}" if not at and not item.kind else engine.title
+        return replace(engine, title=title, container=ASSUMED.name)
+
+    consumed = (*spec,) if inner is None else (inner,)
+    return Special(described, _by_options(words, described), consumed, described.wrong, "config", changes=changes)
+
+
+SPECIAL: Final = (
+    _llm_config,
+    _production_stack,
+    _vllm_runtime,
+    _kubeai,
+    _kaito,
+    _predictor,
+    _llm_inference,
+    _by_variables,
+    _options,
+)
+"""The most specific first."""

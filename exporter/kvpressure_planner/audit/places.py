@@ -1,0 +1,328 @@
+"""Where formats write what is beside a start: how many pods, memory, GPUs, /dev/shm. A format that is new is a row.
+
+Paths are those below the engine or anything around it; the nearest that is there counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from kvpressure.commandline.options import whole
+from kvpressure.commandline.programs import ContainerRun
+from kvpressure.config.strict_yaml import Path
+from kvpressure_planner.audit.engine import Probe, Replicas, Resources, counted, replicas, scaled
+from kvpressure_planner.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
+
+GPU_ANNOTATION: Final = "kvpressure.io/gpu"
+"""Annotation: the GPU that the engine gets, as `kvpressure plan --gpu` takes it."""
+
+COUNTS: Final[tuple[Path, ...]] = (
+    *(("replicas",), ("replicaCount",), ("slices",), ("num_replicas",), ("scale",), ("count",), ("desired_count",)),
+    *(("workersMin",), ("deploy", "replicas"), ("service", "replicas")),
+)
+"""Numbers of pods; those at an engine and around it are multiplied."""
+
+BOUNDS: Final[tuple[tuple[Path, str, str, str], ...]] = (
+    (("deployment_config", "autoscaling_config"), "min_replicas", "max_replicas", "Ray Serve"),
+    (("service", "replica_policy"), "min_replicas", "max_replicas", "SkyPilot"),
+    (("scaling",), "minReplicas", "maxReplicas", "KServe"),
+    (("keda",), "minReplicaCount", "maxReplicaCount", "KEDA"),
+    (("autoscaling",), "minReplicas", "maxReplicas", "its autoscaler"),
+    ((), "minReplicas", "maxReplicas", ""),
+)
+"""Bounds of an autoscaler: its path, their names, and who keeps to them."""
+
+ALONE: Final[Mapping[str, str]] = {
+    "DaemonSet": "a DaemonSet runs as many pods as there are nodes for it",
+    "Job": "a Job is not a service",
+    "CronJob": "a CronJob is not a service",
+    "Workspace": "a Workspace is one replica, and an InferenceSet has several",
+}
+_REPLICAS: Final[Path] = ("spec", "replicas")
+ONE_BY_DEFAULT: Final[Mapping[str, Path]] = {
+    **dict.fromkeys(("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController", "LeaderWorkerSet"), _REPLICAS),
+    "InferenceService": ("spec", "predictor", "minReplicas"),
+}
+"""Where kinds have their number of pods, which is one where it is not set."""
+RESTARTED: Final = frozenset((*ALONE, *ONE_BY_DEFAULT, "Pod")) - {"Workspace", "InferenceService"}
+"""Kinds whose containers have the probes that they name, and no others."""
+SERVING: Final = RESTARTED - {"Job", "CronJob"}
+"""Those whose pods a Service sends requests to as soon as they are ready."""
+_KEEPERS: Final = {"InferenceService": "KServe", "Model": "KubeAI"}
+
+MEMORY: Final[tuple[tuple[Path, Path], ...]] = (
+    (("resources", "requests", "memory"), ("resources", "limits", "memory")),
+    (("requestMemory",), ("limitMemory",)),
+    (("deploy", "resources", "reservations", "memory"), ("deploy", "resources", "limits", "memory")),
+    (("mem_reservation",), ("mem_limit",)),
+    (("resources", "memory"), ("resources", "memory_max")),
+    (("deploymentConfig", "resources", "memory"), ()),
+    (("memory",), ()),
+)
+"""Host memory: what is requested, and its limit."""
+
+NUMBERS: Final[tuple[Path, ...]] = (
+    ("requestGPU",),
+    ("deploymentConfig", "resources", "gpu"),
+    ("resources", "device", "nvidia/gpu", "count"),
+    ("gpuCount",),
+    ("gpu_count",),
+)
+"""Plain numbers of GPUs."""
+
+GPU_NAMES: Final[tuple[Path, ...]] = (
+    ("accelerator_type",),
+    ("resource", "instanceType"),
+    ("gpuTypeIds", 0),
+    ("gpu_type",),
+    ("resources", "accelerator"),
+)
+
+# NVIDIA's and AMD's own labels, those of GKE, Karpenter, CoreWeave and others: the key says that it is a GPU's name.
+_LABELS: Final = re.compile(
+    r"gpu[./_-](product|name|model|type|class)|accelerator|instance-gpu-name|product-name", re.IGNORECASE
+)
+_TERMS: Final = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+# `gpu` alone is Dynamo's.
+_DEVICES: Final = re.compile(
+    r"gpu|.*/gpu|habana\.ai/gaudi|google\.com/tpu|aws\.amazon\.com/neuron|gpu\.intel\.com/(i915|xe)|huawei\.com/Ascend\w+"
+)
+_SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
+_SLURM: Final = re.compile(
+    r"^#SBATCH\s+(?:--gres=gpu|--gpus(?:-per-node)?)[=:\s]*(?:([A-Za-z]\w*):)?(\d+)", re.MULTILINE
+)
+_NODES: Final = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]*|-N\s*)(\d+)\s*$", re.MULTILINE)
+
+
+def around(at: Path) -> Iterator[Path]:
+    """Yield a path and all around it, the nearest first."""
+    return (at[:end] for end in range(len(at), -1, -1))
+
+
+def nearest(item: Item, at: Path, *below: str | int) -> Path | None:
+    """Return the path of the nearest value that is `below` the path or anything around it; None where there is none."""
+    return next((path for outer in around(at) if get(item.data, *(path := (*outer, *below))) is not None), None)
+
+
+def found(item: Item, at: Path, *below: str | int) -> Any:
+    """Return the value of `nearest`, None where there is none."""
+    path = nearest(item, at, *below)
+    return None if path is None else get(item.data, *path)
+
+
+def counts(item: Item, at: Path, given: Manifests) -> Replicas:
+    """Return the number of pods: of an autoscaler, else the product of all numbers at the engine and around it."""
+    if item.kind in ALONE:
+        return Replicas(None, ALONE[item.kind])
+    for path, low, high, who in BOUNDS:
+        outer = nearest(item, at, *path, high) or (nearest(item, at, *path, low) if path else None)
+        if outer is not None and get(item.data, *outer[:-1], "enabled") is not False:
+            return scaled(item, outer[:-1], (low, high), who or _KEEPERS.get(item.kind, "its autoscaler"))
+    paths = [
+        (*outer, *path) for outer in reversed([*around(at)]) for path in COUNTS if _is_count(item, (*outer, *path))
+    ]
+    if not paths:
+        return _uncounted(item, given)
+    inner = replicas(item, paths[-1], given)
+    for path in paths[:-1]:
+        outer_count = counted(item, path)
+        if inner.count is not None and outer_count.count is not None and outer_count.count != 1:
+            why = f"{inner.why}, {outer_count.why}"
+            inner = Replicas(inner.count * outer_count.count, why, inner.place, inner.key, inner.ceiling)
+    return inner
+
+
+def _is_count(item: Item, path: Path) -> bool:
+    value = get(item.data, *path)
+    return value is not None and not isinstance(value, (dict, list)) and "device" not in path
+
+
+def _uncounted(item: Item, given: Manifests) -> Replicas:
+    if item.kind == "Pod":
+        return Replicas(1, "a Pod by itself is one replica, and nothing brings it back")
+    if item.kind in ONE_BY_DEFAULT:
+        return replicas(item, ONE_BY_DEFAULT[item.kind], given)
+    return Replicas(None, f"how many of these pods {item.kind or 'the chart'} runs is not known here")
+
+
+def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources:
+    """Return what an engine gets beside its command."""
+    declared_at = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests")
+    number, key = _gpus(item, at, mapping(get(item.data, *declared_at[:-1])) if declared_at else {})
+    memory, memory_at = _memory(item, at)
+    return Resources(
+        memory=memory,
+        at=declared_at[:-1] if declared_at else memory_at or _default_place(item, at),
+        requested=mapping(get(item.data, *declared_at[:-1])) if declared_at else {},
+        gpu=_gpu_name(item, at, annotations),
+        gpus=number,
+        gpu_key=key,
+        shared_memory=_shared_memory(item, at),
+        machines=_machines(item, at),
+    )
+
+
+def _default_place(item: Item, at: Path) -> Path:
+    """Return where memory would stand, () where that is not known: what runs a script may limit it."""
+    if any(key in item.data for key in ("script", "Service", "run")):
+        return ()
+    return (*at, "deploy", "resources") if at[:1] == ("services",) else (*at, "resources")
+
+
+def _memory(item: Item, at: Path) -> tuple[dict[str, str], Path]:
+    for paths in MEMORY:
+        places = [nearest(item, at, *path) if path else None for path in paths]
+        values = {
+            name: value
+            for name, path in zip(("requests", "limits"), places, strict=True)
+            if path is not None and (value := text(get(item.data, *path)))
+        }
+        if values:
+            first = next(path for path in places if path is not None)
+            return values, first[: len(first) - len(paths[0]) + 1]
+    return {}, ()
+
+
+def _gpus(item: Item, at: Path, requested: Mapping[str, Any]) -> tuple[int | str | None, str]:
+    """Return the number of GPUs ("all" for those of the machine) and the key that says it."""
+    for kind in ("limits", "requests"):
+        for name, count in mapping(requested.get(kind)).items():
+            if _DEVICES.fullmatch(name):
+                return _number(count), name
+    for path in NUMBERS:
+        if (value := found(item, at, *path)) is not None:
+            return _number(value), str(path[-1])
+    name, count = accelerators(item, at)
+    if count is not None:
+        return count, ""
+    return _of_machine(item, at), "count" if not item.kind else "nvidia.com/gpu"
+
+
+def _number(value: Any) -> int | str | None:
+    number = whole(text(value))
+    return (text(value) or None) if number is None else int(number)
+
+
+def accelerators(item: Item, at: Path) -> tuple[str, int | None]:
+    """Return name and number of GPUs: SkyPilot's `A100:8`, KubeAI's profile, Slurm's gres; of a choice, none."""
+    if (value := found(item, at, "resources", "accelerators")) is not None:
+        one = value if isinstance(value, str) else ":".join(f"{key}:{n}" for key, n in mapping(value).items())
+    else:
+        one = text(found(item, at, "resourceProfile"))
+        one = "" if "cpu" in one else one
+    if not one and (match := _SLURM.search(text(item.data.get("script")))):
+        return match[1] or "", int(match[2])
+    name, _, number = one.partition(":")
+    count = whole(number or "1")
+    if not one or number.count(":") or count is None:
+        return "", None
+    return name, int(count)
+
+
+def _of_machine(item: Item, at: Path) -> int | str | None:
+    """Return the GPUs of a machine that a container engine passes: compose, Ansible, podman."""
+    spec = mapping(get(item.data, *at))
+    named = [word for key in ("devices", "AddDevice") for word in texts(spec.get(key))]
+    if any(word.startswith("/dev/kfd") or word.endswith("/gpu=all") for word in named) or spec.get("gpus") == "all":
+        return "all"
+    reserved = sequence(get(spec, "deploy", "resources", "reservations", "devices"))
+    for device in map(mapping, [*reserved, *sequence(spec.get("gpus")), *sequence(spec.get("device_requests"))]):
+        if device in map(mapping, reserved) and "gpu" not in texts(device.get("capabilities")):
+            continue
+        if ids := sequence(device.get("device_ids")):
+            return len(ids)
+        count = device.get("count", "all")
+        return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else "all"
+    # NVIDIA's runtime gives all of them, unless a variable says which; a command by itself has its machine's.
+    by_itself = "script" in item.data or "Service" in item.data
+    return "all" if spec.get("runtime") == "nvidia" or by_itself else None
+
+
+def _gpu_name(item: Item, at: Path, annotations: Mapping[str, str]) -> str:
+    if given := annotations.get(GPU_ANNOTATION, "").strip():
+        return given
+    for path in GPU_NAMES:
+        if name := text(found(item, at, *path)):
+            return name
+    name = accelerators(item, at)[0]
+    return name or next((name for outer in around(at) for name in _selected(mapping(get(item.data, *outer)))), "")
+
+
+def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in strings(pod.get("nodeSelector")).items():
+        if _LABELS.search(key):
+            yield value
+    for term in [*sequence(get(pod, "affinity", *_TERMS)), *sequence(pod.get("nodeSelectorTerms"))]:
+        for expression in map(mapping, sequence(get(term, "matchExpressions"))):
+            values = sequence(expression.get("values"))
+            # Several values leave open which it gets.
+            if expression.get("operator") == "In" and len(values) == 1 and _LABELS.search(text(expression.get("key"))):
+                yield text(values[0])
+
+
+def requested_slice(requested: Mapping[str, Any]) -> str:
+    """Return the part of a GPU (MIG), whose memory is not the GPU's, that a container requests; "" for none."""
+    names = (name for kind in ("limits", "requests") for name in mapping(requested.get(kind)))
+    return next((name for name in names if _SLICE.match(name)), "")
+
+
+def _shared_memory(item: Item, at: Path) -> str | None:
+    """Return what makes /dev/shm larger than a container's 64 MiB, "" for nothing, None where that is not known."""
+    spec = mapping(get(item.data, *at))
+    for mount in [*sequence(spec.get("volumeMounts")), *sequence(spec.get("extraVolumeMounts"))]:
+        if text(get(mount, "mountPath")).rstrip("/") == "/dev/shm":  # noqa: S108 - a path in their container
+            return f"volume {text(get(mount, 'name'))} at /dev/shm"
+    if found(item, at, "hostIPC") is True:
+        return "hostIPC: true"
+    if (ipc := text(spec.get("ipc") or spec.get("ipc_mode"))) in {"host", "shareable"}:
+        return f"ipc: {ipc}"
+    if size := text(spec.get("shm_size") or spec.get("ShmSize")):
+        return f"shm_size: {size}"
+    if "script" in item.data or "Service" in item.data or "run" in item.data:
+        return "the machine's own /dev/shm"
+    return "" if item.kind in RESTARTED or "services" in item.data else None
+
+
+def of_run(resources: Resources, run: ContainerRun) -> Resources:
+    """Return what a container gets by the options of `docker run`."""
+    gpus = run.value("--gpus")
+    count: int | str | None = _number(gpus) if whole(gpus) is not None else "all" if gpus else None
+    devices = gpus.partition("device=")[2]
+    if devices and devices != "all":
+        count = devices.count(",") + 1
+    # AMD's driver, or all of a CDI vendor.
+    if any(word.endswith(("/dev/kfd", "/gpu=all")) for word in run.options):
+        count = "all"
+    shared = ((option, run.value(option)) for option in ("--ipc", "--shm-size"))
+    larger = next((f"{option}={value}" for option, value in shared if value and value != "private"), "")
+    return replace(resources, gpus=count, gpu_key="", shared_memory=larger)
+
+
+def _machines(item: Item, at: Path) -> int:
+    """Return how many pods one replica is divided among."""
+    if match := _NODES.search(text(item.data.get("script"))):
+        return int(match[1])
+    for outer in around(at):
+        for path in (("leaderWorkerTemplate", "size"), ("multinode", "nodeCount"), ("podGroupSize",)):
+            if isinstance(count := get(item.data, *outer, *path), int) and count > 1:
+                return count
+    return 1
+
+
+def probes(item: Item, at: Path) -> tuple[Probe, ...]:
+    """Return the probes that restart a container; values of a chart may have them further out."""
+    outer_paths = [at] if item.kind else [*around(at)]
+    return tuple(
+        Probe(kind, probe, item.place((*outer, kind)))
+        for outer in outer_paths
+        for kind in ("startupProbe", "livenessProbe")
+        if isinstance(probe := get(item.data, *outer, kind), dict)
+    )
+
+
+def has_readiness_probe(item: Item, at: Path) -> bool:
+    """Return whether a container has a probe until whose success no Service sends requests to it."""
+    return isinstance(get(item.data, *at, "readinessProbe"), dict)

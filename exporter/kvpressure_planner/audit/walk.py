@@ -1,0 +1,387 @@
+"""Finds engines in an object of any format: a mapping, a list or a text that starts a known server, wherever it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kvpressure.commandline.programs import base, container_run
+from kvpressure.commandline.words import Budget, BudgetExceededError, Filling, Variables
+from kvpressure.config.strict_yaml import Path
+from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, read_start, runtime_of
+from kvpressure.runtimes.registry import ASSUMED
+from kvpressure_planner.audit import places
+from kvpressure_planner.audit.containers import (
+    ARGUMENTS,
+    COMMANDS,
+    ENTRYPOINTS,
+    NOT_FOUND,
+    NOT_JUDGED,
+    SCRIPTS,
+    STARTS,
+    VARIABLES,
+    Described,
+    describe,
+    interpolated,
+    labels_of,
+    stated_in,
+    wrong_list,
+)
+from kvpressure_planner.audit.engine import Declared, Engine, Replicas, Style
+from kvpressure_planner.audit.formats import SCRIPT
+from kvpressure_planner.audit.kinds import Special, divided, special
+from kvpressure_planner.audit.manifests import Item, Manifests, Source, get, mapping, read, strings, text
+from kvpressure_planner.audit.manifests import shape as shape_of
+from kvpressure_planner.audit.model import Problem
+
+TOO_MUCH: Final = f"the file comes to more than is read; what is behind this is not read, and {NOT_JUDGED}"
+MAX_DEPTH: Final = 24
+# Nothing below these starts a server, whatever it says.
+_SKIPPED: Final = frozenset(
+    (
+        *("metadata", "status", "initContainers", "annotations", "labels", "podAnnotations", "podLabels", "expr"),
+        *("description", "summary", "title", "message", "help", "notes", "comment", "readme", "documentation"),
+        *("livenessProbe", "readinessProbe", "startupProbe", "healthcheck", "lifecycle", "probes", "test", "tests"),
+        *("base_image", "ExecStartPre", "ExecStop", "ExecStopPost", "ExecReload", "setup"),
+    )
+)
+_BY_ITSELF: Final = (*ENTRYPOINTS, *(key for key in COMMANDS if key != "run"), *ARGUMENTS)
+_MAY_START: Final = re.compile(r"serve|api_server|launch_server|dynamo\.|\brun\b")
+_DOCUMENT: Final = re.compile(
+    r"^\s*(services|llm_configs|applications|containers|engine_kwargs|\[Service\]|\[Container\]|kind|image|job\s.*\{)\b|"
+    r"^\[(Service|Container)\]",
+    re.MULTILINE,
+)
+_ANNOTATED: Final = re.compile(rf"^#\s*({re.escape(ANNOTATION_PREFIX)}[\w-]+):\s*(.+?)\s*$", re.MULTILINE)
+_EMBEDDED: Final = 3
+_SHAPES: Final = {
+    "llm_configs": "mappings",
+    "modelSpec": "mappings",
+    "applications": "mappings",
+    "serveConfigV2": "text",
+}
+_POD: Final[Path] = ("spec", "template", "spec")
+_TEMPLATES: Final = frozenset(("ServingRuntime", "ClusterServingRuntime"))
+"""Kinds that start nothing by themselves."""
+_LEADER, _WORKER = "leaderTemplate", "workerTemplate"
+
+
+def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[Engine | Problem]:
+    """Yield the engines of an object in reading order, and what cannot be read of it."""
+    if item.kind in _TEMPLATES and (given.complete or _is_used(item, given)):
+        return
+    try:
+        if isinstance(item.data.get("services"), dict) and "spec" not in item.data:
+            filling = Filling(item.source.variables, item.source.budget, dollars=True)
+            item = replace(item, data=interpolated(item.data, filling))
+        yield from _Walk(item, given, depth).run()
+    except BudgetExceededError:
+        yield Problem(TOO_MUCH, item.place())
+
+
+def in_config_map(item: Item, at: Path, value: str, given: Manifests) -> Iterator[Engine]:
+    """Yield the engines of a text of a ConfigMap that no engine mounts."""
+    try:
+        found = list(_Walk(replace(item, kind=""), given, 1).text(value, at))
+    except BudgetExceededError:
+        return
+    title = f"{item.kind}/{item.name} {at[-1]}"
+    yield from (replace(one, item=item, title=title) for one in found if isinstance(one, Engine))
+
+
+def _is_used(runtime: Item, given: Manifests) -> bool:
+    services = given.of("InferenceService")
+    return any(text(get(one.data, "spec", "predictor", "model", "runtime")) == runtime.name for one in services)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    item: Item
+    given: Manifests
+    depth: int
+
+    def run(self) -> Iterator[Engine | Problem]:
+        yield from self._value(self.item.data, (), dict(stated_in(self.item.data)))
+
+    def _value(self, value: Any, at: Path, stated: Mapping[str, str]) -> Iterator[Engine | Problem]:
+        if len(at) > MAX_DEPTH:
+            return
+        self.item.source.budget.take()
+        if isinstance(value, dict):
+            yield from self._mapping(value, at, stated)
+        elif isinstance(value, list):
+            if _is_command(value):
+                yield from self._started(Described(command=tuple(map(text, value))), at)
+                return
+            for position, one in enumerate(value):
+                yield from self._value(one, (*at, position), stated)
+        elif isinstance(value, str):
+            yield from self.text(value, at)
+
+    def _mapping(self, value: Mapping[str, Any], at: Path, stated: Mapping[str, str]) -> Iterator[Engine | Problem]:
+        if "vars" in value:
+            stated = {**stated, **dict(stated_in(value))}
+        described = special(self.item, at, self.given)
+        if described is not None:
+            yield from described.problems
+            yield self._engine(described.described, described.reading, described.at or at, described)
+            yield from self._below(value, at, stated, {*described.consumed, *STARTS})
+            return
+        if STARTS.isdisjoint(value):
+            yield from self._below(value, at, stated, set())
+            return
+        script = next((key for key in SCRIPTS if isinstance(value.get(key), str)), "")
+        where = (*at, script) if script else at
+        start = list(self._started(describe(self.item, at, self.given, stated), where))
+        taken = any(isinstance(one, Engine) for one in start)
+        if taken and not any(value.get(key) for key in _BY_ITSELF):
+            # An image alone: what is below it may say how it is started.
+            below = list(self._below(value, at, stated, set()))
+            yield from below if any(isinstance(one, Engine) for one in below) else (*start, *below)
+            return
+        yield from start
+        yield from self._below(value, at, stated, set(STARTS if taken else VARIABLES))
+
+    def _below(
+        self, value: Mapping[str, Any], at: Path, stated: Mapping[str, str], consumed: set[str]
+    ) -> Iterator[Engine | Problem]:
+        """Yield the engines below a mapping, but for the keys that describe one at it."""
+        # The leader of a group before its workers, which are a part of it.
+        leads = False
+        for key in sorted(value, key=lambda key: key == _WORKER):
+            described = key in VARIABLES or (key in consumed and not (key in STARTS and isinstance(value[key], dict)))
+            if key in _SKIPPED or described or str(key)[:2] == "x-" or (key == _WORKER and leads):
+                continue
+            if wrong := list(self._wrong_shape(value[key], (*at, key))):
+                yield from wrong
+                continue
+            for one in self._value(value[key], (*at, key), stated):
+                leads = leads or (key == _LEADER and isinstance(one, Engine))
+                yield one
+
+    def _wrong_shape(self, value: Any, at: Path) -> Iterator[Problem]:
+        """Yield what to say of a value where engines are listed, and that is of another shape."""
+        shape, item = _SHAPES.get(str(at[-1]), ""), self.item
+        whose = f" of {item.kind} {item.name}" if item.kind else ""
+        if at[-1] == "containers" and item.kind in {*places.RESTARTED, *places.ONE_BY_DEFAULT}:
+            yield from wrong_list(value, item, at, "mappings")
+        elif shape == "mappings" and isinstance(value, dict):
+            yield from wrong_list(value, item, at, shape)
+        elif (shape == "text" and isinstance(value, (dict, list))) or self._is_no_mapping(value, at):
+            what = "text with a YAML mapping" if shape == "text" else "a mapping"
+            name = ".".join(map(str, at))
+            yield Problem(f"{name}{whose} is {shape_of(value)} and should be {what}; {NOT_FOUND}", item.place(at))
+
+    def _is_no_mapping(self, value: Any, at: Path) -> bool:
+        """Return whether a compose file's services, or a pod template, are not the mapping that they should be."""
+        of_compose = not self.item.kind and at[0] == "services" and len(at) < 3 and "spec" not in self.item.data
+        of_pod = self.item.kind in places.RESTARTED and at == _POD[: len(at)]
+        return (of_compose or of_pod) and value is not None and not isinstance(value, dict)
+
+    def text(self, value: str, at: Path) -> Iterator[Engine | Problem]:
+        """Yield what a text starts: as a script, or as a document of its own (a unit, a compose file, Ray Serve's)."""
+        if not self.depth or (at and self.item.kind in {"Secret", "ConfigMap"}):
+            return
+        is_document = at != (SCRIPT,) and "\n" in value and _DOCUMENT.search(value) is not None
+        if is_document:
+            found = list(self._document(value, at))
+            yield from found
+            if any(isinstance(one, Engine) for one in found):
+                return
+            if at[-1:] == ("serveConfigV2",) and ASSUMED.name in value.lower():
+                whose = f"the applications of {self.item.kind} {self.item.name} are Python code"
+                yield Problem(f"{whose}, which sets its engine's options itself; {NOT_JUDGED}", self.item.place(at))
+        is_script = at[-1:] == (SCRIPT,) or ("\n" in value or " --" in value)
+        if is_script and _MAY_START.search(value):
+            env: Variables = describe(self.item, at[:-1], self.given, {}).env if at else {}
+            yield from self._started(Described(command=("sh", "-c", value), env=env), at, by_command=True)
+
+    def _document(self, value: str, at: Path) -> Iterator[Engine | Problem]:
+        """Yield the engines of a document in a text, with its lines where it is written as a block."""
+        begin, source = self.item.line(at) or 0, self.item.source
+        first = value.lstrip("\n").split("\n", 1)[0].strip()
+        in_block = begin < len(source.text) and source.text[begin].strip() == first != ""
+        for inner in read(value, source.name).items:
+            lines = {path: line + begin for path, line in inner.source.lines.items()} if in_block else {}
+            last = min(begin + value.count("\n") + 1, len(source.text))
+            at_file = Source(source.name, source.text, lines, last, source.variables, source.budget)
+            outer = replace(inner, source=at_file, name=inner.name or self.item.name, kind=inner.kind or self.item.kind)
+            for one in engines(replace(outer, namespace=self.item.namespace), self.given, self.depth - 1):
+                yield self._with_surroundings(one) if isinstance(one, Engine) else one
+
+    def _with_surroundings(self, engine: Engine) -> Engine:
+        """Return an engine of a document in a text with what the object around it says of its pods."""
+        pods = next((path for path in _PODS if get(self.item.data, *path) is not None), None)
+        if pods is None:
+            return engine
+        annotations = {**self._annotations((*pods, "metadata")), **engine.annotations}
+        around = places.resources(self.item, (*pods, "spec", "containers", 0), annotations)
+        gpu = engine.resources.gpu or around.gpu
+        return replace(
+            engine,
+            title=f"{self.item.kind}/{self.item.name}",
+            annotations=annotations,
+            labels=strings(get(self.item.data, *pods, "metadata", "labels")),
+            resources=replace(around, gpu=gpu, gpus=None, at=()),
+            declared=replace(engine.declared, reading=annotated(engine.reading, annotations)),
+        )
+
+    def _started(self, described: Described, at: Path, *, by_command: bool = False) -> Iterator[Engine | Problem]:
+        """Yield the servers that a start runs: those of its command, else the image's own."""
+        start = read_start(
+            described.command,
+            described.args,
+            described.env,
+            self.item.source.budget if not self.given.complete else Budget(),
+            described.files,
+            described.image,
+        )
+        runtime = runtime_of(described.image, start)
+        serving = [one for one in start.servers if start.is_known and not one.is_worker]
+        serving = [one for one in serving if self._serves(one, described.image)]
+        if serving:
+            for one in serving:
+                alone = replace(start, servers=(one,))
+                yield self._engine(described, read_limits(alone), at, server=one)
+        elif runtime is not None and not by_command:
+            yield self._engine(described, replace(read_limits(start), runtime=runtime), at)
+        if serving or runtime is not None:
+            yield from described.wrong
+        for written in self._written(start):
+            yield from self._document(written, at)
+
+    def _serves(self, server: Server, image: str) -> bool:
+        starting = server.runtime.starting
+        return server.behind_frontend or starting.serves(server.module, server.options, image)
+
+    def _written(self, start: Start) -> list[str]:
+        """Return the documents that here-documents write, but for those that a server of the script reads."""
+        used = {word for server in start.servers for word in server.words}
+        return [value for path, value in start.written.items() if path not in used and _DOCUMENT.search(value)]
+
+    def _engine(
+        self,
+        described: Described,
+        reading: Reading,
+        at: Path,
+        more: Special | None = None,
+        server: Server | None = None,
+    ) -> Engine:
+        item = self.item
+        if described.wrong:
+            reading = Reading(
+                hidden=tuple(one.message for one in described.wrong), model=reading.model, runtime=reading.runtime
+            )
+        metadata = self._metadata(at)
+        annotations = self._annotations(metadata)
+        reading = annotated(reading, annotations)
+        resources = places.resources(item, at, annotations)
+        run = None if server is None else container_run(server.program.words)
+        image = described.image
+        if run is not None:
+            image = run.image
+            resources = places.of_run(resources, run)
+        spec = mapping(get(item.data, *at))
+        model = reading.model or text(get(item.data, "modelArtifacts", "name"))
+        hidden = reading.hidden
+        if item.kind in _TEMPLATES:
+            hidden += ("the InferenceService that uses this runtime may give more, and is not among the manifests",)
+        engine = Engine(
+            item=item,
+            title=self._title(at),
+            container=self._container(spec, at, reading),
+            at=at,
+            pod=metadata,
+            declared=Declared(
+                divided(replace(reading, hidden=hidden), mapping(places.found(item, at, "parallelism"))),
+                self._style(described, at),
+                described.mounted,
+            ),
+            resources=resources,
+            replicas=self._replicas(at),
+            probes=places.probes(item, at),
+            has_readiness_probe=places.has_readiness_probe(item, at),
+            annotations=annotations,
+            labels=strings(get(item.data, *metadata, "labels")),
+            model=model,
+            image=image,
+        )
+        return engine if more is None else more.applied(engine)
+
+    def _metadata(self, at: Path) -> Path:
+        """Return the path of the mapping that has the annotations of an engine's pods."""
+        for outer in places.around(at):
+            if outer and outer[-1] == "spec" and isinstance(get(self.item.data, *outer[:-1]), dict):
+                return (*outer[:-1], "metadata")
+            if any(get(self.item.data, *outer, key) is not None for key in ("annotations", "podAnnotations")):
+                return outer
+        return at
+
+    def _annotations(self, metadata: Path) -> dict[str, str]:
+        data = self.item.data
+        found = strings(get(data, "metadata", "annotations"))
+        for key in ("annotations", "podAnnotations"):
+            found |= strings(get(data, *metadata, key))
+        if "services" in data:
+            found |= labels_of(get(data, *metadata, "labels"))
+        script = data.get(SCRIPT)
+        return found | (dict(_ANNOTATED.findall(script)) if isinstance(script, str) else {})
+
+    def _replicas(self, at: Path) -> Replicas:
+        replicas = places.counts(self.item, at, self.given)
+        if self.item.data.keys() >= {SCRIPT}:
+            return replace(replicas, count=None, why="a script starts one server, and how often it is run is not known")
+        # A second server of compose needs GPUs and a port of its own, which a larger number does not give it.
+        if "services" in self.item.data and not self.item.kind:
+            why = "replicas is not set, which means 1" if replicas.count is None else replicas.why
+            return replace(replicas, count=1 if replicas.count is None else replicas.count, why=why, key="")
+        return replicas
+
+    def _title(self, at: Path) -> str:
+        item, file = self.item, base(self.item.source.name)
+        if item.kind:
+            return " ".join((f"{item.kind}/{item.name}", *self._roles(at)))
+        if SCRIPT in item.data:
+            return f"script/{item.name}"
+        if at[:1] == ("services",):
+            return f"compose/{at[1]}"
+        if "run" in item.data:
+            return f"task/{text(item.data.get('name')) or file}"
+        names = [part for part in at if isinstance(part, str) and part not in {*SCRIPTS, "containers", "spec"}]
+        name = names[-1] if names else text(get(item.data, *at, "name")) or file
+        return f"values/{name}"
+
+    def _roles(self, at: Path) -> Iterator[str]:
+        """Yield the names of the parts of an object that a pod is in: `prefill`."""
+        pod = next((outer for outer in places.around(at) if outer[-1:] == ("containers",)), at)
+        for end, part in enumerate(pod[:-1], 1):
+            named = part if end > 1 and pod[end - 2] == "services" else get(self.item.data, *pod[:end], "name")
+            if name := text(named) if isinstance(part, int) or named is part else "":
+                yield name
+
+    def _container(self, spec: Mapping[str, Any], at: Path, reading: Reading) -> str:
+        name = text(spec.get("container_name")) or text(spec.get("name"))
+        if SCRIPT in self.item.data or "run" in self.item.data:
+            return reading.runtime.name
+        return name or str(at[-1] if at else reading.runtime.name)
+
+    def _style(self, described: Described, at: Path) -> Style:
+        own = get(self.item.data, *at)
+        texts = [mapping(own).get(key) for key in (*COMMANDS, *ENTRYPOINTS)]
+        is_text = isinstance(own, str) or any(isinstance(one, str) for one in texts)
+        return "shell" if described.in_shell or is_text else "args"
+
+
+_PODS: Final[tuple[Path, ...]] = (("spec", "rayClusterConfig", "workerGroupSpecs", 0, "template"),)
+"""Where an object that has its engines in a text describes their pods."""
+
+
+def _is_command(value: list[Any]) -> bool:
+    """Return whether a list of scalars may be a command."""
+    return len(value) > 1 and all(isinstance(one, (str, int, float)) for one in value) and _runs(list(map(text, value)))
+
+
+def _runs(words: list[str]) -> bool:
+    return any(_MAY_START.search(word) for word in words[:4])

@@ -1,0 +1,1 @@
+"""Commands of the planner, a folder each."""

@@ -1,0 +1,100 @@
+"""Roles of engines where prefill and decode are apart, as a Prometheus has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from bench.simulator.scenarios import episode
+from kvpressure.cli import main
+from kvpressure.prometheus.client import Prometheus
+from kvpressure.prometheus.names import Target
+from kvpressure.prometheus.paging import Span
+from kvpressure.prometheus.roles import roles_there
+from tests.support.past import START, Scrape, past, simulated
+
+Labels = dict[str, str]
+POD: Labels = {"namespace": "prod", "pod": "one"}
+OF_POD: Labels = {"__name__": "kube_pod_labels", "label_llm_d_ai_role": "decode"}
+WORKER: Labels = {"__name__": "dynamo_component_inflight_requests", **POD, "worker_id": "1b"}
+MODEL: Labels = {"__name__": "dynamo_frontend_inflight_requests", "namespace": "prod", "model": "m"}
+
+
+def frontend(worker: int, kind: str, **more: str) -> Labels:
+    name = {"__name__": "dynamo_frontend_worker_active_decode_blocks", "namespace": "prod"}
+    return {**name, "worker_id": str(worker), "worker_type": kind, **more}
+
+
+class Server:
+    def __init__(self, series: list[Labels]) -> None:
+        self._series = series
+
+    def series(self, matchers: list[str], start: float, end: float) -> list[Labels]:
+        assert matchers
+        assert start < end
+        return self._series
+
+
+def role(series: list[Labels], **labels: str) -> str:
+    target = Target(tuple(sorted({**POD, **labels}.items())))
+    return roles_there(cast("Prometheus", Server(series)), [target], Span(0.0, 1.0)).get(target, "")
+
+
+@pytest.mark.parametrize(
+    ("series", "labels", "expected"),
+    [
+        ([], {}, ""),
+        ([], {"llm_d_ai_role": "prefill"}, "prefill"),
+        ([], {"nvidia_com_dynamo_sub_component_type": "decode"}, "decode"),
+        ([], {"llm_d_ai_role": "both"}, ""),
+        ([{**OF_POD, **POD}], {}, "decode"),
+        ([{**OF_POD, **POD}], {"llm_d_ai_role": "prefill"}, "prefill"),
+        ([{**OF_POD, "pod": "kube-state-metrics", "exported_namespace": "prod", "exported_pod": "one"}], {}, "decode"),
+        ([{**OF_POD, **POD, "pod": "another"}, {**OF_POD, **POD, "namespace": "dev"}], {}, ""),
+        ([{**OF_POD, **POD}, {**OF_POD, **POD, "label_llm_d_ai_role": "prefill"}], {}, ""),
+        ([{**OF_POD, **POD}], {"cluster": "west"}, ""),
+        ([{**OF_POD, **POD, "cluster": "west"}], {"cluster": "west"}, "decode"),
+        ([WORKER, MODEL, frontend(27, "decode"), frontend(28, "prefill")], {}, "decode"),
+        ([WORKER, MODEL, frontend(27, "prefill")], {}, "prefill"),
+        # None prefills: "decode" is said of those that do both.
+        ([WORKER, MODEL, frontend(27, "decode")], {}, ""),
+        ([WORKER, MODEL, {**MODEL, "model": "n"}, frontend(27, "prefill")], {}, ""),
+        ([WORKER, MODEL, frontend(27, "prefill", namespace="dev")], {}, ""),
+        ([{**WORKER, "worker_id": "not hexadecimal"}, MODEL, frontend(27, "prefill")], {}, ""),
+        ([WORKER, {**WORKER, "worker_id": "1c"}, MODEL, frontend(27, "prefill"), frontend(28, "decode")], {}, ""),
+    ],
+)
+def test_a_role_is_what_the_first_source_says_without_doubt(series: list[Labels], labels: Labels, expected: str):
+    assert role(series, **labels) == expected
+
+
+def scrapes() -> Iterator[Scrape]:
+    for number, pod in enumerate(("labelled", "plain"), 1):
+        own = {"namespace": "prod", "pod": pod, "instance": f"{pod}:8000", "job": "vllm"}
+        yield from simulated(episode("kv_cache_pressure", number), number, own, 15.0, START)
+    for t in range(5, 720, 15):
+        of = {"namespace": "prod", "pod": "labelled", "job": "kube-state-metrics"}
+        yield Scrape(START + t, of, b'kube_pod_labels{label_llm_d_ai_role="decode"} 1\n')
+
+
+@pytest.mark.process
+def test_what_a_prometheus_says_of_an_engine_is_in_its_advice(tmp_path: Path):
+    with past(tmp_path, scrapes()) as url:
+        span = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}")
+        answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *span, "--workers", "1", "--json"])
+    assert answer.exit_code == 1, answer.output
+    document: dict[str, Any] = json.loads(answer.stdout)
+    titles = {
+        one["target"]: {action["title"] for action in one["actions"] if action["key"] == "add_replica"}
+        for one in document["incidents"]
+    }
+    assert titles.keys() == {"prod/labelled", "prod/plain"}
+    assert all("decode replica" in title for title in titles["prod/labelled"])
+    assert titles["prod/labelled"]
+    assert titles["prod/plain"]
+    assert not any("decode" in title for title in titles["prod/plain"])
