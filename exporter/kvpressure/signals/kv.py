@@ -41,7 +41,7 @@ FAMILIES: Final = (
     json_value("preemptions_per_second", "Preemptions per second over the window."),
     json_value(
         "kv_preempted_tokens_per_second",
-        "Tokens of preempted requests per second, as the page counts them (SGLang), else preemptions times the mean "
+        "Tokens of preempted requests per second, as the page counts them, else preemptions times the mean "
         "tokens per running request.",
     ),
     engine_family(
@@ -78,7 +78,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
-    """Return KV lost with preempted requests: as counted (SGLang), else if each had the mean (decision 0310)."""
+    """Return KV lost with preempted requests: as counted, else as if each had the mean (decision 0310)."""
     counted = [window.rate(name) for name in ("preempted_prompt_tokens", "preempted_output_tokens")]
     if None not in counted:
         return sum(rate or 0.0 for rate in counted)

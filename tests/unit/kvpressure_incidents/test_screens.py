@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.prometheus import client
 from kvpressure.prometheus.names import Selection, Spelled, Target, spelled
 from kvpressure.prometheus.paging import Span, pages
 from kvpressure.runtimes.registry import TABLES
-from kvpressure_incidents import client
 from kvpressure_incidents.screens import Screen, screened, screens, stretches
 from tests.support.fake_prometheus import FakePrometheus, success
 
