@@ -29,6 +29,10 @@ demo-recording: $(VENV)/.dev ## simulate and record again the incident that the 
 quick: $(VENV)/.dev ## the unit tests without recordings, processes and long searches: about a minute
 	$(BIN)/python -m pytest tests/unit --quick -n auto --maxprocesses 2 --dist loadfile
 
+.PHONY: apart
+apart: $(VENV)/.dev ## the unit tests of each package where the others are deleted (8 minutes)
+	$(BIN)/python -m tests.support.apart
+
 # What is missing is installed first, each with a line that says so.
 test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm tools-pint bundle chart ## all tests (eight minutes on two free cores)
 	@echo "running all tests: eight minutes on two free cores, longer on busy ones; each dot is a test"

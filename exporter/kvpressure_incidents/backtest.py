@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.prometheus.names import EngineName, Json, engine_of
+from kvpressure.prometheus.names import Json
+from kvpressure_incidents.words import EngineName, engine_of
 
 
 def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, others: Sequence[Json]) -> Json:

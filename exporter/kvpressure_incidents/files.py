@@ -20,7 +20,7 @@ from kvpressure.exposition.wording import clock, duration, percent, quantity
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
-from kvpressure.prometheus.names import Json, engine_of
+from kvpressure.prometheus.names import Json
 from kvpressure_incidents import words
 
 WIDTH: Final = 600.0
@@ -79,13 +79,13 @@ def charts(number: int, incident: Json) -> Iterator[tuple[str, str, Markup]]:
 def timeline(document: Json) -> Markup:
     """Return every incident as a bar on the row of its engine, over the whole time."""
     incidents = document["incidents"][:MAX_ON_TIMELINE]
-    rows = {engine: row for row, engine in enumerate(dict.fromkeys(map(engine_of, incidents)))}
+    rows = {engine: row for row, engine in enumerate(dict.fromkeys(map(words.engine_of, incidents)))}
     length = max(1.0, document["until"] - document["since"])
     bars = []
     for one in incidents:
         x = WIDTH * (one["began"] - document["since"]) / length
         width = max(1.5, WIDTH * one["seconds"] / length)
-        y = ROW * rows[engine_of(one)]
+        y = ROW * rows[words.engine_of(one)]
         look = CAUSES[Cause(one["cause"])]
         bars.append(
             Markup('<rect x="{:.1f}" y="{}" width="{:.1f}" height="{}" fill="{}"><title>{}, {}</title></rect>').format(

@@ -13,7 +13,8 @@ from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus, Server
 from kvpressure.prometheus.gateways import Pool, behind, pools_there
 from kvpressure.prometheus.gpus import gpus_there
-from kvpressure.prometheus.names import Json, Spelled, Target, engine_of
+from kvpressure.prometheus.limits import Declared, declared_there, pod_of
+from kvpressure.prometheus.names import Json, Spelled, Target
 from kvpressure.prometheus.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.prometheus.roles import roles_there
 from kvpressure.prometheus.targets import Discovered, names_there, slowest, targets_there
@@ -22,6 +23,7 @@ from kvpressure_incidents.backtest import compared
 from kvpressure_incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure_incidents.question import Question
 from kvpressure_incidents.screens import QUEUE_STEP, queued, screened, screens, stretches
+from kvpressure_incidents.words import engine_of
 
 LEAD_SECONDS: Final = 1200.0
 TAIL_SECONDS: Final = 600.0
@@ -61,7 +63,7 @@ class _Look:
     """None where they could not be read."""
     roles: dict[Target, str] = field(default_factory=dict)
     gpus: dict[Target, str] = field(default_factory=dict)
-    declared: reported.Declared = field(default_factory=dict)
+    declared: Declared = field(default_factory=dict)
     reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -73,7 +75,7 @@ class _Look:
             found = targets_there(self.client, spelled, self.question.selection, self.question.span)
             # A target that has series in several spellings is read in all of them at once.
             self.targets += [(spelled, one) for one in found if (one.runtime, one.target) not in known]
-        self.declared = reported.declared_there(self.client, self.question.span)
+        self.declared = declared_there(self.client, self.question.span)
         every = [discovered.target for _, discovered in self.targets]
         self.roles, self.gpus = self._known("roles of engines", roles_there), self._known("GPUs", gpus_there)
         try:
@@ -160,7 +162,7 @@ class _Look:
             if suspects := joined(self.suspects.get(target, []), 0.0):
                 spans = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
                 read = tuple((span, span.end >= question.span.end) for span in spans)
-                known = self.declared.get(reported.pod_of(target)), self.pools.get(target), self.roles.get(target, "")
+                known = self.declared.get(pod_of(target)), self.pools.get(target), self.roles.get(target, "")
                 yield Task(self.server, discovered, read, *how, *known, self.gpus.get(target, ""))
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:

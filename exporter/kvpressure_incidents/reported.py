@@ -12,20 +12,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.model.family import PREFIX
 from kvpressure.model.verdict import DETAILS
 from kvpressure.model.view import LOSING
 from kvpressure.printable import distinct
-from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus
-from kvpressure.prometheus.names import Json, ReportedRows, Target, quoted
+from kvpressure.prometheus.names import Json, Target, quoted
 from kvpressure.prometheus.paging import Span, ranged
 
 EVERY_SECONDS: Final = 30.0
-MAX_LOOK_BACK_SECONDS: Final = 30 * 86_400.0
-WHERE: Final = "the exporter's series"
-_OF: Final = "max by (cluster, namespace, pod, limit)"
 
 
 class Key(NamedTuple):
@@ -42,6 +37,9 @@ class Key(NamedTuple):
 WHO: Final = Key._fields
 _OTHERS: Final = ("exported_namespace", "exported_pod")
 """The engine's labels where Prometheus does not honor labels and uses the exporter's own pod for the others."""
+
+ReportedRows = list[tuple[dict[str, str], list[tuple[float, float, int]]]]
+"""Labels of an exporter's series, and begin, end and number of its samples."""
 
 ENGINE_LABELS: Final = (*WHO, *_OTHERS)
 """The labels that `key_of` reads."""
@@ -62,35 +60,6 @@ class Reported:
     ended: float
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often each cause and detail was reported."""
-
-
-Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]
-"""Limits by cluster, namespace and pod, as `pod_of` gives them of a target."""
-
-
-def pod_of(target: Target) -> tuple[str, str, str]:
-    """Return the cluster, namespace and pod of a target, each "" where it has none.
-
-    Clusters have pods of the same name.
-    """
-    return target.get("cluster"), target.namespace, target.pod
-
-
-def declared_there(server: Prometheus, span: Span) -> Declared:
-    """Return the engines' declared limits that an exporter read last in that time; {} without any."""
-    window = f"[{round(min(MAX_LOOK_BACK_SECONDS, span.seconds))}s]"
-    value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
-    try:
-        rows = server.instant(f"{_OF} ({value}) and {_OF} ({known}) == 1", span.end)
-    except PrometheusError:  # verdicts are possible without limits
-        return {}
-    found: Declared = {}
-    for row in rows:
-        labels, (_, number) = row["metric"], row["value"]
-        if labels.get("limit") in LIMIT_NAMES:
-            key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("pod", ""))
-            found[key] = (*found.get(key, ()), DeclaredLimit(labels["limit"], float(number), WHERE))
-    return found
 
 
 def known_names(targets: Iterable[Target]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.gateways import OF_DYNAMO, OF_EPP, Pool
-from kvpressure.prometheus.names import ScreenRows, Selection, Spelled, Target, target_of
+from kvpressure.prometheus.names import Selection, Spelled, Target, target_of
 from kvpressure.prometheus.paging import DAY_SECONDS, SHORTEST_PAGE_SECONDS, Series, Span, in_pages, joined, ranged
 
 SHORTEST_SECONDS: Final = 120.0
@@ -29,6 +29,10 @@ QUEUE_WINDOW: Final = 420.0
 FINE_STEP: Final = 60.0
 SLACK: Final = 0.7
 """A screen's bounds are so much lower than a verdict's: it must not miss what a verdict would find."""
+
+
+ScreenRows = list[tuple[list[tuple[str, str]], list[tuple[float, float]]]]
+"""Labels of a target, and where a screen has a value."""
 
 
 @dataclass(frozen=True, slots=True)

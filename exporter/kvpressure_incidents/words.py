@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.exposition.wording import clock, duration, percent, quantity, rough, seconds
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
@@ -22,6 +22,19 @@ SURE_SAMPLES: Final = 8
 NO_ACTION: Final = (
     "nothing that is known: look at the engine's log of that time, and record its metrics (kvpressure record)"
 )
+
+
+class EngineName(NamedTuple):
+    """An engine as reports name it."""
+
+    target: str
+    model_name: str
+    rank: str
+
+
+def engine_of(incident: Json) -> EngineName:
+    """Return the engine of an incident."""
+    return EngineName(incident["target"], incident["model_name"], incident["engine"])
 
 
 def engine_name(one: Json) -> str:

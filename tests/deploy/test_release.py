@@ -28,6 +28,7 @@ from referencing import Registry, Resource
 
 from kvpressure import __version__
 from kvpressure.bundle import Options, bundle_files
+from kvpressure.cli import GROUP, JOINED
 from kvpressure.config.thresholds import load_thresholds
 from tests.support import built
 from tests.support.chart import OPERATOR, rendered, template
@@ -114,6 +115,13 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(archives: tuple[Path
     package = {name for name in names if not name.startswith(f"kvpressure-{__version__}.dist-info/")}
     assert package == package_files()
     assert {name.rpartition(".")[2] for name in package} >= {"py", "j2", "css", "js", "md", "yaml", "typed"}
+
+
+def test_the_wheels_entry_points_are_the_commands_that_a_source_tree_joins(archives: tuple[Path, Path]) -> None:
+    metadata = zipfile.Path(archives[0], f"kvpressure-{__version__}.dist-info/")
+    points = importlib.metadata.PathDistribution(metadata).entry_points.select(group=GROUP)  # type: ignore[arg-type]
+    joined = {name: f"{package}.cli.{name}:command" for name, package in JOINED.items()}
+    assert {point.name: point.value for point in points} == joined
 
 
 def test_the_wheel_holds_the_dashboards_that_are_built_and_not_in_git(archives: tuple[Path, Path]) -> None:

@@ -6,6 +6,7 @@ It asks a package index for what the wheel needs, so it is no part of `make test
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from kvpressure import __version__
+from kvpressure.cli import COMMANDS, JOINED
 from tests.support.processes import Process, eventually, free_port, get, running
 from tests.support.release import EPOCH, run_tool
 from tests.support.tools import ROOT
@@ -121,6 +123,34 @@ def test_generate_writes_the_bundle(installed: Installed, tmp_path: Path) -> Non
         "runbooks/*.md",
     ):
         assert list((tmp_path / "bundle").glob(wanted)), wanted
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(installed: Installed, tmp_path: Path, name: str) -> None:
+    done = installed.run("kvpressure", name, "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: kvpressure {name} ")
+
+
+def test_the_exporter_alone_lists_its_own_commands_and_says_where_the_others_are(
+    installed: Installed, tmp_path: Path
+) -> None:
+    packages = sorted(set(JOINED.values()))
+    for name in packages:
+        shutil.move(installed.site / name, tmp_path / name)
+    try:
+        shown = installed.run("kvpressure", "--help", cwd=installed.folder)
+        refused = {name: installed.run("kvpressure", name, cwd=installed.folder) for name in JOINED}
+        checked = installed.run("kvpressure", "check-config", cwd=installed.folder)
+    finally:
+        for name in packages:
+            shutil.move(tmp_path / name, installed.site / name)
+    listed = [line.split()[0] for line in shown.stdout.partition("Commands:\n")[2].splitlines() if line.strip()]
+    assert listed == [name for name in COMMANDS if name not in JOINED]
+    for name, done in refused.items():
+        said = f"Error: {name} is not installed here: pip install kvpressure\n"
+        assert (done.returncode, done.stdout, done.stderr.endswith(said)) == (2, "", True), done.stderr
+    assert checked.returncode == 0, checked.stderr
 
 
 async def test_run_serves_metrics_and_ends_when_told(installed: Installed, tmp_path: Path) -> None:

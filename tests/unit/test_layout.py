@@ -11,14 +11,23 @@ from tests.support.tools import ROOT
 
 TESTS = ROOT / "tests"
 UNIT = TESTS / "unit"
-PACKAGE = Path(kvpressure.__file__).parent
+EXPORTER = Path(kvpressure.__file__).parents[1]
+OTHERS = ("kvpressure_planner", "kvpressure_incidents")
+"""Packages with a folder of their own in tests/unit, beside those of the rooms of `kvpressure`."""
+
 OF_TESTS_ALONE = ("unit", "faults", "promises", "e2e", "deploy", "rules", "bench")
 """Folders of tests. The others under tests/ are tools with tests of their own, or what tests stand on."""
 
 
+def package_of(folder: Path) -> Path:
+    """The package that a folder of tests/unit is about."""
+    inside = folder.relative_to(UNIT)
+    return EXPORTER / inside if inside.parts[0] in OTHERS else EXPORTER / "kvpressure" / inside
+
+
 def modules_of(folder: Path) -> set[str]:
     """Names that tests in a folder of tests/unit may begin with: its package, and the modules and packages in it."""
-    package = PACKAGE / folder.relative_to(UNIT)
+    package = package_of(folder)
     inside = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     return inside - {"__init__"} | {package.name}
 
@@ -34,9 +43,7 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_every_folder_of_unit_tests_has_its_package():
     folders = {path.parent for path in UNIT.rglob("test_*.py")} - {UNIT}
-    assert [
-        str(folder) for folder in folders if not (PACKAGE / folder.relative_to(UNIT) / "__init__.py").exists()
-    ] == []
+    assert [str(folder) for folder in folders if not (package_of(folder) / "__init__.py").exists()] == []
 
 
 def test_every_file_of_unit_tests_begins_with_the_name_of_its_module():

@@ -46,23 +46,34 @@ GROUP = "kvpressure.commands"
 KUBECTL_PLUGIN = "kubectl-kvpressure"
 
 
+def installed() -> dict[str, str]:
+    """Return the commands of the packages that are here, each with its line in the list."""
+    return {name: line for name, line in COMMANDS.items() if _is_here(name)}
+
+
+def _is_here(name: str) -> bool:
+    """Whether the package of a command of the list is here, without importing it."""
+    package = JOINED.get(name)
+    return package is None or importlib.util.find_spec(package) is not None
+
+
 class LazyGroup(click.Group):
     """Imports a command's module when the command is used, so that `run` does not load those of the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return all commands, in the order of the table."""
-        return list(COMMANDS)
+        """Return the commands that are here, in the order of the table."""
+        return list(installed())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table, without importing commands."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(installed().items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands and options that match, without importing commands."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
 
-        named = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        named = [CompletionItem(name, help=text) for name, text in installed().items() if name.startswith(incomplete)]
         return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def __call__(self, *args: Any, **extra: Any) -> Any:
@@ -117,14 +128,21 @@ class LazyGroup(click.Group):
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches  # noqa: PLC0415 - only here
 
-            if near := get_close_matches(args[0], COMMANDS, 1):
+            if near := get_close_matches(args[0], installed(), 1):
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command, None for an unknown name."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, None for an unknown name.
+
+        Raises click.UsageError where its package is not installed.
+        """
         if cmd_name not in COMMANDS:
             return None
+        if not _is_here(cmd_name):
+            if ctx.resilient_parsing:  # for completion
+                return None
+            ctx.fail(f"{cmd_name} is not installed here: pip install kvpressure")
         if cmd_name == "run":
             _load_structlog_alone()
         if (package := JOINED.get(cmd_name)) is not None:
@@ -134,14 +152,9 @@ class LazyGroup(click.Group):
 
 
 def _joined(name: str, package: str) -> click.Command:
-    """Return the command of an entry point, in a source tree without metadata the one that it would name.
-
-    Raises click.UsageError where its package is not installed.
-    """
+    """Return the command of an entry point, in a source tree without metadata the one that it would name."""
     from importlib.metadata import EntryPoint, entry_points  # noqa: PLC0415 - only for these commands
 
-    if importlib.util.find_spec(package) is None:
-        raise click.UsageError(f"{name} is not installed here: it is a command of {package}")
     in_tree = EntryPoint(name, f"{package}.cli.{name}:command", GROUP)
     command: click.Command = next(iter(entry_points(group=GROUP, name=name)), in_tree).load()
     return command

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kvpressure.runtimes.table import Table
 
@@ -123,19 +123,6 @@ def spelled(tables: Iterable[Table], present: Collection[str]) -> list[Spelled]:
     return [one for one in every if one.named("running") is not None]
 
 
-class EngineName(NamedTuple):
-    """An engine as reports name it."""
-
-    target: str
-    model_name: str
-    rank: str
-
-
-def engine_of(incident: Mapping[str, Any]) -> EngineName:
-    """Return the engine of an incident."""
-    return EngineName(incident["target"], incident["model_name"], incident["engine"])
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
     """One thing that was scraped: the labels that identify it, sorted. Several engines may be on its page."""
@@ -183,10 +170,3 @@ def target_of(labels: Mapping[str, str], table: Table) -> Target:
     ray = _OF_RAY if labels.keys() & {"WorkerId", "SessionName"} else frozenset()
     kept = (pair for pair in labels.items() if pair[0] not in own | ray and _PLAIN.fullmatch(pair[0]))
     return Target(tuple(sorted(kept)))
-
-
-ScreenRows = list[tuple[list[tuple[str, str]], list[tuple[float, float]]]]
-"""Labels of a target, and where a screen has a value."""
-
-ReportedRows = list[tuple[dict[str, str], list[tuple[float, float, int]]]]
-"""Labels of an exporter's series, and begin, end and number of its samples."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import sys
@@ -11,14 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kvpressure.cli import main
+from kvpressure.cli import installed, main
 from kvpressure.cli.access import page_url, refusals
 from kvpressure.cli.page_at import page_at
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.model.errors import SourceError
 from kvpressure.net.http import Answer
-from kvpressure_planner.cli.plan.engine import read_engine
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
 from tests.support.servers import FaultServer
@@ -27,7 +25,7 @@ from tests.support.tools import FIXTURES
 pytestmark = [pytest.mark.recorded, pytest.mark.process]
 
 OPTIONS = ("--bearer-token-file", "--ca-file", "--cert-file", "--key-file", "--insecure")
-READERS = ("triage", "whatif", "record", "plan")
+READERS = tuple(name for name in ("triage", "whatif", "record", "plan") if name in installed())
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +77,7 @@ def recorded() -> bytes:
     return line.page
 
 
-async def test_a_server_that_demands_token_and_client_certificate_is_read_by_plan_and_record(
-    ca: Authority, tmp_path: Path
-) -> None:
+async def test_a_server_that_demands_token_and_client_certificate_is_recorded(ca: Authority, tmp_path: Path) -> None:
     cert, key = ca.issue("client")
     token, out = tmp_path / "token", tmp_path / "x.jsonl"
     token.write_text("s3cret\n")
@@ -89,15 +85,11 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read_by_pla
     async with FaultServer(
         servers.page(recorded()), server_context(*ca.issue("engine"), client_ca=ca.ca_file)
     ) as server:
-        engine = await asyncio.to_thread(read_engine, server.url, options)
-        assert engine.running.pool.capacity_tokens == 8192 - 32
         async with page_at(server.url, options) as (_, read):
             with TraceWriter(out) as writer:
                 await record_pages(read, writer, {"duration": 0.1, "interval": 0.2, "label": None})
         assert (writer.written, out.exists()) == (1, True)
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
-        with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
-            await asyncio.to_thread(read_engine, server.url, {**dict.fromkeys(options), "insecure": False})
 
 
 @pytest.mark.parametrize(
@@ -115,7 +107,7 @@ def test_an_address_may_be_typed_in_short(typed: str, page: str) -> None:
     assert page_url(typed) == page
 
 
-@pytest.mark.parametrize("command", ["record", "plan"])
+@pytest.mark.parametrize("command", [name for name in ("record", "plan") if name in READERS])
 def test_a_pod_is_not_taken_for_a_host(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked for with kubectl, as triage does."""
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from kvpressure.cli import COMMANDS, main
+from kvpressure.cli import COMMANDS, JOINED, installed, main
 from kvpressure.cli.access import page_url
 
 
@@ -18,11 +20,11 @@ def run(*arguments: str) -> Result:
 
 def test_the_list_of_commands_has_each_on_one_whole_line() -> None:
     lines = [line.strip() for line in run("--help").output.partition("Commands:\n")[2].splitlines() if line]
-    assert [line.split()[0] for line in lines] == list(COMMANDS)
+    assert [line.split()[0] for line in lines] == list(installed())
     assert all(line.endswith(".") and not line.endswith("...") for line in lines)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", installed())
 def test_every_command_of_the_list_exists_and_explains_itself(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None
@@ -30,6 +32,25 @@ def test_every_command_of_the_list_exists_and_explains_itself(name: str) -> None
     said = run(name, "--help").output
     assert said.startswith(f"Usage: main {name} ")
     assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_command_whose_package_is_not_installed_is_not_listed_and_says_how_to_get_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: found(package) if package != JOINED[name] else None)
+    gone = {other for other, package in JOINED.items() if package == JOINED[name]}
+    assert not gone & installed().keys()
+    assert COMMANDS.keys() - JOINED.keys() <= installed().keys()
+    for words in (("--help",), ()):
+        answer = run(name, *words)
+        said = f"{name} is not installed here: pip install kvpressure\n"
+        assert (answer.exit_code, answer.stdout, said in answer.stderr) == (2, "", True), answer.output
+    assert COMMANDS[name] not in run("--help").output
+    completed = ShellComplete(main, {}, "kvpressure", "").get_completions([], name)
+    assert [item.value for item in completed if item.value in gone] == []
+    assert ShellComplete(main, {}, "kvpressure", "").get_completions([name], "--f") == []
 
 
 def test_an_unknown_command_is_answered_with_the_closest() -> None:

@@ -20,7 +20,7 @@ def test_a_reader_that_has_read_enough_is_no_finding() -> None:
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "kvpressure", "incidents", "--schema", "incidents"],
+            [sys.executable, "-m", "kvpressure", "triage", "--help"],
             stdout=writer,
             stderr=subprocess.PIPE,
             env=ENVIRONMENT,

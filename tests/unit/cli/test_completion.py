@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.cli import COMMANDS
+from kvpressure.cli import COMMANDS, installed
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.tools import ROOT, need
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 BASH = 'eval "$(_KVPRESSURE_COMPLETE=bash_source kvpressure)"'
 ZSH = 'autoload -U compinit; compinit -u -D; eval "$(_KVPRESSURE_COMPLETE=zsh_source kvpressure)"'
 FISH = "_KVPRESSURE_COMPLETE=fish_source kvpressure | source"
-TYPED = {"kvpressure tri": "triage", "kvpressure plan --tensor": "--tensor-parallel-size"}
+TYPED = {"kvpressure tri": "triage", "kvpressure record --dur": "--duration"}
 
 
 @pytest.fixture
@@ -99,10 +99,10 @@ def test_fish_completes_commands_and_options(typed: str, environ: dict[str, str]
     ("words", "found", "directive"),
     [
         (["tri"], [f"triage\t{COMMANDS['triage']}"], ":4"),
-        (["plan", "--kv-cache-d"], ["--kv-cache-dtype"], ":4"),
-        (["audit", "--fail-on", "w"], ["warning"], ":4"),
-        (["audit", ""], [], ":0"),
-        ([""], [f"{name}\t{text}" for name, text in COMMANDS.items()], ":4"),
+        (["record", "--dur"], ["--duration\tSeconds to record."], ":4"),
+        (["generate", "--profile", "f"], ["full", "fleet"], ":4"),
+        (["replay", ""], [], ":0"),
+        ([""], [f"{name}\t{text}" for name, text in installed().items()], ":4"),
     ],
 )
 def test_the_script_of_kubectl_answers_in_kubectls_format(

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
-from click.testing import CliRunner
 
-from bench.simulator.scenarios import episode
-from kvpressure.cli import main
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import Span
 from kvpressure.prometheus.roles import roles_there
-from tests.support.past import START, Scrape, past, simulated
 
 Labels = dict[str, str]
 POD: Labels = {"namespace": "prod", "pod": "one"}
@@ -71,30 +64,3 @@ def role(series: list[Labels], **labels: str) -> str:
 )
 def test_a_role_is_what_the_first_source_says_without_doubt(series: list[Labels], labels: Labels, expected: str):
     assert role(series, **labels) == expected
-
-
-def scrapes() -> Iterator[Scrape]:
-    for number, pod in enumerate(("labelled", "plain"), 1):
-        own = {"namespace": "prod", "pod": pod, "instance": f"{pod}:8000", "job": "vllm"}
-        yield from simulated(episode("kv_cache_pressure", number), number, own, 15.0, START)
-    for t in range(5, 720, 15):
-        of = {"namespace": "prod", "pod": "labelled", "job": "kube-state-metrics"}
-        yield Scrape(START + t, of, b'kube_pod_labels{label_llm_d_ai_role="decode"} 1\n')
-
-
-@pytest.mark.process
-def test_what_a_prometheus_says_of_an_engine_is_in_its_advice(tmp_path: Path):
-    with past(tmp_path, scrapes()) as url:
-        span = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}")
-        answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *span, "--workers", "1", "--json"])
-    assert answer.exit_code == 1, answer.output
-    document: dict[str, Any] = json.loads(answer.stdout)
-    titles = {
-        one["target"]: {action["title"] for action in one["actions"] if action["key"] == "add_replica"}
-        for one in document["incidents"]
-    }
-    assert titles.keys() == {"prod/labelled", "prod/plain"}
-    assert all("decode replica" in title for title in titles["prod/labelled"])
-    assert titles["prod/labelled"]
-    assert titles["prod/plain"]
-    assert not any("decode" in title for title in titles["prod/plain"])

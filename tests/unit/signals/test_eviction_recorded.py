@@ -9,10 +9,10 @@ import pytest
 
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.engine_state import Pipeline
+from kvpressure.engine_state.pace import paced
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
-from kvpressure_incidents.follow import paced
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import THRESHOLDS
 

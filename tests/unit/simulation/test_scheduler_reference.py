@@ -13,7 +13,7 @@ from kvpressure.simulation.clients import Clients
 from kvpressure.simulation.queue_order import Request
 from kvpressure.simulation.scheduler import Simulation
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
-from tests.unit.simulation.reference_scheduler import ReferenceScheduler
+from tests.support.reference_scheduler import ReferenceScheduler
 
 Answer = tuple[int, int, float, float]
 

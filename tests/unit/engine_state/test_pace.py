@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import PipelineSettings
-from kvpressure_incidents.follow import paced
+from kvpressure.engine_state.pace import paced
 
 LIMITS = load_thresholds()
 OF_THE_PACE = {

@@ -9,9 +9,9 @@ import pytest
 
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.prometheus.client import Prometheus, Server
+from kvpressure.prometheus.limits import WHERE, declared_there, pod_of
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import Span
-from kvpressure_incidents.reported import WHERE, declared_there, pod_of
 from tests.support.past import START, Scrape, past
 
 pytestmark = pytest.mark.process
