@@ -44,9 +44,9 @@ class Sizing:
     kv_cache_dtype: str = ""
     dtype: str = ""
     quantization: str = ""
-    drafts: str = ""
     within: str = ""
     stretches: tuple[str, ...] = ()
+    drafts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

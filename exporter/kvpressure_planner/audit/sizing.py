@@ -133,7 +133,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
     dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
     geometry = _geometry(engine, config, knowledge, dtype)
-    if (drafts := engine.reading.options.get(flags.drafts)) is not None:
+    if flags.drafts and (drafts := engine.reading.options.get(flags.drafts)) is not None:
         geometry = with_drafts(geometry, drafts.text)
     if any(option in engine.reading.options for option in flags.stretches):
         geometry = replace(geometry, stretched=True)
