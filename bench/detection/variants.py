@@ -57,6 +57,14 @@ PRIOR: Final[Mapping[str, float]] = {
     "estimated_read_bytes": 0.0,
     "estimated_write_bytes": 0.0,
     "prefill_tokens": 0.0,
+    "preempted_prompt_tokens": 0.0,
+    "preempted_output_tokens": 0.0,
+    "expired_transfers": 0.0,
+    "failed_transfers": 0.0,
+    "failed_loads": 0.0,
+    "unplaced_loads": 0.0,
+    "offload_read_seconds": 0.0,
+    "offload_read_bytes": 0.0,
 }
 """A year of requests of a thousand prompt tokens, by counter."""
 PRIOR_REQUESTS: Final = 3e9

@@ -113,7 +113,7 @@ class GrafanaTable:
         if not self._columns:
             shown = f", but {brief(names[1], 60)}" if len(names) > 1 else ""
             raise ValueError(
-                f'none of its columns is named by a metric of an engine{shown}: query {{__name__=~"vllm:.+"}} in '
+                f"none of its columns is named by a metric of an engine{shown}: query all metrics of the engine in "
                 "Grafana's Explore, and download Inspector, Data, Series joined by time"
             )
 

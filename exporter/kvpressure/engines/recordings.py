@@ -317,7 +317,7 @@ _BEGINNINGS: Final = (
 )
 _MARKS: Final = (
     ((b'"guidellm_version"',), f"it is a report of guidellm, {_CLIENTS_SIDE}"),
-    ((b'"request_throughput"', b'"mean_ttft_ms"'), f"it is a result of `vllm bench serve`, {_CLIENTS_SIDE}"),
+    ((b'"request_throughput"', b'"mean_ttft_ms"'), f"it is a result of `bench serve`, {_CLIENTS_SIDE}"),
     ((b'"kv_cache_usage_percentage"', b'"queue_len"'), f"it is a report of inference-perf, {_MEANS}"),
     ((b'"load_summary"', b'"successes"'), f"it is a report of inference-perf, {_CLIENTS_SIDE}"),
     ((b'"aiperf_version"',), f"it is a summary; {_OF_AIPERF}"),

@@ -34,7 +34,7 @@ class Sizing:
     """The options, without dashes, that memory follows from besides the limits: how the model is divided and stored.
 
     With `within` the data-parallel ranks are on the GPUs of the tensor-parallel ones. `stretches` may let the model
-    take longer requests than its configuration says.
+    take longer requests than its configuration says; `drafts` says how tokens are guessed ahead.
     """
 
     tensor: str = ""
@@ -46,6 +46,7 @@ class Sizing:
     quantization: str = ""
     within: str = ""
     stretches: tuple[str, ...] = ()
+    drafts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.places import GPU_ANNOTATION, requested_slice
 from kvpressure_planner.capacity.capacity_plan import Plan, batched_tokens, plan_model
 from kvpressure_planner.capacity.case import PlannedTraffic
+from kvpressure_planner.capacity.drafts import with_drafts
 from kvpressure_planner.capacity.smallest import smallest_pool
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
@@ -132,6 +133,8 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
     dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
     geometry = _geometry(engine, config, knowledge, dtype)
+    if flags.drafts and (drafts := engine.reading.options.get(flags.drafts)) is not None:
+        geometry = with_drafts(geometry, drafts.text)
     if any(option in engine.reading.options for option in flags.stretches):
         geometry = replace(geometry, stretched=True)
     ranks = [_rank(engine, option) for option in engine.runtime.starting.flags.divides(engine.reading.options)]

@@ -53,6 +53,7 @@ NAMES: Final[Mapping[str, str]] = {
     "rope-scaling": "rope-s",
     "runner": "runner",
     "served-model-name": "served-",
+    "speculative-config": "speculative-c",
     "tensor-parallel-size": "tensor-p",
     "watermark": "watermark",
 }
@@ -159,6 +160,7 @@ FLAGS: Final = Flags(
         kv_cache_dtype="kv-cache-dtype",
         dtype="dtype",
         quantization="quantization",
+        drafts="speculative-config",
         stretches=("rope-scaling", "hf-overrides"),
     ),
 )

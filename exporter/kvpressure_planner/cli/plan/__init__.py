@@ -35,6 +35,7 @@ from kvpressure.runtimes.registry import ASSUMED, NAMES, named
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure_planner.capacity.capacity_plan import Plan, Running, plan_model, plan_running, prompt_refused
 from kvpressure_planner.capacity.case import PlannedTraffic
+from kvpressure_planner.capacity.drafts import with_drafts
 from kvpressure_planner.cli.cards import predicted, prediction_report
 from kvpressure_planner.cli.model_file import known_gpu, known_model, plain_bytes, read_config, size_bytes
 from kvpressure_planner.cli.plan.report import (
@@ -92,6 +93,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or
 @click.option("--gpu-memory-utilization", type=click.FloatRange(0.05, 1.0), help=_MEMORY_SHARE)
 @click.option("--kv-cache-dtype", default="auto", show_default=True, type=click.Choice(["auto", *KV_DTYPE_BYTES]))
 @click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Instead of the configuration's torch_dtype.")
+@click.option("--speculative-config", metavar="JSON", help="As the server has it: MTP's or EAGLE's layer is counted.")
 @click.option("--weights-gib", type=click.FloatRange(0.001), help="Weights of the whole model, instead of an estimate.")
 @click.option("--reserve-gib", type=click.FloatRange(0), help=_RESERVE)
 @click.option("--kv-cache-memory-bytes", type=plain_bytes, metavar="SIZE", help=_KV_MEMORY)
@@ -228,7 +230,11 @@ def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
         near = " or ".join(nearest_models(name))
         hint = f"did you mean {near}? Else " if near else ""
         raise CliError(f"--model {name} is not known here; {hint}give its config.json with --model-config")
-    return read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
+    geometry = read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
+    try:
+        return with_drafts(geometry, drafts) if (drafts := options["speculative_config"]) else geometry
+    except ValueError as error:
+        raise CliError(f"{error}") from error
 
 
 def _cost(geometry: Geometry, options: Mapping[str, Any], block_tokens: int) -> KvCost:
