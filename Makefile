@@ -30,7 +30,7 @@ quick: $(VENV)/.dev ## the unit tests without recordings, processes and long sea
 	$(BIN)/python -m pytest tests/unit --quick -n auto --maxprocesses 2 --dist loadfile
 
 .PHONY: apart
-apart: $(VENV)/.dev ## the unit tests of each package where the others are deleted (8 minutes)
+apart: $(VENV)/.dev ## the unit tests of each package where the others are deleted (12 minutes on busy cores)
 	$(BIN)/python -m tests.support.apart
 
 # What is missing is installed first, each with a line that says so.
