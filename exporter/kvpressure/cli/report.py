@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -178,10 +179,18 @@ _NUMBERS = (
 )
 
 
+_IN_VAIN_SECONDS: Final = 10.0
+"""Between the ends of long answers nothing is admitted for shorter times all the while."""
+
+
 def numbers(view: EngineView) -> str:
     """Return the engine's values in one sentence, "" where none is known."""
     found = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
     shown = [f"{name} {quantity(value, unit)}" for name, unit, value in found if value is not None]
+    in_vain = at(view.derived, "nothing_admitted_seconds") or 0.0
+    served = view.diagnosis is not None and view.diagnosis.cause in CALM
+    if in_vain >= _IN_VAIN_SECONDS and not served:
+        shown.append(f"nothing admitted for {duration(in_vain)}")
     return f"{'Last' if view.silence is None else 'Its last'} minute: {', '.join(shown)}." if shown else ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.family import engine_family
+from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.values import Derived, at, known, quantile
 from kvpressure.signals.points import mean
 from kvpressure.signals.windows import EngineWindow
@@ -28,6 +28,7 @@ FAMILIES: Final = (
         "Time for which the queue has taken too long to drain, or first tokens were late or latency was inflated "
         "while requests waited; 0 otherwise, and while the queue shrinks.",
     ),
+    json_value("nothing_admitted_seconds", "Time since the last admission, while requests wait and none is admitted."),
 )
 
 SLOWEST: Final = 0.99
@@ -41,6 +42,8 @@ class QueueWait:
 
     def __init__(self) -> None:
         self._since = self._last = float("-inf")
+        self._admitted: float | None = None
+        """When a request was last admitted, or the queue began, while none is admitted: longer ago than a window."""
 
     def families(
         self,
@@ -54,7 +57,9 @@ class QueueWait:
 
         `waiting` is how many wait, on average over the polls of the verdict, idle streams left out.
         """
-        drain = drain_seconds(window, waiting, thresholds.verdict.verdict_window_seconds)
+        least_seconds = thresholds.verdict.verdict_window_seconds
+        drain, in_vain = drain_seconds(window, waiting, least_seconds), self._in_vain_seconds(window, waiting)
+        drain = in_vain if drain is None else drain
         if drain is None:
             self._last = float("-inf")
             return {}
@@ -71,35 +76,61 @@ class QueueWait:
             self._last = window.t
         unserved = not shrinks and window.t - self._last <= thresholds.verdict.cause_hold_seconds
         return known(
-            {"queue_drain_seconds": drain, "queue_unserved_seconds": window.t - self._since if unserved else 0.0}
+            {
+                "queue_drain_seconds": drain,
+                "queue_unserved_seconds": window.t - self._since if unserved else 0.0,
+                "nothing_admitted_seconds": in_vain,
+            }
         )
+
+    def _in_vain_seconds(self, window: EngineWindow, waiting: float | None) -> float | None:
+        if (seconds := in_vain_seconds(window, waiting)) is None:
+            self._admitted = None
+            return None
+        if self._admitted is None:
+            self._admitted = window.t - seconds
+        return window.t - self._admitted
 
 
 def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: float) -> float | None:
     """Return seconds until the waiting requests are admitted at the recent rate, if no others came; None if not known.
 
     The rate is that of the last `least_seconds`, or since the newest admission before them, or of as long as is known.
-    Where there was none in the whole window, the time is that for which requests have waited in vain.
     """
     if waiting is None or waiting <= 0:
         return waiting
-    counter = "started" if window.shows("started") else "finished"
-    now, since = window.newest(counter), window.t
+    now, drain = window.newest(_admissions(window)), None
     if now is None:
         return None
-    queued, drain = True, None
     points, newest_t = window.points, window.t
-    counts, queue = points.counts(counter), points.readings("waiting")
+    counts = points.counts(_admissions(window))
     for place in range(len(points) - 1, -1, -1):
         t, read = points.times[place], counts[place]
-        counted = now if read is None else read
-        if counted < now:
-            drain = waiting * (newest_t - t) / (now - counted)
+        if read is not None and read < now:
+            drain = waiting * (newest_t - t) / (now - read)
             if newest_t - t >= least_seconds:
                 break
-        queued = queued and counted >= now and (queue[place] or 0.0) > 0
-        since = t if queued else since
-    return newest_t - since if drain is None else drain
+    return drain
+
+
+def in_vain_seconds(window: EngineWindow, waiting: float | None) -> float | None:
+    """Return for how long requests have waited and none was admitted; None where one was in the window, or unknown."""
+    now = window.newest(_admissions(window))
+    if not waiting or now is None:
+        return None
+    points, since, queued = window.points, window.t, True
+    counts, queue = points.counts(_admissions(window)), points.readings("waiting")
+    for place in range(len(points) - 1, -1, -1):
+        read = now if (count := counts[place]) is None else count
+        if read < now:
+            return None
+        queued = queued and (queue[place] or 0.0) > 0
+        since = points.times[place] if queued else since
+    return window.t - since
+
+
+def _admissions(window: EngineWindow) -> str:
+    return "started" if window.shows("started") else "finished"
 
 
 def _longest_seconds(baseline: Mapping[str, float], thresholds: Thresholds) -> float:

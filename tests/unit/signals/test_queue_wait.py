@@ -10,7 +10,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.model.values import Derived
 from kvpressure.signals.past import EngineHistory
-from kvpressure.signals.queue_wait import QueueWait, drain_seconds
+from kvpressure.signals.queue_wait import QueueWait, drain_seconds, in_vain_seconds
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CONTEXT
 
@@ -78,7 +78,15 @@ def test_one_admission_long_ago_counts_for_all_the_time_since_and_none_for_the_t
     *_, (window, _) = polled(61, lambda _: 5.0, lambda t: float(t >= 30))
     assert drain_seconds(window, 5.0, 20.0) == pytest.approx(5 * 31.0)
     *_, (window, _) = polled(61, lambda t: 5.0 * (t > 20), lambda _: 7.0)
-    assert drain_seconds(window, 5.0, 20.0) == pytest.approx(39.0)
+    assert drain_seconds(window, 5.0, 20.0) is None
+    assert in_vain_seconds(window, 5.0) == pytest.approx(39.0)
+
+
+def test_nothing_admitted_is_told_of_all_the_time_and_ends_with_an_admission():
+    found = series(240, lambda t: 5.0 * (t > 20), lambda t: float(t >= 230))
+    assert found[15].get("nothing_admitted_seconds") is None
+    assert found[220]["nothing_admitted_seconds"] == found[220]["queue_drain_seconds"] == pytest.approx(199.0)
+    assert found[235].get("nothing_admitted_seconds") is None
 
 
 def test_without_a_counter_of_admissions_or_a_queue_nothing_is_known():
