@@ -9,7 +9,6 @@ from typing import Final
 from kvpressure.capacity.geometry import Geometry
 from kvpressure.capacity.layers import FULL
 from kvpressure.capacity.weights import Part, Weights
-from kvpressure.printable import brief
 
 _WITHOUT_CACHE: Final = frozenset({"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"})
 _ONE_LAYER: Final = ("mtp", "eagle", "eagle3")
@@ -24,7 +23,7 @@ def with_drafts(geometry: Geometry, written: str) -> Geometry:
     try:
         given = json.loads(written)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--speculative-config {brief(written, 60)} is not JSON") from error
+        raise ValueError("the value of --speculative-config is not JSON") from error
     method = str(given.get("method") or "") if isinstance(given, dict) else ""
     if method in _WITHOUT_CACHE:
         return geometry
