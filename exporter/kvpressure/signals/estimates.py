@@ -51,4 +51,5 @@ class Estimates:
             if rate in derived and total not in derived:
                 self._totals.setdefault(total, 0.0)
                 self._totals[total] += derived[rate] * seconds  # type: ignore[operator]  # it has no labels
-        return {**self._totals}
+        # What the page counts itself from now on is no estimate any more.
+        return {total: value for total, value in self._totals.items() if total not in derived}

@@ -46,3 +46,11 @@ def test_what_the_page_counts_is_not_estimated() -> None:
     counted = Estimates()
     assert counted.take(0.0, rate | {"computed_prompt_tokens_total": 7000.0}) == {}
     assert counted.take(2.0, rate | {"computed_prompt_tokens_total": 7200.0}) == {}
+
+
+def test_where_the_page_counts_from_now_on_the_estimate_does_not_stand_over_it() -> None:
+    estimates = Estimates()
+    rate = {"computed_prompt_tokens_per_second": 10.0}
+    estimates.take(0.0, rate)
+    assert estimates.take(5.0, rate) == {"computed_prompt_tokens_total": pytest.approx(50.0)}
+    assert estimates.take(10.0, {**rate, "computed_prompt_tokens_total": 900.0}) == {}
