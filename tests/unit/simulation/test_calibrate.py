@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed, Unfinished
-from kvpressure.simulation.calibrate import known
+from kvpressure.simulation.calibrate import Given, known
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
@@ -33,7 +33,7 @@ def shown(recording: str) -> Observed:
 def test_simulated_as_it_is_an_engine_does_what_was_recorded_of_it(recording):
     """Recordings of a real vLLM among them: only what the page tells went in."""
     view = pressed_view(recording)
-    found = known(view.observed, view.limits, THRESHOLDS)
+    found = known(Given(view.observed, view.limits, THRESHOLDS))
     outcome = simulate(found.server, found.demand)
     assert outcome is not None
     assert outcome.tokens_per_second == pytest.approx(found.measured.tokens_per_second, rel=0.05)
@@ -45,7 +45,7 @@ def test_simulated_as_it_is_an_engine_does_what_was_recorded_of_it(recording):
 def test_step_times_are_found_on_the_page(recording):
     """The lab's: 30 ms and 1/16,000 s a prompt token, with a little for sequences and context."""
     view = pressed_view(recording)
-    steps = known(view.observed, view.limits, THRESHOLDS).server.steps
+    steps = known(Given(view.observed, view.limits, THRESHOLDS)).server.steps
     assert 0.029 < steps.fixed < 0.035
     assert steps.prompt_token == pytest.approx(1 / 16_000, rel=0.25)
 
@@ -61,7 +61,7 @@ def test_without_something_to_go_by_nothing_is_predicted():
         (replace(observed, intervals=tuple(replace(i, generated=0.0) for i in observed.intervals)), "no tokens"),
     ):
         with pytest.raises(UnknownError, match=why):
-            known(broken, view.limits, THRESHOLDS)
+            known(Given(broken, view.limits, THRESHOLDS))
     with pytest.raises(UnknownError, match="size of the KV pool"):
         known(
             replace(observed, cache=replace(observed.cache, capacity_tokens=None)),
@@ -93,7 +93,7 @@ def test_long_requests_under_way_count_where_hardly_any_has_ended():
 
 def test_a_queue_that_grows_has_clients_that_do_not_wait():
     view, observed = pressed_view(LAB[0]), shown(LAB[0])
-    assert known(observed, view.limits, THRESHOLDS).demand.clients == 12
+    assert known(Given(observed, view.limits, THRESHOLDS)).demand.clients == 12
     grows = tuple(replace(one, waiting=10.0 + number / 3) for number, one in enumerate(observed.intervals))
     demand = known(replace(observed, intervals=grows), view.limits, THRESHOLDS).demand
     # A request in three seconds comes whatever ends; for each that ends another one comes, as before.
@@ -107,7 +107,7 @@ def test_five_minutes_that_gave_more_than_the_window_widen_the_range_to_that_sid
     observed = view.observed
     assert observed is not None
     assert observed.minutes is not None
-    rate = known(observed, view.limits, THRESHOLDS).measured.tokens_per_second
+    rate = known(Given(observed, view.limits, THRESHOLDS)).measured.tokens_per_second
     for factor, side in ((1.2, "high"), (0.85, "low")):
         minutes = replace(observed.minutes, tokens_per_second=factor * rate)
         more = model_of(replace(observed, minutes=minutes), view.limits, THRESHOLDS).figures([])
