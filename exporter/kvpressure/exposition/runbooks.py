@@ -68,14 +68,17 @@ def for_people(name: str) -> str:
 
 def _flags_of_runtimes(text: str) -> str:
     # Runbooks are written in the flags of the assumed runtime.
-    used = [limit for limit, flag in ASSUMED.advice.flags.items() if flag in text]
+    used = [limit for limit, flag in ASSUMED.advice.flags.limits.items() if flag in text]
     others = [runtime for runtime in RUNTIMES if runtime is not ASSUMED]
     if not used or not others:
         return ""
     columns = [ASSUMED, *others]
     rows = [[runtime.title for runtime in columns], ["---"] * len(columns)]
     rows += [
-        [f"`{runtime.advice.flags[limit]}`" if limit in runtime.advice.flags else "-" for runtime in columns]
+        [
+            f"`{runtime.advice.flags.limits[limit]}`" if limit in runtime.advice.flags.limits else "-"
+            for runtime in columns
+        ]
         for limit in used
     ]
     lines = [f"| {' | '.join(row)} |" for row in rows]

@@ -19,9 +19,10 @@ from kvpressure.cli.access import access_of, gateways_of
 from kvpressure.cli.console import show
 from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, engines_of, exit_code, worst_first
 from kvpressure.cli.pods import facts_of, opened, refresh, targets_of_pods
-from kvpressure.cli.sampling import Sampler, Shows, Triage, sample
+from kvpressure.cli.sampling import Sampler, sample
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.cli.signals import run_to_the_end
+from kvpressure.cli.triage.live import Shows, Triage
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.wording import duration
 from kvpressure.kubernetes import KubeError

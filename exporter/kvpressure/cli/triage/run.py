@@ -14,8 +14,8 @@ from kvpressure.cli.console import console, show
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code
 from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.sampling import Shows, prepare
 from kvpressure.cli.say import CANNOT_TELL, say, say_json
+from kvpressure.cli.triage.live import Shows, prepare
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
