@@ -1,4 +1,4 @@
-"""Options for reaching engines, their pods and a Prometheus, the same for every command."""
+"""Options for reaching engines, their pods and a Prometheus, the same for every command, and the page of one engine."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from kvpressure.config.settings import TlsSettings
     from kvpressure.prometheus.client import Server
     from kvpressure.sources.gateway import GatewaySettings
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+
+from yarl import URL
+
+from kvpressure.kubernetes.objects.references import is_reference
+from kvpressure.net.credentials import Authorization
+from kvpressure.net.http import Answer, HttpClient
+from kvpressure.net.schedule import SystemClock
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
 _LIKE_A_REFERENCE: Final = re.compile(r"(?!localhost/)[A-Za-z]+/([a-z0-9][-a-z0-9.]*)")
@@ -258,3 +268,29 @@ def _headers(given: Any) -> dict[str, str]:
             raise click.UsageError(f"--header {name!r}: give NAME:VALUE, a header of one line of ASCII")
         found[match[1]] = match[2]
     return found
+
+
+DEADLINE_SECONDS: Final = 10.0
+"""How long a page may take, at any interval: engines in trouble answer slowly."""
+
+Read = Callable[[], Awaitable[Answer]]
+"""Reads the page. Raises SourceError."""
+
+
+@contextlib.asynccontextmanager
+async def page_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Read]]:
+    """Yield the URL of an engine's metrics and what reads them; for KIND/NAME, of its only pod, through a port-forward.
+
+    Raises ValueError for an invalid address, click.UsageError, and KubeError where no pod can be reached.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if is_reference(address):
+            from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - what addresses do without
+
+            url, access = await stack.enter_async_context(forwarded(address, options))
+        else:
+            url, access = page_url(address), access_of(options)
+        authorization = Authorization(access.bearer_token_file, None, setting="--bearer-token-file")
+        client = HttpClient(SystemClock(), tls=access.tls(), authorization=authorization)
+        stack.push_async_callback(client.aclose)
+        yield url, partial(client.get, URL(url), DEADLINE_SECONDS)

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from kvpressure import logs
-from kvpressure.cli.access import access_options, namespace_option, pod_options
-from kvpressure.cli.page_at import Read, page_at
+from kvpressure.cli.access import Read, access_options, namespace_option, page_at, pod_options
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources

@@ -16,19 +16,19 @@ from kvpressure.cli.findings import EngineFacts, SampledTarget
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import CliError, say
-from kvpressure.cli.signals import run_to_the_end
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
+from kvpressure.kubernetes.kubectl.program import run_to_the_end
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.best_hits import has_sessions
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives, within_caps
+from kvpressure.simulation.hits import has_sessions
 from kvpressure.simulation.models import model_of, model_with_sessions, modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepTimes
 from kvpressure.simulation.steps import UnknownError
