@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import click
 
 from kvpressure.cli.access import prometheus_options, server_of
-from kvpressure.cli.console import phases
 from kvpressure.cli.options import EXISTING_FILE, refuse, thresholds_of
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
@@ -71,6 +70,8 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
         return
     if url is None:
         raise click.UsageError("give --prometheus URL")
+    from kvpressure.cli.console import phases  # noqa: PLC0415 - what is refused needs none
+
     try:
         thresholds, backtest = thresholds_of(options["thresholds"]), options["backtest"]
         server = server_of(url, options)

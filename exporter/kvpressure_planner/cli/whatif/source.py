@@ -19,7 +19,6 @@ from kvpressure.cli.say import CliError, say
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
-from kvpressure.kubernetes.kubectl.program import run_to_the_end
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
@@ -69,6 +68,7 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
         title, views = busiest_pod(recorded(options["trace"], options["at"], thresholds), options["engine"])
     elif is_reference(options["url"]):
         from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - what addresses do without
+        from kvpressure.kubernetes.kubectl.program import run_to_the_end  # noqa: PLC0415
 
         logs.configure("error", "logfmt")
         pods = run_to_the_end(views_of_pods(options, thresholds, OBSERVED))
