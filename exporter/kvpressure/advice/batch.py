@@ -7,7 +7,7 @@ from typing import Final
 
 from kvpressure.advice.case import Case, fits
 from kvpressure.advice.edge import caps_of
-from kvpressure.advice.rollout import expected, no_longer, unblocked, unpreempted, unqueued
+from kvpressure.advice.rollout import expected, no_longer, unblocked, unpreempted
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.limits import LEARNED
 from kvpressure.model.values import at, number
