@@ -15,10 +15,13 @@ class SpacedHistograms:
     def __init__(self, seconds: float, spacing: float, count: int) -> None:
         self._seconds, self._spacing = seconds, spacing
         self._readings: deque[tuple[float, Mapping[str, HistogramSample]]] = deque(maxlen=count)
+        self._growth: dict[tuple[str, int], HistogramSample | None] = {}
+        """What was asked for since the newest reading came."""
 
     def add(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
         """Take one reading in; it replaces the last while that is close to the one before, so both ends stay exact."""
         readings = self._readings
+        self._growth = {}
         if len(readings) >= 2 and readings[-1][0] - readings[-2][0] < self._spacing * 0.999:
             readings.pop()
         readings.append((t, histograms))
@@ -42,6 +45,12 @@ class SpacedHistograms:
 
     def growth(self, name: str, first: int = 0) -> HistogramSample | None:
         """Return what a histogram observed since the reading at the place `first`; None when nothing, or not known."""
+        question = name, first
+        if question not in self._growth:
+            self._growth[question] = self._grown(name, first)
+        return self._growth[question]
+
+    def _grown(self, name: str, first: int) -> HistogramSample | None:
         readings = self._readings
         if not readings or name not in readings[-1][1]:
             return None

@@ -154,7 +154,10 @@ def derive_refusals(window: EngineWindow, _: Context) -> Derived:
     if not _is_shedding_load(window):
         return {}
     return known(
-        {"requests_refused_total": window.newest("rejected"), "requests_refused_per_second": window.rate("rejected")}
+        {
+            "requests_refused_total": window.newest("rejected"),
+            "requests_refused_per_second": window.points.rate("rejected"),
+        }
     )
 
 
