@@ -358,7 +358,9 @@ def _queued(points: Polls) -> Sequence[Point]:
 
 def _steadiness(points: Polls, highest: float | None) -> float | None:
     running = [
-        point.gauges.get(BATCH, point.gauges["running"]) for point in _queued(points) if "running" in point.gauges
+        point.gauges[BATCH if BATCH in point.gauges else "running"]
+        for point in _queued(points)
+        if "running" in point.gauges
     ]
     return median(running) / highest if running and highest else None
 

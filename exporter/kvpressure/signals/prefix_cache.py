@@ -152,12 +152,10 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
     least = max(0.0, (1.0 - usage_max) * capacity - kept)
 
     def free_at(point: Point, more: float) -> float | None:
-        usage = point.gauges.get("kv_usage")
-        if usage is None:
+        if "kv_usage" not in point.gauges:
             return None
-        free = (1.0 - usage) * capacity - kept
-        free = (max(0.0, free)) + more
-        return max(0.0, free)
+        free = (1.0 - point.gauges["kv_usage"]) * capacity - kept
+        return max(0.0, free + more) if free > 0 else max(0.0, more)
 
     touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.points.rate("prompt_tokens")
     factor = touched / prompts if touched is not None and prompts else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -64,8 +64,8 @@ class EngineWindow:
         self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._taken = 0
-        self._intervals: dict[Callable[[Point, Point], Any], _Kept] = {}
-        self._polls: dict[Callable[..., Any], _Kept] = {}
+        self._intervals: defaultdict[Callable[[Point, Point], Any], _Kept] = defaultdict(_Kept)
+        self._polls: defaultdict[Callable[..., Any], _Kept] = defaultdict(_Kept)
 
     def add(
         self,
@@ -187,8 +187,10 @@ class EngineWindow:
     def newest(self, counter: str) -> float | None:
         """Return the newest reading of a counter in the window."""
         counters = self.points[-1].counters if self.points else {}
-        if counter in counters or counter not in self._signals:
-            return counters.get(counter)
+        if counter in counters:
+            return counters[counter]
+        if counter not in self._signals:
+            return None
         return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
 
     def long_delta(self, counter: str) -> float:
@@ -284,30 +286,26 @@ class EngineWindow:
         `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
         window.
         """
-        kept = self._intervals.get(compute)
-        if kept is None:
-            kept = self._intervals[compute] = _Kept()
-        points, results = self.points, kept.results
-        for later in range(max(1, len(points) - self._taken + kept.taken), len(points)):
-            results.append(compute(points[later - 1], points[later]))
-        del results[: len(results) - len(points) + 1]
+        kept, points, count = self._intervals[compute], self.points, len(self.points)
+        for later in range(max(1, count - self._taken + kept.taken), count):
+            kept.results.append(compute(points[later - 1], points[later]))
+        del kept.results[: len(kept.results) + 1 - count]
         kept.taken = self._taken
-        return results
+        return kept.results
 
     def each_poll(self, compute: Callable[..., T], *arguments: object) -> Sequence[T]:
         """Return what `compute(poll, *arguments)` gives for each poll, oldest first.
 
         Its results are kept while their polls are in the window and the arguments are what they were.
         """
-        kept = self._polls.get(compute)
-        if kept is None or kept.arguments != arguments:
+        kept, points, count = self._polls[compute], self.points, len(self.points)
+        if kept.arguments != arguments:
             kept = self._polls[compute] = _Kept(arguments)
-        points, results = self.points, kept.results
-        for point in points[max(0, len(points) - self._taken + kept.taken) :]:
-            results.append(compute(point, *arguments))
-        del results[: len(results) - len(points)]
+        for point in points[max(0, count - self._taken + kept.taken) :]:
+            kept.results.append(compute(point, *arguments))
+        del kept.results[: len(kept.results) - count]
         kept.taken = self._taken
-        return results
+        return kept.results
 
     def latest(self, seconds: float, least: int) -> Polls:
         """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
