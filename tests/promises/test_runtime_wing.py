@@ -97,9 +97,9 @@ def sources(runtime: Runtime) -> Iterator[tuple[str, str]]:
 
 def flags(runtime: Runtime) -> set[str]:
     """The options that the runtime's limits, advice and plans are written with, without dashes."""
-    advice = runtime.advice
-    changes = [change.flag for change in (advice.frontends, advice.reserve) if change is not None]
-    found = {*advice.flags.values(), *runtime.planning.flags.values(), *changes}
+    remedies = runtime.advice.remedies
+    changes = [change.flag for change in (remedies.frontends, remedies.reserve) if change is not None]
+    found = {*runtime.advice.flags.limits.values(), *runtime.planning.flags.values(), *changes}
     own = runtime.starting.flags
     found |= {option for option, _ in own.limits.values()} | {own.output_cap, own.sizes_pool}
     return {flag.removeprefix("--") for flag in found} - {"", *WORDS}
@@ -155,15 +155,15 @@ def test_a_runtime_is_whole(runtime: Runtime):
     assert all(words == words.lower() for _, words, _ in runtime.logs.rows)
     assert set(runtime.starting.flags.limits) <= set(LIMIT_NAMES)
     limits = {"max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"}
-    assert limits & {*runtime.starting.flags.limits} <= set(advice.flags)
-    assert {"max_num_seqs", "max_num_batched_tokens"} <= set(advice.flags)
-    assert limits | {"max_model_len"} <= set(advice.words)
-    assert limits <= set(advice.unset)
+    assert limits & {*runtime.starting.flags.limits} <= set(advice.flags.limits)
+    assert {"max_num_seqs", "max_num_batched_tokens"} <= set(advice.flags.limits)
+    assert limits | {"max_model_len"} <= set(advice.words.limits)
+    assert limits <= set(advice.words.unset)
     assert limits <= set(runtime.audit.undeclared)
     planned = {*limits, "max_model_len", "tensor_parallel", "kv_cache_dtype"}
     assert planned <= set(runtime.planning.flags)
     for limit in limits & {*runtime.starting.flags.limits}:
-        assert advice.flags[limit].replace("_", "-") == f"--{runtime.starting.flags.option(limit)}"
+        assert advice.flags.limits[limit].replace("_", "-") == f"--{runtime.starting.flags.option(limit)}"
 
 
 def test_one_runtime_is_assumed_and_the_names_are_the_folders():

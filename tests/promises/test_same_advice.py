@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
-from kvpressure.cli.findings import EngineFacts
-from kvpressure.cli.sampling import SampledTarget, Sampler, Triage
+from kvpressure.cli.findings import EngineFacts, SampledTarget
+from kvpressure.cli.sampling import Sampler
+from kvpressure.cli.triage.live import Triage
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target

@@ -103,7 +103,8 @@ def test_the_supported_version_is_the_one_that_is_made() -> None:
 
 def test_what_the_page_links_and_tells_to_type_is_there() -> None:
     assert all((ROOT / link).exists() for link in re.findall(r"\]\(([^)#:]+)\)", PAGE))
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    makefiles = [ROOT / "Makefile", *(ROOT / "make").glob("*.mk")]
+    targets = {name for file in makefiles for name in re.findall(r"^([a-z0-9-]+):", file.read_text(), re.MULTILINE)}
     assert set(re.findall(r"(?:`|&& )make ([a-z0-9-]+)", PAGE)) <= targets
     base = re.search(r"^ARG PYTHON_IMAGE=(\S+)", (ROOT / "deploy/docker/Dockerfile").read_text(), re.MULTILINE)
     assert base

@@ -86,13 +86,13 @@ def test_advice_against_pressure_is_in_its_own_flags_and_words():
     actions = advise(diagnosis, view.derived, view.limits, place, load_thresholds())
     apply = next(action for action in actions if action.key == "apply")
     assert set(apply.flags) >= {"--chunked-prefill-size"}
-    assert set(apply.flags) <= {*named("sglang").advice.flags.values(), "--schedule-conservativeness"}
+    assert set(apply.flags) <= {*named("sglang").advice.flags.limits.values(), "--schedule-conservativeness"}
     text = words(actions)
     assert "MODEL" not in text, "nobody starts a server without the rest of its flags"
     assert "--context-length=" in text
     assert "Leave mem-fraction-static" in text
     assert "vllm" not in text.lower()
-    for flag in {*named("vllm").advice.flags.values()} - {*named("sglang").advice.flags.values()}:
+    for flag in {*named("vllm").advice.flags.limits.values()} - {*named("sglang").advice.flags.limits.values()}:
         assert flag not in text
 
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice.advise import Place, advise
-from kvpressure.cli.findings import EngineFacts, Finding, as_json, exit_code
+from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
-from kvpressure.cli.sampling import SampledTarget
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings

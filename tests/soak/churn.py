@@ -145,7 +145,7 @@ def _reloads(file: Path):  # type: ignore[no-untyped-def]
 
 def _held(daemon: Daemon) -> Held:
     gc.collect()
-    pipeline = daemon._pipeline
+    pipeline = daemon._feeds.pipeline
     page = text.render(daemon.snapshot(), openmetrics=False)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 2**20
     kept = (
@@ -162,5 +162,5 @@ def _held(daemon: Daemon) -> Held:
         threading.active_count(),
         len(asyncio.all_tasks()),
         sum(not line.startswith(b"#") for line in page.splitlines()),
-        sum(map(len, (*kept, past._engines, past._gpus, daemon._fleet._before, daemon._health_log._states))),
+        sum(map(len, (*kept, past._engines, past._gpus, daemon._feeds.fleet._before, daemon._health_log._states))),
     )

@@ -85,7 +85,7 @@ async def _fleet(made: dict[str, Engine], seconds: int) -> Seen:
             if second % SCRAPE_SECONDS == 0:
                 seen.scrapes += 1
                 _scrape(daemon.snapshot())
-        for name, (source, _) in daemon._fleet._running.items():
+        for name, (source, _) in daemon._feeds.fleet._running.items():
             stats, health = source.stats(), source.health()
             seen.polls[name], seen.lost_ticks[name] = stats.polls, stats.missed
             seen.internal_errors += health.errors.get("internal", 0)

@@ -29,7 +29,7 @@ def _or_budget(case: Case) -> tuple[str, str]:
     """Return what title and reason say of the budget of tokens; "" where the cap is known."""
     if case.diagnosis.detail != "sequence_cap" or case.limits.max_num_batched_tokens is not None:
         return "", ""
-    words, computed = case.own.words, tokens_of_a_step(case.derived)
+    words, computed = case.own.words.limits, tokens_of_a_step(case.derived)
     about = "" if computed is None else f", of which a step computes about {number(round(computed))}"
     why = (
         f" Or it is {words[STEP]}{about}: where that was set to about as much, raise it instead. Their values are in "
@@ -60,22 +60,22 @@ def more_sequences(
     )
     fit += beyond_knee(case, new, knee_requests)
     # Another flag may cap the batch where the cap was only learned.
-    other = case.own.other_cap if limit is not None and limit.source == LEARNED else ""
+    other = case.own.flags.other_sequences if limit is not None and limit.source == LEARNED else ""
     another = f" Where {other} is set as low, raise that too." if other else ""
     title, budget = _or_budget(case)
     return Action(
         key=SEQUENCES,
-        title=f"Raise {case.own.words[SEQUENCES]}{title}",
+        title=f"Raise {case.own.words.limits[SEQUENCES]}{title}",
         current=str(limit),
         new=number(new),
         why=f"{number(round(demand(case)))} requests want to run, {number(current)} may. {fit}{another}{budget}",
-        cost=case.own.sequences_cost,
+        cost=case.own.words.sequences_cost,
         checks=(
             "Within 2 minutes of the restart, under the same traffic:",
             expected(case, "requests_running", ">", current),
             unblocked(case),
         ),
-        flags=case.own.change(SEQUENCES, str(new)),
+        flags=case.own.flags.set(SEQUENCES, str(new)),
         expected=predicted,
         value=new,
     )
@@ -84,29 +84,15 @@ def more_sequences(
 def more_sequences_in_steps(case: Case) -> Action:
     """Return the action that raises `max_num_seqs` where the best value is not known."""
     limit, (title, budget) = case.limits.max_num_seqs, _or_budget(case)
-    if case.own.seats:
-        return Action(
-            key=SEQUENCES,
-            title=f"Raise {case.own.words[SEQUENCES]}",
-            current="not visible" if limit is None else str(limit),
-            why=f"{number(round(demand(case)))} requests want to run. {case.own.seats}",
-            cost=case.own.sequences_cost,
-            checks=("Within 2 minutes of the restart:", unqueued(case)),
-        )
     return Action(
         key=SEQUENCES,
-        title=f"Raise {case.own.words[SEQUENCES]}{title} in small steps",
+        title=f"Raise {case.own.words.limits[SEQUENCES]}{title} in small steps",
         current="not visible" if limit is None else str(limit),
         why="Requests wait although the KV pool has room. How far it may go is not known: the pool's size or the "
         f"lengths of requests are missing. Take steps of a quarter, and stop when the KV cache is at 80 %.{budget}",
         cost="Larger batches make each token take longer.",
         checks=("Within 2 minutes of each restart:", f"{series('kv_cache_usage_max_ratio', case.place)} < 0.8"),
     )
-
-
-def unqueued(case: Case) -> str:
-    """Return the check that hardly any request waits."""
-    return f"{series('requests_waiting', case.place)} < 1"
 
 
 def fewer_sequences(case: Case) -> Action | None:
@@ -151,7 +137,7 @@ def fewer_sequences_as_predicted(case: Case, model: Model, step: Step) -> Action
 def _cut(case: Case, new: int, why: str, predicted: Expected | None = None) -> Action:
     return Action(
         key=SEQUENCES,
-        title=f"Cut {case.own.words[SEQUENCES]}",
+        title=f"Cut {case.own.words.limits[SEQUENCES]}",
         current=case.shown(SEQUENCES),
         new=number(new),
         why=why,
@@ -162,7 +148,7 @@ def _cut(case: Case, new: int, why: str, predicted: Expected | None = None) -> A
             expected(case, "requests_running", "<=", new),
             unpreempted(case),
         ),
-        flags=case.own.change(SEQUENCES, str(new)),
+        flags=case.own.flags.set(SEQUENCES, str(new)),
         expected=predicted,
     )
 
@@ -188,13 +174,13 @@ def _smaller_steps(
 ) -> Action:
     return Action(
         key=STEP,
-        title=f"Cut {case.own.words[STEP]}",
+        title=f"Cut {case.own.words.limits[STEP]}",
         current=case.shown(STEP),
         new=number(new),
-        why=f"{case.own.step_why}{unknown}",
-        cost=case.own.step_cost,
+        why=f"{case.own.words.step_why}{unknown}",
+        cost=case.own.words.step_cost,
         checks=("After the restart, at the same memory target:", expected(case, "kv_capacity_tokens", ">=", pool)),
-        flags=case.own.change(STEP, str(new)),
+        flags=case.own.flags.set(STEP, str(new)),
         expected=predicted,
     )
 
@@ -203,14 +189,14 @@ def larger_steps(case: Case, new: int, predicted: Expected | None) -> Action:
     """Return the action that raises the tokens of a step."""
     return Action(
         key=STEP,
-        title=f"Raise {case.own.words[STEP]}",
+        title=f"Raise {case.own.words.limits[STEP]}",
         current=str(case.limits.max_num_batched_tokens),
         new=str(new),
         why="Each step's tokens are spent before the queue is through.",
         cost="Larger steps take longer, so each answer's tokens come further apart, and more GPU memory is needed "
         "outside the pool.",
         checks=no_longer(case, "concurrency_bound", "2 minutes of traffic"),
-        flags=case.own.change(STEP, str(new)),
+        flags=case.own.flags.set(STEP, str(new)),
         expected=predicted,
         value=new,
     )

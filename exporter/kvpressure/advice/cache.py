@@ -22,7 +22,7 @@ def small_kv(case: Case, model: Model, step: Step) -> Action:
         action,
         cost="Some accuracy: evaluate answers before users see them. Needs a GPU and an attention backend that take "
         "it; where they do not, the server ends at start and says so.",
-        commands=apply_flags(case.place, case.own.change(KV_DTYPE, case.own.small_kv)),
+        commands=apply_flags(case.place, case.own.flags.set(KV_DTYPE, case.own.flags.small_kv)),
         expected=step.expected,
     )
 
@@ -31,7 +31,7 @@ def small_kv_for_contexts(case: Case, check: str) -> Action | None:
     """Return the change to 8 bits that keeps more contexts; None where that is no help, or the pool is unknown."""
     if not case.small_kv_helps or case.capacity is None:
         return None
-    flags = case.own.change(KV_DTYPE, case.own.small_kv)
+    flags = case.own.flags.set(KV_DTYPE, case.own.flags.small_kv)
     action = _small_kv(case, case.capacity, "keeps")
     return replace(
         action,
@@ -48,7 +48,7 @@ def _small_kv(case: Case, pool: float, does: str) -> Action:
         key=KV_DTYPE,
         title="Use an fp8 KV cache",
         current="not visible (as the model's weights unless set)",
-        new=case.own.small_kv,
+        new=case.own.flags.small_kv,
         why=f"The same memory {does} twice as much: about {number(round(2 * pool))} tokens instead of "
         f"{number(round(pool))}. Leave it out if the cache is fp8 already.{both}",
         checks=("After the restart:", expected(case, "kv_capacity_tokens", ">=", 1.9 * pool)),
@@ -68,14 +68,14 @@ def tier(case: Case, _: Model, step: Step) -> Action:
         cost=f"{size} GiB of host memory for each GPU, beside what the server has. With several GPUs the flag takes "
         "their sum. Leave it out where another connector is configured.",
         checks=after_restart(case),
-        flags=case.own.change(OFFLOAD, size),
+        flags=case.own.flags.set(OFFLOAD, size),
         expected=step.expected,
     )
 
 
 def tier_for_contexts(case: Case, check: str) -> Action | None:
     """Return the action that keeps evicted contexts in host memory; None where the runtime cannot."""
-    name = case.own.flags.get(OFFLOAD)
+    name = case.own.flags.limits.get(OFFLOAD)
     if name is None:
         return None
     return Action(
@@ -98,7 +98,7 @@ def caching(case: Case, _: Model, step: Step) -> Action:
         "prompts share comes on top: with caching off the page does not say how much that is.",
         cost="Hardly any: hashing of prompts. Answers' first tokens may show who asked the same before.",
         checks=after_restart(case),
-        flags=case.own.change(PREFIX_CACHING, ""),
+        flags=case.own.flags.set(PREFIX_CACHING, ""),
         expected=step.expected,
     )
 
@@ -114,21 +114,22 @@ def watermark(case: Case, _: Model, step: Step) -> Action:
         why="Admitted requests grow and preempt each other; some room kept free for that growth makes it rarer.",
         cost="Requests are admitted a little later. Recent versions only: leave it out if the server does not know it.",
         checks=("Within 2 minutes of the restart:", unpreempted(case)),
-        flags=case.own.change("watermark", ratio),
+        flags=case.own.flags.set("watermark", ratio),
         expected=step.expected,
     )
 
 
 def more_reserve(case: Case) -> Action | None:
     """Return the change that keeps admitted requests in the batch; None without preemptions, or without such a flag."""
-    if case.own.reserve is None or case.symptom("preempting") is not True:
+    if case.own.remedies.reserve is None or case.symptom("preempting") is not True:
         return None
-    return changed(case.own.reserve, ("Within 2 minutes of the restart:", unpreempted(case)))
+    return changed(case.own.remedies.reserve, ("Within 2 minutes of the restart:", unpreempted(case)))
 
 
 def less_reserve(case: Case) -> Action | None:
     """Return the change that admits requests with less kept free for answers; None without such a flag."""
-    return None if case.own.less_reserve is None else changed(case.own.less_reserve, after_restart(case))
+    remedy = case.own.remedies.less_reserve
+    return None if remedy is None else changed(remedy, after_restart(case))
 
 
 _EVENTS: Final = (
@@ -142,7 +143,7 @@ _READ: Final = (
 
 def measure_evictions(case: Case) -> Action | None:
     """Return the flags by which the engine reports what it evicts; None where its KV events are read, or has none."""
-    flag, timing = case.own.flags.get("kv_events"), case.own.flags.get("kv_cache_metrics")
+    flag, timing = case.own.flags.limits.get("kv_events"), case.own.flags.limits.get("kv_cache_metrics")
     if flag is None or "kv_capacity_miss_tokens_total" in case.derived:
         return None
     timed = timing is None or "cache_eviction_age_seconds" in case.derived
@@ -165,7 +166,7 @@ def larger_other_pool(case: Case) -> tuple[list[Action | None], str]:
         Action(
             key="other_pool",
             title="Enlarge the pool that is full: states (Mamba) or sliding windows",
-            new=case.own.other_pools,
+            new=case.own.words.other_pools,
             why="Each request takes a place in that pool, however short it is. The pool of tokens has room, so that "
             "caps on tokens, a smaller reserve and a smaller element of the KV cache change nothing.",
             cost="What one pool gains of the memory, the other loses; a restart.",

@@ -55,7 +55,7 @@ class Place:
     @property
     def serving_port(self) -> int:
         """The port of the engine's API, or its default."""
-        return self.port or self.advice.port
+        return self.port or self.advice.server.port
 
     @property
     def in_kubernetes(self) -> bool | None:
@@ -183,7 +183,7 @@ class Case:
     def small_kv_helps(self) -> bool:
         """Whether a flag of the runtime keeps the KV cache in 8 bits, and it is not known to be in as few already."""
         bits = None if self.observed is None else self.observed.cache.kv_bits
-        return KV_DTYPE in self.own.flags and (bits is None or bits > SMALL_KV_BITS)
+        return KV_DTYPE in self.own.flags.limits and (bits is None or bits > SMALL_KV_BITS)
 
     @property
     def capacity(self) -> float | None:
@@ -272,4 +272,4 @@ class Case:
     def shown(self, name: str) -> str:
         """Return a limit in force as text, or what the runtime takes where none is visible."""
         limit = getattr(self.limits, name)
-        return f"not visible ({self.own.unset[name]})" if limit is None else str(limit)
+        return f"not visible ({self.own.words.unset[name]})" if limit is None else str(limit)

@@ -27,11 +27,12 @@ def compute_bound(case: Case) -> tuple[list[Action | None], str]:
     why = f"The GPU is at work{share} and the KV cache is not what holds requests back."
     forecast = more_gpus(case)
     choice = forecast.printed(case)
+    words = case.own.words
     less_work = Action(
         key="less_work",
         title="Less work per request",
-        why=f"A GPU computes less per request with shorter prompts, {case.own.prefixes} and a quantized model (FP8 "
-        f"or AWQ weights). {case.own.words['max_num_seqs']} does not help: more at once is not more per second.",
+        why=f"A GPU computes less per request with shorter prompts, {words.prefixes} and a quantized model (FP8 or AWQ "
+        f"weights). {words.limits['max_num_seqs']} does not help: more at once is not more per second.",
         cost="A quantized model has to be evaluated before it serves users.",
         checks=("Under the same traffic:", expected(case, "engine_gpu_utilization_ratio", "<", most)),
     )
@@ -48,7 +49,7 @@ def compute_bound(case: Case) -> tuple[list[Action | None], str]:
 
 def _shared_steps(case: Case) -> Action | None:
     """Return the action that lets others into the steps of a long prompt; None where there is no such flag."""
-    remedy, budget = case.own.remedies.get(case.diagnosis.detail), case.limits.max_num_batched_tokens
+    remedy, budget = case.own.remedies.details.get(case.diagnosis.detail), case.limits.max_num_batched_tokens
     if remedy is None:
         return None
     flags = dict[str, str]()

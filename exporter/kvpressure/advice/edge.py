@@ -62,7 +62,7 @@ def cap_tokens(case: Case) -> Action | None:
 def _computed_caps(case: Case, shape: RequestLengths, capacity: float) -> Action | None:
     caps = caps_of(case, shape, capacity)
     total = caps.input_tokens + caps.output_tokens
-    without_gateway = case.own.caps(total, caps.output_tokens)
+    without_gateway = case.own.flags.cap(total, caps.output_tokens)
     enough = fits(capacity, total)
     each = case.request_p95 or 0.0
     refused = share_above(caps.input_tokens, shape.prompt_p50, shape.prompt_p95)
@@ -126,7 +126,7 @@ def cap_prompts(case: Case, model: Model, step: Step) -> Action:
     least, most = model.known.prompts.above(cap)
     longer, now = share_text(least, most), step.expected.refused_ratio
     present = f", and about {now:.0%} of those that run and wait now" if now > 1.5 * most else ""
-    flags = case.own.caps(int(cap + longest), int(longest))
+    flags = case.own.flags.cap(int(cap + longest), int(longest))
     return Action(
         key="cap_prompt",
         title="Cap prompts at the gateway",
@@ -169,14 +169,14 @@ def by_priority(case: Case, model: Model, step: Step) -> Action:
         key=SHORT_FIRST,
         title=f"Let prompts up to {number(tokens)} tokens go first",
         current="first come, first served unless set",
-        new=f"{case.own.by_priority}; priority 0 up to {number(tokens)} tokens, 1 beyond",
+        new=f"{case.own.flags.by_priority}; priority 0 up to {number(tokens)} tokens, 1 beyond",
         why=f"{share_text(*model.known.prompts.above(tokens))} of the prompts are longer: one at the head of the queue "
         "that does not fit keeps all behind it waiting, also those that would fit.",
         cost="Long prompts wait as long as any short one does, and are preempted first: under lasting load they may "
         "not be answered at all. Clients, or the gateway, have to send priority with each request.",
         checks=after_restart(case),
         commands=(f'# clients or the gateway: "priority": 1 in requests whose prompt is longer than {tokens} tokens',),
-        flags=case.own.change(SHORT_FIRST, case.own.by_priority),
+        flags=case.own.flags.set(SHORT_FIRST, case.own.flags.by_priority),
         expected=step.expected,
     )
 

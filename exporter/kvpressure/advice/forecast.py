@@ -190,7 +190,7 @@ def of_eviction(case: Case) -> Forecast:
         eviction_cures.fewer_sessions(model),
         config_changes.kv_in_8_bits() if case.small_kv_helps else None,
         raised if raised is not None and limit is not None and raised.value > limit.value else None,
-        eviction_cures.tier(model, each) if OFFLOAD in case.own.flags and each else None,
+        eviction_cures.tier(model, each) if OFFLOAD in case.own.flags.limits and each else None,
         eviction_cures.replicas(model),
     ]
     return Forecast(model, eviction_cures.choose(model, [change for change in tried if change is not None]))
@@ -271,7 +271,7 @@ def _relieved(
 
 def _changes(case: Case, model: Model) -> tuple[list[ConfigChange], list[ConfigChange]]:
     """Return the changes that one restart makes; and those to more memory, which cost that or accuracy."""
-    flags, preempting = case.own.flags, case.symptom("preempting") is True
+    flags, preempting = case.own.flags.limits, case.symptom("preempting") is True
     settings, more = list[ConfigChange](), list[ConfigChange]()
     limit, raised = case.limits.gpu_memory_utilization, memory(case)
     if raised is not None and raised.value > (1.0 if limit is None else limit.value):

@@ -28,7 +28,7 @@ def _after_oom(case: Case) -> Action:
             title="Leave the memory target: a device OOM, but the target is low already",
             current=str(limit),
             why="The GPU ran out of memory although the target leaves room. Activations of large batches, or another "
-            f"process on the GPU, took it: cutting {case.own.words['max_num_batched_tokens']} treats the first, "
+            f"process on the GPU, took it: cutting {case.own.words.limits['max_num_batched_tokens']} treats the first, "
             "nvidia-smi shows the other.",
             commands=("nvidia-smi",),
         )
@@ -42,16 +42,16 @@ def _after_oom(case: Case) -> Action:
         new=number(target),
         why=f"The GPU itself ran out of memory, outside the KV pool, whose size is fixed. {number(target)} leaves the "
         f"rest to activations; {reason}.",
-        cost=_price(case, target) + case.own.too_little,
+        cost=_price(case, target) + case.own.words.too_little,
         checks=_no_more_ooms(case),
-        flags=case.own.change(LIMIT, number(target)),
+        flags=case.own.flags.set(LIMIT, number(target)),
     )
 
 
 def _needed(case: Case, share: float) -> Action:
     """Return the action that keeps the target: with a lower one the server would not start."""
     longest = case.limits.max_model_len
-    words = case.own.words
+    words = case.own.words.limits
     tokens = "" if longest is None else f" of {number(longest.value)} tokens"
     return Action(
         key="memory_headroom",
@@ -76,12 +76,12 @@ def leave_memory(case: Case) -> Action:
     """Say why the target stays."""
     return Action(
         key="memory_headroom",
-        title=f"Leave {case.own.words[LIMIT]}: "
+        title=f"Leave {case.own.words.limits[LIMIT]}: "
         + ("a gateway holds requests back" if case.at_gateway else "the pool is exhausted, the device is not"),
         current=case.shown(LIMIT),
         why=f"{_full(case)}; that is not a device OOM, {_evidence(case)}. "
         f"{_loss(case, case.thresholds.advice.memory_target_ratio)}",
-        cost=f"None. For a larger pool: {case.own.larger_pool}",
+        cost=f"None. For a larger pool: {case.own.words.larger_pool}",
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
     )
 
@@ -99,7 +99,7 @@ def _raise(case: Case, target: float) -> Action:
         cost="Less room for activations: go back if the server ends with CUDA (HIP) out of memory.",
         checks=_no_more_ooms(case),
         commands=() if case.symptom("device_oom") is False else past_failures(case.place),
-        flags=case.own.change(LIMIT, number(target)),
+        flags=case.own.flags.set(LIMIT, number(target)),
     )
 
 

@@ -41,7 +41,6 @@ _BLIND_GATEWAY: Final = Remedy(
     cost="The gateway's configuration, or a restart of it.",
 )
 _BLIND: Final = "gateway_blind"
-NO_SEAT: Final = "Requests wait for a place in the batch; a new replica adds its own."
 NO_ROOM: Final = "Requests wait although the KV pool has room for them."
 
 
@@ -71,7 +70,7 @@ def _more_sequences(case: Case) -> list[Action | None]:
     """Return the actions where nothing can be predicted."""
     limit, room = case.limits.max_num_seqs, case.room
     if limit is None or room is None:
-        return [batch.more_sequences_in_steps(case), replica(case, (case.own.seats and NO_SEAT) or NO_ROOM)]
+        return [batch.more_sequences_in_steps(case), replica(case, NO_ROOM)]
     new = min(room, math.ceil(batch.demand(case)), int(limit.value * LARGEST_STEP_FACTOR))
     if new <= limit.value:
         why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."
@@ -93,7 +92,7 @@ def _another(case: Case) -> tuple[list[Action | None], str]:
 
 def deferred(case: Case) -> tuple[list[Action | None], str]:
     """Return the action that raises what requests wait for; where that is not known, how to find it out."""
-    remedy, forecast = case.own.remedies.get(case.diagnosis.detail), without_limit(case)
+    remedy, forecast = case.own.remedies.details.get(case.diagnosis.detail), without_limit(case)
     choice = forecast.printed(case)
     if remedy is None:
         return [replace(_see(case), expected=_at_best(choice))], ""
@@ -167,13 +166,13 @@ def _another_limit(case: Case, choice: Choice | None) -> Action | None:
             return batch.larger_steps(case, int(2 * budget.value), None) if choice is None else None
         return batch.larger_steps(case, int(step.change.value), step.expected)
     detail = case.diagnosis.detail
-    remedy = _GATEWAY if detail == "held_at_gateway" else case.own.remedies.get(detail)
+    remedy = _GATEWAY if detail == "held_at_gateway" else case.own.remedies.details.get(detail)
     if remedy is not None:
         return remedied(case, remedy, "concurrency_bound", remedy.why)
     return Action(
         key="another_limit",
         title="See which of the scheduler's limits holds requests back",
-        why=f"It is not the number of sequences. What else may: {case.own.other_limits or 'its own flags'}; "
+        why=f"It is not the number of sequences. What else may: {case.own.words.other_limits}; "
         "or a long prompt at the head of the queue that does not fit what is left of a step.",
         cost="A minute.",
         checks=no_longer(case, "concurrency_bound", "2 minutes after the change"),
@@ -187,16 +186,15 @@ def unknown(case: Case) -> tuple[list[Action | None], str]:
     symptoms = [name for name, evidence in case.diagnosis.symptoms.items() if evidence.state is None]
     why = ["The page is stale, too young, asleep, or lacks the series a verdict needs"]
     why += [f"not judged: {', '.join(symptoms)}"] if symptoms else []
-    missing = "".join(f" Missing: {one.what} ({one.how})." for one in case.diagnosis.missing)
+    missing = "".join(f" Missing: {evidence.what} ({evidence.how})." for evidence in case.diagnosis.missing)
+    prefix = case.own.server.series
     return [
         Action(
             key="look_longer",
             title="Get the evidence that is missing",
             why=f"{'; '.join(why)}.{missing}",
             cost="A minute.",
-            checks=(
-                f"A cause other than unknown; else look at the page itself: it must have {case.own.series} series.",
-            ),
+            checks=(f"A cause other than unknown; else look at the page itself: it must have {prefix} series.",),
             commands=look_again(case.place),
         )
     ], ""
@@ -219,7 +217,7 @@ def unconfirmed(case: Case) -> Action:
 def host_bound(case: Case) -> tuple[list[Action | None], str]:
     """Return the actions for a GPU that waits for the host."""
     slow = f"{series('symptom', case.place, symptom='frontend_slow')} == 0"
-    frontends = case.own.frontends
+    frontends = case.own.remedies.frontends
     servers = None if frontends is None else changed(frontends, ("Within 2 minutes of the restart:", slow))
     cpu = Action(
         key="cpu",

@@ -183,7 +183,7 @@ def _as_priced(case: Case, hits: str, step: Step) -> Action | None:
     if step.change.key == SESSIONS:
         action = replace(action, new=f"at most {value} sessions at a time", value=step.change.value)
     if step.change.key == OFFLOAD:
-        action = replace(action, new=f"{value} GiB for each GPU of a replica", flags=case.own.change(OFFLOAD, value))
+        action = replace(action, new=f"{value} GiB for each GPU of a replica", flags=case.own.flags.set(OFFLOAD, value))
     return replace(action, expected=step.expected)
 
 
@@ -288,7 +288,7 @@ def _described(case: Case, step: Step) -> str:
         OFFLOAD: f"{value} GiB of host memory for {'preempted KV' if unlike else 'evicted contexts'}",
         SESSIONS: f"at most {value} sessions at a time",
     }
-    return words.get(step.change.key) or f"{case.own.words[step.change.key]} {value}"
+    return words.get(step.change.key) or f"{case.own.words.limits[step.change.key]} {value}"
 
 
 _MAKE: Final[dict[str, Callable[[Case, Model, Step], Action]]] = {

@@ -35,7 +35,7 @@ def apply_changes(case: Case, changes: Sequence[Action | None]) -> Action | None
         "deleted. Argo CD or Flux put the old flags back unless the manifest in Git changes too.",
         checks=(
             "Within 15 minutes the new server is ready (a model of 100 GB loads in 2 to 10 minutes);",
-            case.own.flags_in_log.format(flags=", ".join(flags)),
+            case.own.words.flags_in_log.format(flags=", ".join(flags)),
         ),
         commands=(*(last_words(case.place) if case.crashing else ()), *apply_flags(case.place, flags)),
         flags=flags,
@@ -69,8 +69,8 @@ def host_memory(case: Case) -> Action | None:
         key="host_memory",
         title="Give the container more host memory",
         why="It was killed for host memory (OOMKilled, exit code 137). That is neither the GPU nor the KV pool, and "
-        f"{case.own.words['gpu_memory_utilization']} does not change it; swap space, tokenizers and weights being "
-        "loaded do.",
+        f"{case.own.words.limits['gpu_memory_utilization']} does not change it; swap space, tokenizers and weights "
+        "being loaded do.",
         cost="The node must have it to spare.",
         checks=("Within 10 minutes:", f"{series('symptom', case.place, symptom='host_oom')} == 0"),
         commands=more_host_memory(case.place),

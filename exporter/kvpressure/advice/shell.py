@@ -85,7 +85,7 @@ def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
             f"# to go back: {of.kubectl} rollout undo {of.workload}",
         ),
         (
-            f"ps -ww -o pid,args -p $(pgrep -d, -f {place.advice.process})",
+            f"ps -ww -o pid,args -p $(pgrep -d, -f {place.advice.server.process})",
             f"# under systemd: put these at the end of ExecStart, then restart: {' '.join(words)}",
             f"sudo systemctl edit --full {of.unit}",
             f"sudo systemctl restart {of.unit}",
@@ -123,7 +123,7 @@ def _restart_unit(of: _Names) -> Lines:
 
 def save_evidence(place: Place) -> Lines:
     """Return commands that save a stuck server's evidence: page, log, stacks of its Python threads, GPUs."""
-    of, process = _names(place), place.advice.process
+    of, process = _names(place), place.advice.server.process
     dump = f"for p in $(pgrep -f {process}); do sudo py-spy dump --pid $p; done > stacks.txt"
     found = f"$(grep -la {process} /proc/[0-9]*/cmdline | cut -d/ -f3)"
     inside = shlex.quote(f"pip install -q py-spy; for p in {found}; do py-spy dump --pid $p; done")
@@ -176,7 +176,7 @@ def add_replica(place: Place, times: int | None = None) -> Lines:
             of.ready,
         ),
         (
-            f"ps -ww -o args -p $(pgrep -d, -f {place.advice.process})",
+            f"ps -ww -o args -p $(pgrep -d, -f {place.advice.server.process})",
             "# with that command and another --port:",
             f"# start {more} to the load balancer",
         ),
@@ -202,7 +202,7 @@ def _resources(of: _Names, what: str) -> Lines:
 
 def past_failures(place: Place) -> Lines:
     """Look for a device OOM in the logs."""
-    of, grep = _names(place), f"grep -iE '{place.advice.failures}'"
+    of, grep = _names(place), f"grep -iE '{place.advice.server.failures}'"
     return _by_place(
         place, (f"{of.kubectl} logs {of.pod} --previous | {grep}",), (f"journalctl -u {of.unit} --since=-1h | {grep}",)
     )

@@ -57,7 +57,7 @@ def _restart(case: Case) -> Action:
 
 def _abort(case: Case) -> Action:
     """Return the action that ends the one request that cannot be served, and refuses the next like it."""
-    capacity, words = case.capacity, case.own.words
+    capacity, words = case.capacity, case.own.words.limits
     least = "the tokens of the KV cache" if capacity is None else f"{number(capacity)} tokens"
     return Action(
         key="abort_request",
@@ -77,7 +77,7 @@ def _release(case: Case) -> Action:
     return Action(
         key="release_blocks",
         title="End the requests that hold the cache, then stop or cap the connector",
-        new=case.own.connector,
+        new=case.own.words.connector,
         why="Requests that are not in the batch hold blocks that those in the queue need, and neither goes on: KV that "
         "is being loaded or sent is kept until the connector is done with it. Caps on tokens or another server do not "
         "free them.",

@@ -37,7 +37,7 @@ def held_for_transfer(case: Case) -> tuple[list[Action | None], str]:
             checks=no_longer(case, "kv_cache_pressure", "5 minutes after the decode side has room"),
             commands=look_again(case.place),
         )
-    elif slow and (remedy := case.own.remedies.get(_SLOW)) is not None:
+    elif slow and (remedy := case.own.remedies.details.get(_SLOW)) is not None:
         action = _network(case, remedy, "kv_cache_pressure")
         action = replace(action, why=f"{slow} waiting for transfers. {action.why} {_NOT_HERE}")
     else:
@@ -59,7 +59,7 @@ def slow_transfer(case: Case) -> tuple[list[Action | None], str]:
 
     Where requests spend hardly any of their time in transfer it says so instead.
     """
-    remedy, share = case.own.remedies.get(_SLOW), _waiting_share(case)
+    remedy, share = case.own.remedies.details.get(_SLOW), _waiting_share(case)
     if remedy is None:
         return [], _NOT_SIMULATED
     if share is None:

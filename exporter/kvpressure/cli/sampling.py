@@ -1,31 +1,24 @@
-"""Samples live engines in this process, with the exporter's own sources and pipeline, and prints the findings."""
+"""Samples live engines in this process, with the exporter's own sources and pipeline."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable
 from typing import Any
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
 
 from kvpressure import logs
-from kvpressure.cli.access import REFUSED_SECONDS, Access, access_of, gateways_of, split_engine_url
-from kvpressure.cli.brief import brief_report
-from kvpressure.cli.console import console, progress, show
-from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, advice_json, as_json, engines_of, exit_code
-from kvpressure.cli.report import advice_report, gpu_table, triage_report, verdict_line
-from kvpressure.cli.say import say, say_json
+from kvpressure.cli.access import REFUSED_SECONDS, Access, access_of, split_engine_url
+from kvpressure.cli.console import progress
+from kvpressure.cli.findings import SampledTarget
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import ALL_GPUS, Target
-from kvpressure.config.thresholds import Thresholds, load_thresholds
-from kvpressure.daemon.node_sources import NodeSources, settings_model
-from kvpressure.daemon.pollers import EngineFleet
-from kvpressure.engine_state import Pipeline, PipelineSettings
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.daemon.feeds import Feeds
+from kvpressure.daemon.node_sources import settings_model
+from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.targets import Changes
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.environment import Environment
@@ -50,7 +43,6 @@ SLOW_SECONDS = 1.0
 STUCK_WITHIN_SECONDS = 45.0
 """By then an engine without progress is diagnosed as stuck."""
 
-REFRESH_SECONDS = 1.0
 REDRAW_SECONDS = 0.25
 
 _NAMED = {GATEWAYS.name: "gateway", KV_EVENTS.name: "KV events of"}
@@ -96,23 +88,21 @@ class Sampler:
     ) -> None:
         self.targets = targets
         self.clock = clock or SystemClock()
-        self._pipeline = Pipeline(settings or PipelineSettings(), thresholds)
-        self._fleet = EngineFleet(Settings(), self.clock, self._on_page)
         self._environment = Environment()
         node = Settings() if gateways is None else settings_model().model_validate({GATEWAYS.section: gateways})
         events = (KV_EVENTS,) if any(target.kv_events is not None for target in targets) else ()
         registered = (*((GPUS,) if gpus else ()), *(() if gateways is None else (GATEWAYS,)), *events)
-        self._sources = NodeSources(node, self.clock, self._pipeline.on_gpus, registered)
+        judged = settings or PipelineSettings()
+        self._feeds = Feeds(node, thresholds, self.clock, registered, pipeline=judged, on_page=self._on_page)
 
     async def __aenter__(self) -> Sampler:
         self.began = self.clock.monotonic()
-        self._sources.start()
-        await self._fleet.apply(Changes(added=self.targets))
+        self._feeds.node.start()
+        await self._feeds.fleet.apply(Changes(added=self.targets))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._fleet.stop()
-        await self._sources.stop()
+        await self._feeds.stop()
 
     @property
     def seconds(self) -> float:
@@ -122,27 +112,27 @@ class Sampler:
     @property
     def hopeless(self) -> bool:
         """Whether no target has answered for a while, and none has a first poll under way."""
-        health = self._fleet.health()
+        health = self._feeds.fleet.health()
         limit = REFUSED_SECONDS if all(h.reason == "refused" for h in health) else GIVE_UP_SECONDS
         return self.seconds >= limit and all(h.last_success is None and h.errors for h in health)
 
     @property
     def undecided(self) -> bool:
         """Whether an engine that answers slowly has had too few polls for a verdict."""
-        views = self._pipeline.engine_views(self.clock.wall())
+        views = self._feeds.pipeline.engine_views(self.clock.wall())
         unknown = {view.key.target for view in views if view.diagnosis and view.diagnosis.cause is NOT_KNOWN}
-        return any(h.target in unknown and (h.usual_seconds or 0.0) > SLOW_SECONDS for h in self._fleet.health())
+        return any(h.target in unknown and (h.usual_seconds or 0.0) > SLOW_SECONDS for h in self._feeds.fleet.health())
 
     @property
     def not_yet_stuck(self) -> bool:
         """Whether an engine without progress may still prove to be stuck, or continue."""
-        return self._pipeline.not_yet_stuck(self.clock.wall())
+        return self._feeds.pipeline.not_yet_stuck(self.clock.wall())
 
     def sampled(self) -> list[SampledTarget]:
         """Return every target, in the order given; silent engines with their last state."""
         now = self.clock.wall()
-        views = self._pipeline.engine_views(now) + self._pipeline.silent_views(now)
-        health = {health.target: health for health in self._fleet.health()}
+        views = self._feeds.pipeline.engine_views(now) + self._feeds.pipeline.silent_views(now)
+        health = {health.target: health for health in self._feeds.fleet.health()}
         return [
             SampledTarget(target, health.get(target.name), [view for view in views if view.key.target == target.name])
             for target in self.targets
@@ -150,7 +140,7 @@ class Sampler:
 
     def gpus(self) -> tuple[GpuView, ...]:
         """Return the GPUs of this machine."""
-        return self._pipeline.gpu_views(self.clock.wall())
+        return self._feeds.pipeline.gpu_views(self.clock.wall())
 
     def set_environment(self, environment: Environment) -> None:
         """Diagnose with these facts of pods and logs from now on."""
@@ -159,23 +149,23 @@ class Sampler:
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
         """Return the health of the GPU sources; empty without `gpus`."""
-        return self._sources.gpu_health()
+        return self._feeds.node.gpu_health()
 
     @property
     def problems(self) -> list[str]:
         """The errors of gateways and KV events, a sentence each."""
-        down = [health for health in self._sources.health() if health.error and not health.up]
-        named = (f"{_NAMED.get(one.source, one.source)} {one.target}: {one.error}" for one in down)
-        return [*named, *self._sources.snapshot(self.targets, ()).problems]
+        down = [health for health in self._feeds.node.health() if health.error and not health.up]
+        named = (f"{_NAMED.get(health.source, health.source)} {health.target}: {health.error}" for health in down)
+        return [*named, *self._feeds.node.snapshot(self.targets, ()).problems]
 
     def _update_environment(self) -> None:
-        environment = merged((self._environment, self._sources.snapshot(self.targets, ())))
-        self._pipeline.set_environment(self.clock.wall(), environment)
+        environment = merged((self._environment, self._feeds.node.snapshot(self.targets, ())))
+        self._feeds.pipeline.set_environment(self.clock.wall(), environment)
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
         self._update_environment()
-        self._pipeline.on_page(target, page)
-        self._pipeline.expire(page.t)
+        self._feeds.pipeline.on_page(target, page)
+        self._feeds.pipeline.expire(page.t)
 
 
 async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> None:
@@ -198,88 +188,6 @@ async def sample(sampler: Sampler, seconds: float, *, give_up: bool = True) -> N
             await asyncio.sleep(REDRAW_SECONDS)
 
 
-class Shows(Enum):
-    """Which part of the findings is printed."""
-
-    BRIEF = "brief"
-    FULL = "full"
-    ADVICE = "advice"
-
-    def report(self, found: Sequence[Finding], now: float) -> Group:
-        """Return the report."""
-        if self is Shows.ADVICE:
-            return advice_report(found)
-        return brief_report(found, now) if self is Shows.BRIEF else triage_report(found, now)
-
-
-@dataclass(slots=True)
-class Triage:
-    """One run of the command."""
-
-    sampler: Sampler
-    facts: EngineFacts
-    thresholds: Thresholds
-    seconds: float
-    as_json: bool
-    gpus: bool
-    shows: Shows = Shows.BRIEF
-
-    async def once(self) -> int:
-        """Sample, print, and return the exit code."""
-        async with self.sampler:
-            await sample(self.sampler, self.seconds)
-            return self._print()
-
-    async def watch(self) -> None:
-        """Print repeatedly: in place every second on a terminal, else every `seconds`."""
-        out = console()
-        async with self.sampler:
-            if out.is_terminal and not self.as_json:
-                with Live(console=out, auto_refresh=False, vertical_overflow="ellipsis") as live:
-                    while True:
-                        live.update(self._screen(), refresh=True)
-                        await asyncio.sleep(REFRESH_SECONDS)
-            while True:
-                await sample(self.sampler, self.sampler.seconds + self.seconds, give_up=False)
-                self._print(brief=True)
-
-    def findings(self) -> list[Finding]:
-        """Return the present findings."""
-        sampled = self.sampler.sampled()
-        beside = engines_of(sampled)
-        return [finding for target in sampled for finding in self.facts.findings(target, self.thresholds, beside)]
-
-    def _print(self, *, brief: bool = False) -> int:
-        found, now = self.findings(), self.sampler.clock.wall()
-        if problems := self.sampler.problems:
-            say(*problems, err=True)
-        if self.as_json:
-            document = advice_json(found) if self.shows is Shows.ADVICE else self.record(found, now)
-            say_json(document, indent=None if brief else 1)
-        elif brief:
-            say(*(verdict_line(finding, now) for finding in found))
-        else:
-            self.show(console(), found, now)
-        return exit_code(found)
-
-    def record(self, found: list[Finding], now: float) -> dict[str, object]:
-        """Return all findings for programs."""
-        return {"t": now, "duration_seconds": round(self.sampler.seconds, 3), **as_json(found, self.sampler.gpus())}
-
-    def show(self, out: Console, found: list[Finding], now: float) -> None:
-        """Print the findings for people."""
-        if self.gpus and self.shows is not Shows.ADVICE:
-            show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
-        show(out, self.shows.report(found, now))
-
-    def _screen(self) -> Group:
-        report = triage_report(self.findings(), self.sampler.clock.wall(), commands=False)
-        gpus = [gpu_table(self.sampler.gpus(), self.sampler.gpu_health())] if self.gpus else []
-        seconds = f"watching for {self.sampler.seconds:.0f} s"
-        problems = map(clean, self.sampler.problems)
-        return Group(*gpus, *problems, report, f"{seconds}; Ctrl-C ends it, triage without --watch prints the commands")
-
-
 def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False) -> tuple[Target, ...]:
     """Return the targets named on the command line. Raises click.BadParameter for an invalid URL."""
     try:
@@ -288,12 +196,3 @@ def targets_named(urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool 
         raise click.BadParameter(f"{error}", param_hint="ADDRESS") from error
     logs.configure("error", "logfmt")
     return targets
-
-
-def prepare(
-    urls: tuple[str, ...], options: dict[str, Any], *, gpus: bool = False, shows: Shows = Shows.BRIEF
-) -> Triage:
-    """Return a run on the engines at `urls`. Raises click.BadParameter for an invalid URL."""
-    targets, thresholds = targets_named(urls, options, gpus=gpus), load_thresholds()
-    sampler = Sampler(targets, thresholds, gpus=gpus, gateways=gateways_of(options))
-    return Triage(sampler, EngineFacts.of(options), thresholds, options["duration"], options["as_json"], gpus, shows)

@@ -13,21 +13,18 @@ from functools import partial
 import structlog
 
 from kvpressure import __version__, logs
-from kvpressure.config.settings import ConfigError, GpuSettings, Settings
+from kvpressure.config.settings import ConfigError, Settings
 from kvpressure.config.settings.load import Loaded, load
-from kvpressure.config.target import Target
+from kvpressure.daemon.feeds import Feeds
 from kvpressure.daemon.health_log import HealthLog
-from kvpressure.daemon.node_sources import SOURCES, NodeSources
-from kvpressure.daemon.pollers import EngineFleet
+from kvpressure.daemon.node_sources import SOURCES
 from kvpressure.daemon.recommended import Advised, Recommender, make_actions
-from kvpressure.engine_state import Pipeline, PipelineSettings
-from kvpressure.engines.targets import Changes, TargetSet, changes_between
+from kvpressure.engines.targets import TargetSet, changes_between
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.profile import Profile
 from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
-from kvpressure.model.incident import Price
-from kvpressure.model.samples import EnginePage, SourceHealth
+from kvpressure.model.samples import SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
@@ -60,16 +57,13 @@ class Daemon:
         self._loaded = loaded
         self._read_settings = read_settings
         self._clock = clock or SystemClock()
-        self._pipeline = _pipeline(loaded)
-        # Called late, since a reload may replace the pipeline.
-        on_gpus = lambda source, report: self._pipeline.on_gpus(source, report)  # noqa: E731, PLW0108
+        others = (source for source in SOURCES if not source.gives_gpus)
+        registered = SOURCES if gpus is None else (registration(gpus), *others)
+        self._feeds = Feeds(loaded.settings, loaded.thresholds, self._clock, registered)
         self._histories = Histories()
         self._advised = Advised()
         self._recommender = Recommender(self.advice, self._advised.steps)
-        others = (source for source in SOURCES if not source.gives_gpus)
-        registered = SOURCES if gpus is None else (registration(gpus), *others)
-        self._node_sources = NodeSources(loaded.settings, self._clock, on_gpus, registered)
-        self._targets = TargetSet(loaded.settings, discovers=self._node_sources.discovers)
+        self._targets = TargetSet(loaded.settings, discovers=self._feeds.node.discovers)
         self._rejected_before: Counter[str] = Counter()
         self._reload_ok = True
         self._reloaded_at = self._clock.wall()
@@ -88,7 +82,7 @@ class Daemon:
     @property
     def discovers(self) -> bool:
         """Whether engines are discovered among the pods of this node."""
-        return self._node_sources.discovers
+        return self._feeds.node.discovers
 
     def snapshot(self) -> Snapshot:
         """Return the newest snapshot; the same object until the next tick."""
@@ -121,12 +115,11 @@ class Daemon:
     def detach_gpus(self) -> None:
         """Release the GPU drivers for a while."""
         log.info("releasing the GPU drivers", seconds=self.settings.gpu.detach_seconds)
-        self._node_sources.detach()
+        self._feeds.node.detach()
 
     async def run(self) -> None:
         """Run all sources until cancelled; everything it started has ended when this returns."""
-        self._fleet = EngineFleet(self.settings, self._clock, self._on_page)
-        self._node_sources.start()
+        self._feeds.node.start()
         try:
             next_tick = self._clock.monotonic()
             while True:
@@ -134,7 +127,7 @@ class Daemon:
                 next_tick = max(next_tick + TICK_SECONDS, self._clock.monotonic())
                 await self._clock.sleep_until(next_tick)
         finally:
-            await asyncio.gather(self._fleet.stop(), self._node_sources.stop())
+            await self._feeds.stop()
 
     async def _tick(self) -> None:
         now = self._clock.wall()
@@ -142,21 +135,21 @@ class Daemon:
         if changed or self._reload_requested.is_set():
             self._reload_requested.clear()
             await self._reload()
-        self._targets.discovered(self._node_sources.targets)
+        self._targets.discovered(self._feeds.node.targets)
         if self._targets.is_due(now):
             changes = await asyncio.to_thread(self._targets.refresh, now)
-            await self._fleet.apply(changes)
-            self._pipeline.forget(target.name for target in changes.removed)
-        self._pipeline.expire(now)
-        environment = self._node_sources.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
-        held_back = (*self._targets.problems, *self._pipeline.problems)
+            await self._feeds.fleet.apply(changes)
+            self._feeds.pipeline.forget(target.name for target in changes.removed)
+        self._feeds.pipeline.expire(now)
+        environment = self._feeds.node.snapshot(self._targets.targets, [view.sample for view in self._snapshot.gpus])
+        held_back = (*self._targets.problems, *self._feeds.pipeline.problems)
         environment = replace(environment, problems=(*environment.problems, *held_back))
-        self._pipeline.set_environment(now, environment)
-        self._gpu_health = self._node_sources.gpu_health()
+        self._feeds.pipeline.set_environment(now, environment)
+        self._gpu_health = self._feeds.node.gpu_health()
         self._snapshot = self._make_snapshot(now, environment)
         self._recommender.start_next(time.monotonic(), self._snapshot.engines, self._loaded.thresholds)
         self._histories.add(now, self._snapshot.engines, self._snapshot.gpus, self._snapshot.silent)
-        self._health_log.write((*self._node_sources.unlogged_health(), *self._targets.health))
+        self._health_log.write((*self._feeds.node.unlogged_health(), *self._targets.health))
 
     async def _reload(self) -> None:
         try:
@@ -175,62 +168,50 @@ class Daemon:
             log.warning("changes under web and log take effect at the next start")
 
     async def _apply(self, before: Loaded) -> None:
-        new = self.settings
-        settings, price = _pipeline_settings(new), _price(before.settings.gpu)
-        if _pipeline_settings(before.settings) != replace(settings, price=price):
-            baselines, self._pipeline = self._pipeline.baselines(), _pipeline(self._loaded)
-            self._pipeline.restore_baselines(baselines)
-        self._pipeline.settings = settings
-        self._pipeline.set_thresholds(self._loaded.thresholds)
-        discovered = self._node_sources.discovers
-        await self._node_sources.reload(new)
-        old = before.settings
+        old, new = before.settings, self.settings
+        self._feeds.judge_by(old, new, self._loaded.thresholds)
+        discovered = self._feeds.node.discovers
+        await self._feeds.node.reload(new)
         targets_differ = (old.engines, old.poll, old.limits) != (new.engines, new.poll, new.limits)
-        if targets_differ or discovered != self._node_sources.discovers:
-            await self._change_targets(restart=before.settings.poll != new.poll)
+        if targets_differ or discovered != self._feeds.node.discovers:
+            await self._change_targets(restart=old.poll != new.poll)
 
     async def _change_targets(self, *, restart: bool) -> None:
         """Poll the targets of the new settings; unchanged targets keep running unless `restart`."""
         self._rejected_before.update(self._targets.rejected)
         old = {target.name: target for target in self._targets.targets}
-        self._targets = TargetSet(self.settings, discovers=self._node_sources.discovers)
-        self._targets.discovered(self._node_sources.targets)
+        self._targets = TargetSet(self.settings, discovers=self._feeds.node.discovers)
+        self._targets.discovered(self._feeds.node.targets)
         await asyncio.to_thread(self._targets.refresh, self._clock.wall())
         new = {target.name: target for target in self._targets.targets}
         if restart:
-            fleet, self._fleet = self._fleet, EngineFleet(self.settings, self._clock, self._on_page)
-            await fleet.stop()
-            self._fleet.inherit(fleet)
-            await self._fleet.apply(Changes(added=tuple(new.values())))
+            await self._feeds.restart_polling(self.settings, new.values())
         else:
-            await self._fleet.apply(changes_between(old, new))
-        self._pipeline.forget(old.keys() - new.keys())
-
-    def _on_page(self, target: Target, page: EnginePage) -> None:
-        self._pipeline.on_page(target, page)
+            await self._feeds.fleet.apply(changes_between(old, new))
+        self._feeds.pipeline.forget(old.keys() - new.keys())
 
     def _make_snapshot(self, now: float, environment: Environment) -> Snapshot:
-        sources = (*self._gpu_health, *self._targets.health, *self._node_sources.health())
+        sources = (*self._gpu_health, *self._targets.health, *self._feeds.node.health())
         return Snapshot(
             t=now,
-            engines=self._recommender.marked(self._pipeline.engine_views(now)),
-            silent=self._pipeline.silent_views(now),
-            gpus=self._pipeline.gpu_views(now),
-            sources=(*self._fleet.health(), *sources),
+            engines=self._recommender.marked(self._feeds.pipeline.engine_views(now)),
+            silent=self._feeds.pipeline.silent_views(now),
+            gpus=self._feeds.pipeline.gpu_views(now),
+            sources=(*self._feeds.fleet.health(), *sources),
             exporter=self._own_families(environment),
             histories=self._histories,
             environment=environment,
-            source_names=self._node_sources.names,
+            source_names=self._feeds.node.names,
             targets=self._targets.targets,
             profile=Profile(self._loaded.settings.exposition.profile),
         )
 
     def _lists_all(self) -> bool:
-        return self._targets.listed and self._node_sources.listed
+        return self._targets.listed and self._feeds.node.listed
 
     def _own_families(self, environment: Environment) -> Mapping[str, object]:
-        totals = self._fleet.totals()
-        caps = Counter(self._pipeline.caps_reached)
+        totals = self._feeds.fleet.totals()
+        caps = Counter(self._feeds.pipeline.caps_reached)
         rejected = Counter(self._targets.rejected) + self._rejected_before
         caps["targets"] += rejected.get("too_many_targets", 0)
         others = self._other_families()
@@ -245,30 +226,8 @@ class Daemon:
             "engine_page_bytes_total": totals["bytes_received"],
             "polls_skipped_total": totals["missed"],
             "log_lines_dropped_total": float(logs.dropped()),
-            "samples_rejected_total": self._pipeline.rejected or None,
+            "samples_rejected_total": self._feeds.pipeline.rejected or None,
             "node_memory_pressure": None if environment.memory_pressure is None else float(environment.memory_pressure),
             "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets", "new_label_sets")},
         }
-
-
-def _pipeline_settings(settings: Settings) -> PipelineSettings:
-    return PipelineSettings(
-        window_seconds=settings.window_seconds,
-        long_window_seconds=settings.long_window_seconds,
-        staleness_seconds=settings.staleness_seconds,
-        engine_stale_seconds=max(
-            settings.staleness_seconds, settings.poll.timeout_seconds + 3 * settings.poll.interval_seconds
-        ),
-        max_engines=settings.limits.max_engines,
-        max_label_length=settings.limits.max_label_length,
-        price=_price(settings.gpu),
-    )
-
-
-def _price(gpu: GpuSettings) -> Price | None:
-    return None if gpu.price_per_hour is None else Price(gpu.price_per_hour, gpu.currency)
-
-
-def _pipeline(loaded: Loaded) -> Pipeline:
-    return Pipeline(_pipeline_settings(loaded.settings), loaded.thresholds)

@@ -254,7 +254,7 @@ STEP_TEXTS: Final = {
     **{
         key: remedy.title
         for runtime in RUNTIMES
-        for key, remedy in runtime.advice.remedies.items()
+        for key, remedy in runtime.advice.remedies.details.items()
         if len(remedy.title) <= MAX_STEP_TEXT
     },
 }

@@ -111,71 +111,94 @@ def without_dashes(flags: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """Names and sentences, by the name of the limit where there is one for each.
+class Server:
+    """What finds a running server, and its end.
 
-    A server listens on `port` by default. `process` is the name to find its processes by, `failures` the words of its
-    log that say why it died (for grep -E), `series` the prefix of its series.
-    `flags` are written before `=VALUE` at the end of the command line; `words` are the names of limits in sentences;
-    `unset` are the defaults, for people.
-
-    `cap_flags` cap a request at {total} tokens, {output} of them of output and {rest} of the prompt, where no gateway
-    does. `step_why` and `step_cost` are of fewer tokens in a step, `sequences_cost` of more sequences. `too_little`
-    says how a memory target shows that is too low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes
-    are shared, `flags_in_log` where the log names the flags {flags} that are in force.
-
-    `remedies` are of `deferred` and of limits that are no cap on sequences, by the detail that `verdict.DETAILS` has.
-    `other_pools` names the flags of pools beside that of tokens. `connector` names those by which blocks
-    are kept for another engine or a tier.
-
-    `other_limits` names the flags of the scheduler's limits other than the number of sequences, between which a page
-    does not distinguish.
-
-    `seats` says, where requests wait for a place alone and never for room, what to do about how many places there are.
-
-    `by_priority` is the value of its flag `short_first` that makes it go by the number `priority` of each request, the
-    lowest first. `other_cap` is another flag that holds the batch at so many sequences.
-
-    `small_kv` is the value of its flag `kv_cache_dtype` that keeps the KV cache in 8 bits.
-
-    `frontends` is more processes that take requests in, `reserve` what keeps requests from being preempted out of the
-    batch, `less_reserve` what admits more of them; None where there is no such flag.
+    It listens on `port` by default. `process` is the name to find its processes by, `failures` the words of its log
+    that say why it died (for grep -E), `series` the prefix of its series.
     """
 
     port: int
     process: str
     failures: str
     series: str
-    flags: Mapping[str, str]
-    words: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisedFlags:
+    """The flags that advice sets, and their values.
+
+    `limits` are written before `=VALUE` at the end of the command line, by the name of the limit. `caps` cap a request
+    at {total} tokens, {output} of them of output and {rest} of the prompt, where no gateway does. `small_kv` is the
+    value of the limit `kv_cache_dtype` that keeps the KV cache in 8 bits, `by_priority` that of `short_first` that
+    makes it go by the number `priority` of each request, the lowest first. `other_sequences` is another flag that holds
+    the batch at so many sequences. Each of the three is "" where the runtime has none.
+    """
+
+    limits: Mapping[str, str]
+    caps: str
+    small_kv: str = ""
+    by_priority: str = ""
+    other_sequences: str = ""
+
+    def cap(self, total: int, output: int) -> str:
+        """Return the flags that cap a request at so many tokens, and so many of output."""
+        return self.caps.format(total=total, output=output, rest=max(1, total - output))
+
+    def set(self, limit: str, value: str) -> dict[str, str]:
+        """Return the flag that sets a limit, and its value ("" for a switch); empty where the runtime has none."""
+        return {self.limits[limit]: value} if limit in self.limits else {}
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceWords:
+    """What sentences of advice call things, and what they say of the runtime's own behaviour.
+
+    By the name of the limit `limits` are their names and `unset` their defaults. `step_why` and `step_cost` are of
+    fewer tokens in a step, `sequences_cost` of more sequences. `too_little` says how a memory target shows that is too
+    low, `larger_pool` what else enlarges the pool, `prefixes` how prefixes are shared, `flags_in_log` where the log
+    names the flags {flags} that are in force. `other_limits` names the flags of the scheduler's limits other than the
+    number of sequences, between which a page does not distinguish, `other_pools` those of pools beside that of tokens,
+    `connector` those by which blocks are kept for another engine or a tier.
+    """
+
+    limits: Mapping[str, str]
     unset: Mapping[str, str]
-    cap_flags: str
     step_why: str
     step_cost: str
     sequences_cost: str
-    too_little: str
     larger_pool: str
     prefixes: str
     flags_in_log: str
+    other_limits: str
+    too_little: str = ""
+    other_pools: str = "a larger share of the memory for it"
+    connector: str = "the connector of its KV cache off, or with a cap on what it keeps"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """Changes for what only this runtime has a remedy for.
+
+    `details` are of `deferred` and of limits that are no cap on sequences, by the detail that `verdict.DETAILS` has.
+    `frontends` is more processes that take requests in, `reserve` what keeps requests from being preempted out of the
+    batch, `less_reserve` what admits more of them; None where there is no such flag.
+    """
+
+    details: Mapping[str, Remedy] = field(default_factory=dict)
     frontends: Change | None = None
     reserve: Change | None = None
     less_reserve: Change | None = None
-    remedies: Mapping[str, Remedy] = field(default_factory=dict)
-    other_limits: str = ""
-    other_pools: str = "a larger share of the memory for it"
-    connector: str = "the connector of its KV cache off, or with a cap on what it keeps"
-    other_cap: str = ""
-    seats: str = ""
-    by_priority: str = ""
-    small_kv: str = ""
 
-    def caps(self, total: int, output: int) -> str:
-        """Return the flags that cap a request at so many tokens, and so many of output."""
-        return self.cap_flags.format(total=total, output=output, rest=max(1, total - output))
 
-    def change(self, limit: str, value: str) -> dict[str, str]:
-        """Return the flag that sets a limit, and its value ("" for a switch); empty where the runtime has none."""
-        return {self.flags[limit]: value} if limit in self.flags else {}
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What advice is written with."""
+
+    server: Server
+    flags: AdvisedFlags
+    words: AdviceWords
+    remedies: Remedies = field(default_factory=Remedies)
 
 
 @dataclass(frozen=True, slots=True)

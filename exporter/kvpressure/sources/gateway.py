@@ -161,7 +161,7 @@ class GatewaySource(Source):
         if pods and not self._target.engines and (target.pod or self._several):
             return target.pod in pods
         names = [name for name in (target.name, target.pod) if name]
-        patterns = [one.replace("[", "[[]") for one in self._target.engines]  # IPv6 addresses have brackets
+        patterns = [engine.replace("[", "[[]") for engine in self._target.engines]  # IPv6 addresses have brackets
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     async def _read(self) -> None:
@@ -175,10 +175,10 @@ class GatewaySource(Source):
         if not pools:
             raise SourceError("not_metrics", "no metric of a gateway that queues; is this its metrics port?")
         if self._target.pool:
-            found = next((pool for pool in pools if pool.pool == self._target.pool), None)
-            if found is None:
+            reading = next((pool for pool in pools if pool.pool == self._target.pool), None)
+            if reading is None:
                 raise SourceError("no_pool", f"no metric of the pool {self._target.pool}")
-            return found
+            return reading
         if len(pools) > MAX_POOLS:
             raise SourceError("too_large", f"metrics of {len(pools)} pools")
         if len(pools) > 1:

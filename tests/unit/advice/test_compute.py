@@ -36,5 +36,5 @@ def test_others_get_into_the_steps_of_a_long_prompt(advised):
 def test_where_the_tokens_of_a_step_are_not_known_no_number_is_made_up(advised):
     _, share, *others = advised()
     assert share.flags == {}
-    assert share.new == ASSUMED.advice.remedies["long_prompt"].new
+    assert share.new == ASSUMED.advice.remedies.details["long_prompt"].new
     assert [action.key for action in others] == ["less_work", "verify"]

@@ -26,7 +26,7 @@ def test_every_kind_of_deferral_has_a_remedy_in_vllms_own_words(view: EngineView
     deferred = replace(view.diagnosis, cause=Cause.DEFERRED, detail=detail)
     (action,) = advise(deferred, view.derived, Limits(), Place(), THRESHOLDS)
     assert action.key == detail
-    assert ASSUMED.advice.remedies[detail].why in action.why
+    assert ASSUMED.advice.remedies.details[detail].why in action.why
     assert 'cause="deferred"} == 0' in action.verify
 
 

@@ -14,8 +14,8 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from kvpressure.cli.sampling import Shows
 from kvpressure.cli.triage import command
+from kvpressure.cli.triage.live import Shows
 from kvpressure.cli.triage.pod import triage_pods
 from tests.stubs.kubectl import ADDRESS, Cluster, engine_pod
 from tests.support.servers import FaultServer, Replay, read_trace

@@ -14,8 +14,8 @@ from kvpressure.cli.console import console, show
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code
 from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.sampling import Shows, prepare
 from kvpressure.cli.say import CANNOT_TELL, say, say_json
+from kvpressure.cli.triage.live import Shows, prepare
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
 from kvpressure.kubernetes.objects.references import is_reference
@@ -42,17 +42,20 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
             asyncio.run(triage.watch())
         return asyncio.run(triage.once())
     except KeyboardInterrupt:
-        found = triage.findings()
-        return exit_code(found) if options["watch"] else CANNOT_TELL
+        findings = triage.findings()
+        return exit_code(findings) if options["watch"] else CANNOT_TELL
 
 
-def _print(found: list[Finding], shows: Shows, *, as_json: bool) -> int:
+def _print(findings: list[Finding], shows: Shows, *, as_json: bool) -> int:
     """Print the findings at the end of a recording, and return the exit code."""
     if as_json:
-        say_json(advice_json(found) if shows is Shows.ADVICE else findings_json(found))
+        say_json(advice_json(findings) if shows is Shows.ADVICE else findings_json(findings))
     else:
-        show(console(), shows.report(found, max((each.view.t for each in found if each.view is not None), default=0.0)))
-    return exit_code(found)
+        show(
+            console(),
+            shows.report(findings, max((each.view.t for each in findings if each.view is not None), default=0.0)),
+        )
+    return exit_code(findings)
 
 
 def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:

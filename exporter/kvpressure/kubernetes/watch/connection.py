@@ -26,13 +26,13 @@ MAX_MAP_BYTES: Final = MAX_OBJECT_BYTES
 
 def own_account() -> ServiceAccount:
     """Return this pod's service account. Raises KubeError."""
-    found = service_account()
-    if found is None:
+    account = service_account()
+    if account is None:
         raise KubeError(
             "there is no service account here, with which the API server is asked: run in a pod that has one, or name "
             "engines by engines.targets or engines.file_sd when not in a pod"
         )
-    return found
+    return account
 
 
 class Connection:
@@ -58,10 +58,10 @@ class Connection:
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
         too_large = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
         body = await self._body(client, path, action, {}, MAX_MAP_BYTES, too_large)
-        if (found := await on_share(SHARE, read_object, body)) is None:
+        if (config_map := await on_share(SHARE, read_object, body)) is None:
             sentence = f"the API server {client.where} answered to {action} with something that is no object"
             raise KubeError(sentence, reason="garbage")
-        return found
+        return config_map
 
     async def _body(
         self, client: KubeClient, path: str, action: Action, query: Mapping[str, str], cap_bytes: int, too_large: str
@@ -101,15 +101,14 @@ class Connection:
             raise error
         # The CA is read again for the next request, as the token always is: either may be the reason.
         await self.aclose()
-        found = error if isinstance(error, KubeError) else client.unreachable(error)
-        sentence = found.sentence
-        if found.reason == "unreachable":
-            sentence = (
-                f"no connection to the API server {client.where}: {found.cause}; do network policies let us through?"
-            )
-        elif found.reason == "unauthorized":
+        kube_error = error if isinstance(error, KubeError) else client.unreachable(error)
+        sentence = kube_error.sentence
+        if kube_error.reason == "unreachable":
+            why = f"no connection to the API server {client.where}: {kube_error.cause}"
+            sentence = f"{why}; do network policies let us through?"
+        elif kube_error.reason == "unauthorized":
             sentence = f"the API server {client.where} does not accept our credentials (401)"
-        raise KubeError(sentence, found.status, reason=found.reason, message=found.message) from error
+        raise KubeError(sentence, kube_error.status, reason=kube_error.reason, message=kube_error.message) from error
 
 
 class Watch:

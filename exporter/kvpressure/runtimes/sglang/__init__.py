@@ -10,7 +10,18 @@ from kvpressure.commandline.options import Dialect, Given, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.words import Words
 from kvpressure.model.environment import ROLE_CODES
-from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Runtime, without_dashes
+from kvpressure.runtimes.runtime import (
+    Advice,
+    AdviceWords,
+    AdvisedFlags,
+    Audit,
+    Change,
+    Planning,
+    Remedies,
+    Runtime,
+    Server,
+    without_dashes,
+)
 from kvpressure.runtimes.sglang.metrics import EVIDENCE, LOGS, SGLANG
 from kvpressure.runtimes.starting import DYNAMO, Flags, KServe, Sizing, Starting, image_name, port_or, start_script
 
@@ -140,19 +151,13 @@ _FLAGS: Final = {
 }
 
 
-ADVICE: Final = Advice(
-    port=PORT,
-    process="sglang",
-    failures="out of memory|Not enough memory|hit an exception",
-    series="sglang:",
-    flags=_FLAGS,
-    words=without_dashes(_FLAGS),
+_WORDS: Final = AdviceWords(
+    limits=without_dashes(_FLAGS),
     unset={
         "max_num_seqs": "2,048 to 4,096 unless set, by the size of the pool",
         "max_num_batched_tokens": "2,048 to 16,384 unless set, by GPU",
         "gpu_memory_utilization": "0.8 to 0.9 unless set, by GPU",
     },
-    cap_flags="--context-length={total}",
     step_why="A chunk's activations live outside the pool. Where mem-fraction-static is not set SGLang keeps room for "
     "them and gives the rest to the pool: smaller chunks leave more to it and lower the peak that ends in an OOM.",
     step_cost="Long prompts are computed in more chunks: time to first token rises.",
@@ -165,8 +170,10 @@ ADVICE: Final = Advice(
     other_pools="--max-mamba-cache-size or a higher --mamba-full-memory-ratio; --swa-full-tokens-ratio for windows",
     connector="without --enable-hierarchical-cache, or --disaggregation-mode with shorter time-outs",
     other_limits="--chunked-prefill-size and --max-prefill-tokens (a step's tokens), --schedule-conservativeness",
-    small_kv="fp8_e4m3",
     flags_in_log="its first log line (server_args) names {flags} with the new values.",
+)
+
+_REMEDIES: Final = Remedies(
     frontends=Change(
         key="tokenizer_workers",
         title="More tokenizer processes",
@@ -198,6 +205,18 @@ ADVICE: Final = Advice(
         cost="Requests are retracted more often, and compute again: if sglang:num_retracted_requests_total then grows "
         "faster than before, take 0.6.",
     ),
+)
+
+ADVICE: Final = Advice(
+    server=Server(
+        port=PORT,
+        process="sglang",
+        failures="out of memory|Not enough memory|hit an exception",
+        series="sglang:",
+    ),
+    flags=AdvisedFlags(limits=_FLAGS, caps="--context-length={total}", small_kv="fp8_e4m3"),
+    words=_WORDS,
+    remedies=_REMEDIES,
 )
 
 AUDIT: Final = Audit(

@@ -9,7 +9,16 @@ from typing import Final
 from kvpressure.commandline.options import Dialect, Options, share, whole
 from kvpressure.commandline.programs import Launch, base
 from kvpressure.commandline.words import Words
-from kvpressure.runtimes.runtime import Advice, Audit, Planning, Runtime, without_dashes
+from kvpressure.runtimes.runtime import (
+    Advice,
+    AdviceWords,
+    AdvisedFlags,
+    Audit,
+    Planning,
+    Runtime,
+    Server,
+    without_dashes,
+)
 from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, start_script
 from kvpressure.runtimes.trtllm.metrics import EVIDENCE, LOGS, TRTLLM
 
@@ -82,31 +91,35 @@ _FLAGS: Final = {
 }
 
 
-ADVICE: Final = Advice(
-    port=PORT,
-    process="trtllm-serve",
-    failures="out of memory|OutOfMemory|Error in event loop|Executor worker died",
-    series="trtllm_",
-    flags=_FLAGS,
-    words=without_dashes(_FLAGS) | {"gpu_memory_utilization": "kv_cache_config.free_gpu_memory_fraction"},
+_WORDS: Final = AdviceWords(
+    limits=without_dashes(_FLAGS) | {"gpu_memory_utilization": "kv_cache_config.free_gpu_memory_fraction"},
     unset={
         "max_num_seqs": "2,048 unless set",
         "max_num_batched_tokens": "8,192 unless set",
         "gpu_memory_utilization": "0.9 of what weights and buffers leave, unless set",
     },
-    cap_flags="--max_seq_len={total}",
     step_why="A step's activations are set aside before the KV cache gets its share of what is left: fewer tokens in a "
     "step leave more to it.",
     step_cost="Long prompts take more steps (--enable_chunked_prefill), and without that flag none may be longer.",
     sequences_cost="Larger batches make each token take longer. Requests are scheduled when all that they may generate "
     "fits, so that more seats help only while the KV cache has room.",
-    too_little="",
     larger_pool="more replicas or GPUs (--tp_size), or kv_cache_config.dtype: fp8, which halves the bytes per token at "
     "some accuracy; requests that ask for no more than they need (max_tokens), all of which is reserved; or "
     "scheduler_config.capacity_scheduler_policy: MAX_UTILIZATION, which reserves nothing and pauses requests instead.",
     prefixes="shared prefixes (unless kv_cache_config.enable_block_reuse is false)",
     flags_in_log="its first log lines (LLM Args) name {flags} with the new values.",
     other_limits="--max_num_tokens (tokens of a step) and scheduler_config in the file of --config",
+)
+
+ADVICE: Final = Advice(
+    server=Server(
+        port=PORT,
+        process="trtllm-serve",
+        failures="out of memory|OutOfMemory|Error in event loop|Executor worker died",
+        series="trtllm_",
+    ),
+    flags=AdvisedFlags(limits=_FLAGS, caps="--max_seq_len={total}"),
+    words=_WORDS,
 )
 
 AUDIT: Final = Audit(

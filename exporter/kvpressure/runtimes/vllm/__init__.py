@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvpressure.runtimes.runtime import Advice, Audit, Change, Planning, Remedy, Runtime, without_dashes
+from kvpressure.runtimes.runtime import (
+    Advice,
+    AdviceWords,
+    AdvisedFlags,
+    Audit,
+    Change,
+    Planning,
+    Remedies,
+    Remedy,
+    Runtime,
+    Server,
+    without_dashes,
+)
 from kvpressure.runtimes.vllm.deployed import KSERVE, PRODUCTION_STACK
 from kvpressure.runtimes.vllm.launch import STARTING, pooling
 from kvpressure.runtimes.vllm.logs import LOGS
@@ -25,7 +37,7 @@ _FLAGS: Final = {
     "kv_cache_metrics": "--kv-cache-metrics",
 }
 
-_REMEDIES: Final = {
+_DETAILS: Final = {
     "lora_slots": Remedy(
         title="raise --max-loras",
         current="1 unless set",
@@ -105,19 +117,13 @@ _REMEDIES: Final = {
     ),
 }
 
-ADVICE: Final = Advice(
-    port=8000,
-    process="vllm",
-    failures="out of memory|cache blocks|EngineDead",
-    series="vllm:",
-    flags=_FLAGS,
-    words=without_dashes(_FLAGS) | {"max_num_seqs": "max_num_seqs"},
+_WORDS: Final = AdviceWords(
+    limits=without_dashes(_FLAGS) | {"max_num_seqs": "max_num_seqs"},
     unset={
         "max_num_seqs": "256 unless set; 1,024 on large GPUs",
         "max_num_batched_tokens": "2,048 to 16,384 unless set, by GPU",
         "gpu_memory_utilization": "0.9 unless set; 0.92 in recent versions",
     },
-    cap_flags="--max-model-len={total} --override-generation-config='{{\"max_new_tokens\": {output}}}'",
     step_why="At start vLLM sets aside the memory that one step of so many tokens needs and gives the rest to the "
     "pool: less per step leaves more to the pool and lowers the peak that ends in a device OOM.",
     step_cost="Long prompts are computed in more steps: time to first token rises. It must stay at or above "
@@ -128,15 +134,15 @@ ADVICE: Final = Advice(
     larger_pool="more replicas or GPUs (--tensor-parallel-size), or --kv-cache-dtype=fp8, which halves the bytes per "
     "token at some accuracy.",
     prefixes="shared prefixes (--enable-prefix-caching)",
-    remedies=_REMEDIES,
     connector="without --kv-offloading-size or --kv-transfer-config, or with fewer blocks in the latter; "
     "vLLM before June 2026 stands still where requests that load KV fill the cache (vllm#45388)",
     other_limits="--max-num-batched-tokens (a step's tokens), --max-num-active-seqs, --watermark (KV kept free), "
     "--long-prefill-token-threshold (long prompts), --prefill-schedule-interval (with data parallelism)",
-    other_cap="--max-num-active-seqs",
-    by_priority="priority",
-    small_kv="fp8",
     flags_in_log="its first log lines (non-default args) name {flags} with the new values.",
+)
+
+_REMEDIES: Final = Remedies(
+    details=_DETAILS,
     frontends=Change(
         key="api_servers",
         title="More API server processes",
@@ -147,6 +153,19 @@ ADVICE: Final = Advice(
         "the GPU has room. If there are 2 already, double them.",
         cost="Each takes a CPU core and some host memory. Needs vLLM 0.9 or later.",
     ),
+)
+
+ADVICE: Final = Advice(
+    server=Server(port=8000, process="vllm", failures="out of memory|cache blocks|EngineDead", series="vllm:"),
+    flags=AdvisedFlags(
+        limits=_FLAGS,
+        caps="--max-model-len={total} --override-generation-config='{{\"max_new_tokens\": {output}}}'",
+        other_sequences="--max-num-active-seqs",
+        by_priority="priority",
+        small_kv="fp8",
+    ),
+    words=_WORDS,
+    remedies=_REMEDIES,
 )
 
 _LARGE_GPU_BYTES: Final = 70 * 2**30

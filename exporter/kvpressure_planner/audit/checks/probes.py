@@ -61,4 +61,4 @@ def _ready(engine: Engine) -> str:
 def _port(engine: Engine, probe: Mapping[str, Any]) -> Any:
     """Return the port of the probe; the runtime's default where it has none."""
     ports = (get(probe, way, "port") for way in ("httpGet", "tcpSocket"))
-    return next(filter(None, ports), engine.runtime.advice.port)
+    return next(filter(None, ports), engine.runtime.advice.server.port)

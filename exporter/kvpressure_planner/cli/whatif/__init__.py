@@ -168,6 +168,6 @@ def _searched(source: Source, config_changes: list[ConfigChange]) -> Found:
         return search(
             source.model,
             config_changes,
-            "watermark" in source.runtime.advice.flags,
+            "watermark" in source.runtime.advice.flags.limits,
             lambda done, total: bar.update(simulating, completed=done, total=total, visible=True),
         )

@@ -32,7 +32,9 @@ _READ_AS: Final = {"watermark": "kv_watermark_ratio"}
 
 def names(runtime: Runtime) -> dict[str, str]:
     """Return the names that may be set, with their kind of change."""
-    flags = {runtime.advice.flags[kind].lstrip("-"): kind for kind in _FLAGS if kind in runtime.advice.flags}
+    flags = {
+        runtime.advice.flags.limits[kind].lstrip("-"): kind for kind in _FLAGS if kind in runtime.advice.flags.limits
+    }
     return flags | _OWN
 
 
@@ -72,7 +74,7 @@ def changes(
 def written(change: to.ConfigChange, runtime: Runtime) -> str:
     """Return a change as NAME=VALUE."""
     name = next(name for name, kind in names(runtime).items() if kind == change.key)
-    value = runtime.advice.small_kv if change.key == to.KV_DTYPE else change.name or f"{change.value:.12g}"
+    value = runtime.advice.flags.small_kv if change.key == to.KV_DTYPE else change.name or f"{change.value:.12g}"
     return f"{name}={value}"
 
 
@@ -102,7 +104,7 @@ class _Given:
 def _memory(given: _Given) -> to.ConfigChange:
     now = given.limits.gpu_memory_utilization
     if now is None:
-        name = given.runtime.advice.flags[to.MEMORY]
+        name = given.runtime.advice.flags.limits[to.MEMORY]
         also = "" if name == "--gpu-memory-utilization" else f" ({name})"
         given.refuse(f"what is in force is not on the page; say it with --gpu-memory-utilization{also}")
     return to.memory_share(now.value, given.limit())
@@ -110,7 +112,9 @@ def _memory(given: _Given) -> to.ConfigChange:
 
 def _kv_dtype(given: _Given) -> to.ConfigChange:
     if not given.value.startswith(("fp8", "int8")):
-        given.refuse(f"of KV cache types only fp8 and int8 can be simulated, such as {given.runtime.advice.small_kv}")
+        given.refuse(
+            f"of KV cache types only fp8 and int8 can be simulated, such as {given.runtime.advice.flags.small_kv}"
+        )
     known = given.model.known
     steps = known.server.steps
     bits = steps.table.kv_bits if isinstance(steps, CardSteps) and known.kv_bits is None else known.kv_bits
@@ -168,10 +172,10 @@ def _check_start(made: Sequence[to.ConfigChange], runtime: Runtime, model: Model
     if "max_model_len" in keys and runtime.planning.needs_longest and server.cap_total > server.pool_tokens:
         raise click.UsageError(
             f"{runtime.title} would not start: one request of {server.cap_total:,.0f} tokens "
-            f"({runtime.advice.flags['max_model_len']}) does not fit the pool of {server.pool_tokens:,.0f}"
+            f"({runtime.advice.flags.limits['max_model_len']}) does not fit the pool of {server.pool_tokens:,.0f}"
         )
     known = math.isfinite(server.max_num_seqs) and runtime.audit.needs_step
     if known and keys & {"max_num_seqs", to.STEP} and server.max_num_seqs > server.step_tokens:
-        step = f"{runtime.advice.flags[to.STEP]} ({server.step_tokens:g})"
-        most = f"{runtime.advice.flags['max_num_seqs']} ({server.max_num_seqs:g})"
+        step = f"{runtime.advice.flags.limits[to.STEP]} ({server.step_tokens:g})"
+        most = f"{runtime.advice.flags.limits['max_num_seqs']} ({server.max_num_seqs:g})"
         raise click.UsageError(f"{runtime.title} would not start: {step} must be at or above {most}")

@@ -1,0 +1,35 @@
+# What is measured: speed, how well causes are found, what advice brings, what rules cost.
+
+.PHONY: bench bench-detection bench-rules
+bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/results.json
+	$(BIN)/python -m bench
+
+bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
+	$(BIN)/python -m bench.detection
+	PYTHONPATH=exporter $(BIN)/python -m bench.detection.others
+	PYTHONPATH=exporter $(BIN)/python -m bench.detection.objectives
+
+.PHONY: bench-advice
+bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; two hours of CPU, goes on where it was stopped
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
+
+.PHONY: bench-working-set
+bench-working-set: $(VENV)/.dev ## cures of eviction: predicted, done, measured; half an hour of CPU, goes on where it was stopped
+	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.lab
+	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.curve
+	PYTHONPATH=exporter $(BIN)/python -m bench.working_set --write-docs
+
+.PHONY: bench-cost
+bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same clients with room for all (10 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.cost --write-docs
+
+.PHONY: bench-scaling
+bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own scheduler: bad minutes and replica-hours (15 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
+
+bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)
+	PYTHONPATH=exporter $(BIN)/python -m bench.fleet
+
+.PHONY: load
+load: $(VENV)/.dev tools ## thousands of rude clients at once: scrapes and polls beside them, printed and written to bench/load.json (6 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.bench_load
