@@ -165,6 +165,8 @@ class Polls(list[Point]):
 
     def growth(self, counter: str) -> float | None:
         """Return how much a counter grew from the first reading to the last; None with fewer than two."""
+        if not self:
+            return None
         first, last = self[0], self[-1]
         if counter not in first.counters or counter not in last.counters:
             first, last = self._ends(counter)
@@ -172,6 +174,8 @@ class Polls(list[Point]):
 
     def rate(self, counter: str) -> float | None:
         """Return growth per second between the first reading and the last; None with fewer than two."""
+        if not self:
+            return None
         first, last = self[0], self[-1]
         if counter not in first.counters or counter not in last.counters:
             first, last = self._ends(counter)
