@@ -11,12 +11,11 @@ from kvpressure import __version__
 from kvpressure.model.schemas.incidents import VERSION
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus, Server
+from kvpressure.prometheus.declared import Declared, declared_there, pod_of, roles_there
 from kvpressure.prometheus.gateways import Pool, behind, pools_there
 from kvpressure.prometheus.gpus import gpus_there
-from kvpressure.prometheus.limits import Declared, declared_there, pod_of
 from kvpressure.prometheus.names import Json, Spelled, Target
 from kvpressure.prometheus.paging import DAY_SECONDS, Span, joined, pages
-from kvpressure.prometheus.roles import roles_there
 from kvpressure.prometheus.targets import Discovered, names_there, slowest, targets_there
 from kvpressure_incidents import alerts, reported
 from kvpressure_incidents.backtest import compared

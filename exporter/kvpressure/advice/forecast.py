@@ -13,7 +13,6 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits
-from kvpressure.simulation.best_hits import has_sessions
 from kvpressure.simulation.calibrate import growing_share, held_at
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
@@ -25,6 +24,7 @@ from kvpressure.simulation.config_changes import (
 )
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
+from kvpressure.simulation.hits import has_sessions
 from kvpressure.simulation.models import model_of, model_with_sessions
 from kvpressure.simulation.steps import UnknownError
 

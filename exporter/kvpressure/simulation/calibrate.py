@@ -17,10 +17,9 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.answers import COARSE_ANSWERS
 from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_load
-from kvpressure.simulation.best_hits import has_sessions
 from kvpressure.simulation.demand import demand_of
+from kvpressure.simulation.hits import MeasuredHits, has_sessions
 from kvpressure.simulation.lengths import LengthDistribution
-from kvpressure.simulation.measured_hits import MeasuredHits
 from kvpressure.simulation.page import mean_of, read, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
 from kvpressure.simulation.scheduler import Simulation, simulate
