@@ -214,13 +214,13 @@ class EngineWindow:
             return self._per_event[question]
         try:
             found = self._per_event_in_order(question)
-        except KeyError:  # a poll lacks one of them
+        except LookupError:  # there is no poll, or one lacks a counter
             found = _per_event(itertools.chain(reversed(self.points), reversed(self._older)), question)
         self._per_event[question] = found
         return found
 
     def _per_event_in_order(self, question: _PerEvent) -> float | None:
-        """Return the same where polls have both. Raises KeyError where one that is looked at has not."""
+        """Return the same where polls have both. Raises LookupError where one that is looked at has not."""
         total, events, least, seconds = question
         # Neither time nor a counter goes back: once a poll is far enough away, all before it are.
         points = self.points
