@@ -24,6 +24,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
+from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives, within_caps
@@ -113,7 +114,8 @@ def _modelled(
         except UnknownError as error:
             why = f"{error}"
     try:
-        return model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic, card=table), why
+        given = Given(view.observed, limits, thresholds, card=table)
+        return model_of(given, limit_seconds=within, traffic=traffic), why
     except UnknownError as error:
         raise UnknownError(why or f"{error}") from error
 
