@@ -245,7 +245,7 @@ def _cap_is_untold(points: Polls, thresholds: Thresholds) -> bool:
 def _at_declared_cap(window: EngineWindow, context: Context) -> bool:
     """Return whether the batch has been as large as a known cap lets it, by the page or by how it was started."""
     highest, most = window.highest_running(), context.max_num_seqs
-    seats = window.max("seats")
+    seats = window.points.max("seats")
     return seats is not None or (
         most is not None and highest is not None and highest >= context.thresholds.batch.at_cap_min_ratio * most
     )
@@ -256,8 +256,8 @@ def _refilled(window: EngineWindow, thresholds: Thresholds) -> bool:
 
     That takes time, and a short sample does not show it.
     """
-    came = window.delta("started")
-    came = window.delta("finished") if came is None else came
+    came = window.points.growth("started")
+    came = window.points.growth("finished") if came is None else came
     return came is None or came >= thresholds.batch.cap_steady_min_sequences
 
 
@@ -297,7 +297,7 @@ def _wait_for_kv(points: Polls, deferral: Deferral | None, thresholds: Threshold
 
 def _prefill_seconds(window: EngineWindow) -> float:
     """Return how long a prompt is being computed; 0 where not known."""
-    seconds, prompts = window.delta("prefill_seconds"), window.delta("prefilled")
+    seconds, prompts = window.points.growth("prefill_seconds"), window.points.growth("prefilled")
     return seconds / prompts if seconds is not None and prompts is not None and prompts >= LEAST_PROMPTS else 0.0
 
 
@@ -366,7 +366,9 @@ def _queued(points: Polls) -> Sequence[Point]:
 
 def _steadiness(points: Polls, highest: float | None) -> float | None:
     running = [
-        point.gauges.get(BATCH, point.gauges["running"]) for point in _queued(points) if "running" in point.gauges
+        point.gauges[BATCH if BATCH in point.gauges else "running"]
+        for point in _queued(points)
+        if "running" in point.gauges
     ]
     return median(running) / highest if running and highest else None
 
