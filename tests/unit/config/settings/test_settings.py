@@ -37,7 +37,7 @@ def from_file(text: str, **environ: str) -> Settings:
 def problems(flags: dict[str, str] | None = None, environ: dict[str, str] | None = None, text: str = "") -> list[str]:
     Path("kvpressure.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load_settings(flags or {}, environ or {})
+        load_settings(flags or {}, environ or {}, settings_model())
     return [str(problem) for problem in caught.value.problems]
 
 
