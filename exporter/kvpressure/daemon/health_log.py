@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kvpressure.model.samples import NOT_READ_REASON, SourceHealth
+from kvpressure.sources.gpu.backend import ABSENT_REASONS
+from kvpressure.sources.gpu.process import DetachedError
 
 _NOT_YET_READ: Final = ("starting", "pending")
-_EXPECTED: Final = ("library_not_found", "binding_not_found", "detached", NOT_READ_REASON)
+_EXPECTED: Final = (*ABSENT_REASONS, DetachedError.reason, NOT_READ_REASON)
 
 
 class HealthLog:
