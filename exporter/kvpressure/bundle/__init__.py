@@ -161,11 +161,11 @@ def _share(average: re.Match[str]) -> str:
 def _less(file: RuleFile, exported: set[str], recorded: set[str]) -> RuleFile:
     def less(rules: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return [
-            {**one, "expr": of_sparse(one["expr"])}
-            for one in rules
-            if (one["record"] in recorded if "record" in one else _reads(one, exported, recorded))
+            {**rule, "expr": of_sparse(rule["expr"])}
+            for rule in rules
+            if (rule["record"] in recorded if "record" in rule else _reads(rule, exported, recorded))
         ]
 
     groups = tuple({**group, "rules": rules} for group in file.groups if (rules := less(group["rules"])))
-    alerts = tuple(dataclasses.replace(one, rule=rule) for one in file.alerts for rule in less([one.rule]))
+    alerts = tuple(dataclasses.replace(alert, rule=rule) for alert in file.alerts for rule in less([alert.rule]))
     return dataclasses.replace(file, groups=groups, alerts=alerts)

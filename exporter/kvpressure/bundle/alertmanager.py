@@ -112,13 +112,17 @@ def alertmanager_config(path: str, template: str, options: Options, alerts: Sequ
 def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, Any]:
     """Return an `AlertmanagerConfig` of prometheus-operator with nothing but the inhibitions."""
 
-    def match(one: Matcher) -> dict[str, str]:
+    def match(matcher: Matcher) -> dict[str, str]:
         # An expression that is a name matches that name; a bare `=` is no plain word in every YAML.
-        return {"name": one.name, "value": one.value, "matchType": "=~"}
+        return {"name": matcher.name, "value": matcher.value, "matchType": "=~"}
 
     rules = [
-        {"sourceMatch": [*map(match, one.source)], "targetMatch": [*map(match, one.target)], "equal": list(one.equal)}
-        for one in inhibitions(alerts, options)
+        {
+            "sourceMatch": [*map(match, inhibition.source)],
+            "targetMatch": [*map(match, inhibition.target)],
+            "equal": list(inhibition.equal),
+        }
+        for inhibition in inhibitions(alerts, options)
     ]
     labels = {"app.kubernetes.io/name": "kvpressure", "app.kubernetes.io/component": "inhibition", **options.labels}
     return {

@@ -136,7 +136,7 @@ def ranges(expr: str, scrape_seconds: int) -> str:
 
     One sample in a range proves nothing, and has no `rate`. Templates are written for the shortest interval.
     """
-    return _RANGE.sub(lambda found: f"[{at_least(found[1], SCRAPES_IN_A_RANGE * scrape_seconds)}]", expr)
+    return _RANGE.sub(lambda match: f"[{at_least(match[1], SCRAPES_IN_A_RANGE * scrape_seconds)}]", expr)
 
 
 def at_least(given: str, least_seconds: int) -> str:

@@ -250,11 +250,11 @@ def server_of(url: str, options: dict[str, Any]) -> Server:
 
 def _headers(given: Any) -> dict[str, str]:
     """Return headers by name. Raises click.UsageError, without the value, which may be a secret."""
-    found = {}
+    headers = {}
     for text in given:
         match = _HEADER.fullmatch(text)
         if match is None or match[1].lower() in _RESERVED:
             name = text.partition(":")[0]
             raise click.UsageError(f"--header {name!r}: give NAME:VALUE, a header of one line of ASCII")
-        found[match[1]] = match[2]
-    return found
+        headers[match[1]] = match[2]
+    return headers

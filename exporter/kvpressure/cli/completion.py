@@ -19,15 +19,15 @@ FILES, NOTHING, DIRECTORIES = 0, 4, 16
 def kubectl() -> None:
     """Print the candidates for the last word of the command line, then a directive."""
     words = sys.argv[1:] or [""]
-    found = ShellComplete(main, {}, "kubectl kvpressure", "").get_completions(words[:-1], words[-1])
-    click.echo("\n".join(lines(found)))  # noqa: TID251 - our own words, with tabs between them
+    items = ShellComplete(main, {}, "kubectl kvpressure", "").get_completions(words[:-1], words[-1])
+    click.echo("\n".join(lines(items)))  # noqa: TID251 - our own words, with tabs between them
 
 
-def lines(found: list[CompletionItem]) -> list[str]:
+def lines(items: list[CompletionItem]) -> list[str]:
     """Return the candidates in cobra's format: a tab before the description, the directive last."""
-    kinds = {item.type for item in found}
+    kinds = {item.type for item in items}
     directive = DIRECTORIES if kinds == {"dir"} else FILES if "file" in kinds else NOTHING
-    plain = [item for item in found if item.type == "plain"]
+    plain = [item for item in items if item.type == "plain"]
     return [*(f"{item.value}\t{item.help}" if item.help else str(item.value) for item in plain), f":{directive}"]
 
 

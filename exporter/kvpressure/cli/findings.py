@@ -68,7 +68,9 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings, worst first, else in the order given."""
-    return sorted(findings, key=lambda found: badness(found.diagnosis, found.view.silence if found.view else None))
+    return sorted(
+        findings, key=lambda finding: badness(finding.diagnosis, finding.view.silence if finding.view else None)
+    )
 
 
 def advised(findings: Sequence[Finding]) -> list[Finding]:
@@ -176,6 +178,8 @@ class EngineFacts:
             return [
                 Finding(name, problem=problem or "the page answers, but shows no engine yet: has it served a request?")
             ]
-        found = [self.finding(view, thresholds, sampled.target.url, beside, sampled.health) for view in sampled.engines]
+        findings = [
+            self.finding(view, thresholds, sampled.target.url, beside, sampled.health) for view in sampled.engines
+        ]
         state = state_of_silent(sampled.health)
-        return [replace(finding, problem=problem or finding.problem, state=state) for finding in found]
+        return [replace(finding, problem=problem or finding.problem, state=state) for finding in findings]

@@ -25,7 +25,7 @@ from kvpressure.kubernetes.kubectl.named_pod import NamedPod
 from kvpressure.kubernetes.kubectl.program import Kubectl
 from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
-from kvpressure.kubernetes.objects.references import Found, is_reference, parse_reference
+from kvpressure.kubernetes.objects.references import ReferencedPod, is_reference, parse_reference
 from kvpressure.model.environment import Environment
 from kvpressure.model.view import EngineView
 
@@ -66,7 +66,7 @@ async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tup
         yield f"{target.url}{target.path}", replace(access_of(options), insecure=insecure)
 
 
-def engines_in(found: Sequence[Found], container: str = "", port: int | None = None) -> list[NamedPod]:
+def engines_in(found: Sequence[ReferencedPod], container: str = "", port: int | None = None) -> list[NamedPod]:
     """Return the pods whose engine is known; print those left out. Raises KubeError when none is known."""
     pods: list[NamedPod] = []
     problems: list[KubeError] = []

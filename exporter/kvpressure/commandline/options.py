@@ -253,15 +253,15 @@ def parse_json(text: str, budget: Budget) -> Any:
 
 
 def _from_file(entries: Mapping[str, Any], path: str, budget: Budget, dialect: Dialect) -> dict[str, Given]:
-    found: dict[str, Given] = {}
+    givens: dict[str, Given] = {}
     for key, value in entries.items():
         budget.take(len(key))
         name = dialect.full_name(key)
         if name is None or value is False or value is None:
             continue
         shown = json.dumps(value) if isinstance(value, dict) else "" if value is True else str(value)
-        found[name] = Given(shown, f"{key}: {shown}", path)
-    return found
+        givens[name] = Given(shown, f"{key}: {shown}", path)
+    return givens
 
 
 def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:

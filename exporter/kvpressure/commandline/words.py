@@ -469,8 +469,8 @@ class Script:
 
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""
-        found = next((one.condition for one in reversed(self._around) if one.condition), "")
-        in_loop = any(one.is_loop for one in self._around)
+        found = next((around.condition for around in reversed(self._around) if around.condition), "")
+        in_loop = any(around.is_loop for around in self._around)
         return found or (_TEST if self._after_test else _LOOP if in_loop else "")
 
     def _change(self, words: Sequence[str], condition: str) -> None:

@@ -292,7 +292,7 @@ class _Builder:
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
             else:
                 yield key, value, False
-        for each in (one for one in merged if isinstance(one, yaml.MappingNode)):
+        for each in (child for child in merged if isinstance(child, yaml.MappingNode)):
             yield from ((key, value, True) for key, value, _ in self._pairs(each))
 
     def _problem(self, line: int, path: Path, message: str) -> None:

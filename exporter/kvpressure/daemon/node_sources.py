@@ -104,8 +104,8 @@ class NodeSources:
 
     def gpu_health(self) -> tuple[SourceHealth, ...]:
         """Return the health of the GPU sources; of those that this machine lacks only where it lacks all."""
-        found = self._health(lambda source: source.gives_gpus)
-        return tuple(health for health in found if health.reason not in ABSENT_REASONS) or found
+        source_healths = self._health(lambda source: source.gives_gpus)
+        return tuple(health for health in source_healths if health.reason not in ABSENT_REASONS) or source_healths
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return the health of the other sources that are enabled."""
@@ -113,9 +113,9 @@ class NodeSources:
 
     def unlogged_health(self) -> tuple[SourceHealth, ...]:
         """Return the health of all sources that do not log their own changes of state."""
-        found = self._health(lambda source: source.logged_by_exporter)
+        source_healths = self._health(lambda source: source.logged_by_exporter)
         shown = {(health.source, health.target) for health in (*self.gpu_health(), *self.health())}
-        return tuple(health for health in found if (health.source, health.target) in shown)
+        return tuple(health for health in source_healths if (health.source, health.target) in shown)
 
     def snapshot(self, targets: Sequence[Target], gpus: Sequence[GpuSample]) -> Environment:
         """Return the facts of all sources; devices are named by the uuids of `gpus`, unknown devices are left out."""

@@ -27,7 +27,7 @@ def tables_of(target: Target) -> tuple[Table, ...]:
 def poll_names(tables: Sequence[Table]) -> PollNames:
     """Return the names to request: those of all `tables` until a page has shown its runtime."""
     own = {table.runtime: PollNames(table.poll_names(), table.all_names()) for table in tables}
-    return PollNames(_union(one.poll for one in own.values()), _union(one.full for one in own.values()), own)
+    return PollNames(_union(names.poll for names in own.values()), _union(names.full for names in own.values()), own)
 
 
 def _union(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
@@ -74,11 +74,13 @@ class EngineFleet:
 
     def health(self) -> list[SourceHealth]:
         """Return the health of every target; of one that was just restarted, its health before."""
-        found = {name: source.health() for name, (source, _) in self._running.items()}
+        source_healths = {name: source.health() for name, (source, _) in self._running.items()}
         self._before = {
-            name: health for name, health in self._before.items() if found.get(name, health).reason == "pending"
+            name: health
+            for name, health in self._before.items()
+            if source_healths.get(name, health).reason == "pending"
         }
-        return [self._before.get(name, health) for name, health in found.items()]
+        return [self._before.get(name, health) for name, health in source_healths.items()]
 
     def totals(self) -> Counter[str]:
         """Return `bytes_received` and polls `missed` over all targets, present and past."""

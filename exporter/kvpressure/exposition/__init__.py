@@ -41,7 +41,7 @@ class Snapshot:
     @property
     def polled(self) -> Iterator[tuple[Target, SourceHealth]]:
         """Every target with the health of its polls."""
-        healths = {one.target: one for one in self.sources if one.source == ENGINE_SOURCE}
+        healths = {health.target: health for health in self.sources if health.source == ENGINE_SOURCE}
         for target in self.targets:
             pending = SourceHealth(ENGINE_SOURCE, target.name, False, self.t, reason="pending")
             yield target, healths.get(target.name, pending)
@@ -50,4 +50,4 @@ class Snapshot:
     def unread(self) -> tuple[SourceHealth, ...]:
         """The health of engine targets of which no engine is known."""
         known = {view.key.target for view in self.known}
-        return tuple(one for one in self.sources if one.source == ENGINE_SOURCE and one.target not in known)
+        return tuple(health for health in self.sources if health.source == ENGINE_SOURCE and health.target not in known)

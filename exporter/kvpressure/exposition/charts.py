@@ -122,17 +122,17 @@ def _y(value: float, top: float) -> int:
 
 
 def _bands(past: History, causes: Iterable[Span], fills: dict[str, str], style: str) -> Markup:
-    found = []
+    markups = []
     for span in causes:
         start = max(0.0, (span.since - past.began) / STEP_SECONDS)
         end = min(past.points, (span.until - past.began) / STEP_SECONDS + 1)
         if span.cause in fills and end > start:
-            found.append(
+            markups.append(
                 Markup('<rect class="{}" x="{:.1f}" width="{:.1f}" height="{}" fill="{}"/>').format(
                     style, start, end - start, HEIGHT, fills[span.cause]
                 )
             )
-    return Markup("").join(found)
+    return Markup("").join(markups)
 
 
 def _ticks(past: History) -> Markup:

@@ -64,7 +64,9 @@ _FLEET: Final = frozenset(
 
 _EXPORTED: Final[Mapping[Profile, tuple[Family, ...]]] = {
     Profile.FULL: FAMILIES,
-    Profile.FLEET: tuple(one for one in FAMILIES if one.key in _FLEET or one.scope in (Scope.TARGET, Scope.EXPORTER)),
+    Profile.FLEET: tuple(
+        family for family in FAMILIES if family.key in _FLEET or family.scope in (Scope.TARGET, Scope.EXPORTER)
+    ),
 }
 
 

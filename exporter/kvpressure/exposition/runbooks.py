@@ -100,9 +100,9 @@ def fill(code: str, language: str, values: Mapping[str, str]) -> str:
     if quote is None:
         return code
     if language == "promql":
-        code = _MATCHER.sub(lambda found: found[0] if values.get(PLACEHOLDERS[found[1]]) else "", code)
+        code = _MATCHER.sub(lambda match: match[0] if values.get(PLACEHOLDERS[match[1]]) else "", code)
         code = code.replace(",}", "}").replace("{}", "")
-    return _SLOT.sub(lambda found: quote(value) if (value := values.get(PLACEHOLDERS[found[0]])) else found[0], code)
+    return _SLOT.sub(lambda match: quote(value) if (value := values.get(PLACEHOLDERS[match[0]])) else match[0], code)
 
 
 def content_security_policy() -> str:
@@ -161,10 +161,10 @@ def _finish(token: Token, values: Mapping[str, str], query: str) -> None:
     if token.type == "fence":
         token.content = fill(token.content, token.info.strip(), values)
     for child in token.children or ():
-        found = _LINK.fullmatch(str(child.attrs.get("href", "")))
-        if child.type == "link_open" and found:
-            page = "./" if found[1] == INDEX else found[1]
-            child.attrSet("href", f"{page}{query}{found[2] or ''}")
+        match = _LINK.fullmatch(str(child.attrs.get("href", "")))
+        if child.type == "link_open" and match:
+            page = "./" if match[1] == INDEX else match[1]
+            child.attrSet("href", f"{page}{query}{match[2] or ''}")
 
 
 def _name_headings(tokens: list[Token]) -> None:

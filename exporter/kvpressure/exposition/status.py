@@ -55,7 +55,7 @@ def targets_json(snapshot: Snapshot) -> dict[str, object]:
 
 def targets_html(snapshot: Snapshot, metrics_path: str) -> str:
     """Return the page of every source, those that are down first."""
-    sources = sorted(snapshot.sources, key=lambda one: one.up)
+    sources = sorted(snapshot.sources, key=lambda source_health: source_health.up)
     return assets.render(
         "targets",
         time=clock(snapshot.t),
@@ -74,14 +74,14 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
     Histograms are on /metrics only. A silent engine has the values of its last answer. Targets that never answered come
     last.
     """
-    errors = {one.target: one.error for one in snapshot.sources if one.source == ENGINE_SOURCE}
+    errors = {health.target: health.error for health in snapshot.sources if health.source == ENGINE_SOURCE}
     engines = [
         {**engine_json(view, advise(view), errors.get(view.key.target, "")), "incident": incident_json(view.incident)}
         for view in worst_first(snapshot.known)
     ]
     unread = [
-        {**unread_json(one.target, one.error, answering=False if one.errors else None), "incident": None}
-        for one in snapshot.unread
+        {**unread_json(health.target, health.error, answering=False if health.errors else None), "incident": None}
+        for health in snapshot.unread
     ]
     gpus = [gpu_json(view) for view in snapshot.gpus]
     return {"schema_version": VERSION, "t": snapshot.t, "engines": engines + unread, "gpus": gpus}
@@ -100,7 +100,11 @@ def status_html(
     engines and for the one whose id is `selected`, which is shown open.
     """
     past, known = snapshot.histories, runbooks or {}
-    unreadable = {one.target: one for one in snapshot.sources if one.source == ENGINE_SOURCE and not one.up}
+    unreadable = {
+        source_health.target: source_health
+        for source_health in snapshot.sources
+        if source_health.source == ENGINE_SOURCE and not source_health.up
+    }
     engines = [
         engine_panel(
             view,
@@ -121,8 +125,10 @@ def status_html(
         icon=_icon(snapshot),
         down=_down(snapshot.sources),
         engines=engines,
-        unread=[_unread(one) for one in snapshot.unread if status_of(one).is_trouble],
-        waited_for=[_unread(one) for one in snapshot.unread if not status_of(one).is_trouble],
+        unread=[_unread(source_health) for source_health in snapshot.unread if status_of(source_health).is_trouble],
+        waited_for=[
+            _unread(source_health) for source_health in snapshot.unread if not status_of(source_health).is_trouble
+        ],
         gpus=[gpu_card(view, past.gpu(view.labels) if past else None) for view in snapshot.gpus],
         sources=[_source_row(health, snapshot) for health in snapshot.sources],
         problems=snapshot.environment.problems,
@@ -162,7 +168,7 @@ def _headline(snapshot: Snapshot) -> str:
     if not total:
         return "no engine is configured or found"
     troubles = Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines if cause_of(view) not in CALM)
-    healths = {one.target: one for one in snapshot.sources if one.source == ENGINE_SOURCE}
+    healths = {health.target: health for health in snapshot.sources if health.source == ENGINE_SOURCE}
     silent = (status_of(healths[view.key.target]) for view in snapshot.silent if view.key.target in healths)
     unread = (*silent, *map(status_of, snapshot.unread))
     troubles.update(status.state for status in unread if status.is_trouble)

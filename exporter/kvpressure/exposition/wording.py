@@ -32,12 +32,12 @@ SHOWN_SECONDS: Final = 86_400.0
 
 def by_time(actions: Iterable[Action]) -> list[tuple[str, list[Action]]]:
     """Return the actions in their order, grouped by when to take them."""
-    groups = [(when, list(group)) for when, group in groupby(actions, key=lambda one: one.when)]
+    groups = [(when, list(group)) for when, group in groupby(actions, key=lambda action: action.when)]
     return [(_heading(when, group), group) for when, group in groups]
 
 
 def _heading(when: str, group: Iterable[Action]) -> str:
-    return "Now" if when == NOW and any(one.key in _RESTARTS for one in group) else TIMES[when]
+    return "Now" if when == NOW and any(action.key in _RESTARTS for action in group) else TIMES[when]
 
 
 def standing_text(first: Action | None) -> str:

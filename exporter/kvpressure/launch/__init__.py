@@ -157,13 +157,16 @@ def runtime_of(image: str, start: Start) -> Runtime | None:
         serving = (s for s in start.servers if s.runtime.starting.serves(s.module, s.options, image))
         return next((server.runtime for server in serving), None)
     options = [server.options for server in start.servers]
-    return next((one for one in RUNTIMES if one.starting.image_serves(image, start.command, start.args, options)), None)
+    return next(
+        (runtime for runtime in RUNTIMES if runtime.starting.image_serves(image, start.command, start.args, options)),
+        None,
+    )
 
 
 def serving_port(start: Start) -> int | None:
     """Return the port of the servers' own arguments; None where they give none or several, or may give another."""
-    serving = (one for one in start.servers if not (one.is_worker or one.behind_frontend))
-    ports = {one.runtime.starting.port(one.module, one.options) for one in serving}
+    serving = (server for server in start.servers if not (server.is_worker or server.behind_frontend))
+    ports = {server.runtime.starting.port(server.module, server.options) for server in serving}
     return ports.pop() if len(ports) == 1 and not start.cut else None
 
 
@@ -207,8 +210,8 @@ def read_limits(start: Start) -> Reading:
     """Return the limits that the container's command declares; none where the reading was cut. Never raises."""
     if start.cut:
         return Reading(hidden=(start.cut,), runtime=start.servers[0].runtime if start.servers else ASSUMED)
-    serving = [one for one in start.servers if start.is_known and not one.is_worker]
-    readings = [_read(one) for one in serving or (start.servers if start.only else [Server()])]
+    serving = [server for server in start.servers if start.is_known and not server.is_worker]
+    readings = [_read(server) for server in serving or (start.servers if start.only else [Server()])]
     reading = readings[0] if len(readings) == 1 else _agreed(readings)
     if start.is_known or not start.command:
         return reading
@@ -232,14 +235,14 @@ def declared(reading: Reading, *, command_is_known: bool) -> tuple[DeclaredLimit
 
     `command_is_known` means that the server's command line is known.
     """
-    found = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
-    return found if found or (command_is_known and not reading.hidden and not reading.unclear) else None
+    limits = tuple(reading.limits[name] for name in LIMIT_NAMES if name in reading.limits)
+    return limits if limits or (command_is_known and not reading.hidden and not reading.unclear) else None
 
 
 def _read(server: Server) -> Reading:
     flags, title = server.flags, server.runtime.title
     # Without a value it sizes nothing: `--kv-cache-memory-bytes=${BYTES-}`.
-    options = {name: one for name, one in server.options.given.items() if one.text or name != flags.sizes_pool}
+    options = {name: given for name, given in server.options.given.items() if given.text or name != flags.sizes_pool}
     limits: dict[str, DeclaredLimit] = {}
     unclear: dict[str, str] = {}
     for name, (option, read) in flags.limits.items():
@@ -310,8 +313,11 @@ def _agreed(readings: Sequence[Reading]) -> Reading:
     first = readings[0]
     limits, unclear = {}, {name: why for reading in readings for name, why in reading.unclear.items()}
     for name in {name for reading in readings for name in reading.limits}:
-        found = [reading.limits.get(name) for reading in readings]
-        if first.limits.get(name) is not None and len({None if one is None else one.value for one in found}) == 1:
+        declared_limits = [reading.limits.get(name) for reading in readings]
+        if (
+            first.limits.get(name) is not None
+            and len({None if limit is None else limit.value for limit in declared_limits}) == 1
+        ):
             limits[name] = first.limits[name]
         else:
             unclear[name] = _DIFFER

@@ -261,8 +261,8 @@ def step_without_gpu(actions: Sequence[Action]) -> Action | None:
     """
     if not actions or not actions[0].needs_gpu:
         return None
-    steps = [one for one in actions if one.when and not one.needs_gpu]
-    return max(steps, key=lambda one: 0.0 if one.expected is None else one.expected.gain_ratio, default=None)
+    steps = [action for action in actions if action.when and not action.needs_gpu]
+    return max(steps, key=lambda action: 0.0 if action.expected is None else action.expected.gain_ratio, default=None)
 
 
 def why_none_without_gpu(actions: Sequence[Action]) -> str:
@@ -270,6 +270,6 @@ def why_none_without_gpu(actions: Sequence[Action]) -> str:
     first = actions[0]
     if first.unpredicted:
         return f"not predicted: {first.unpredicted}."
-    declined = next((one.why for one in actions if one.key == "would_not_help"), "")
+    declined = next((action.why for action in actions if action.key == "would_not_help"), "")
     why = declined.removeprefix(SIMULATED_ALONE).split("; ")[0].rstrip(".")
     return f"nothing that was tried helps{'; ' if why else ''}{why}."

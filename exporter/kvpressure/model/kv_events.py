@@ -44,4 +44,4 @@ def of_rank(reports: tuple[KvEvents, ...], engine: str, *, alone: bool) -> KvEve
     """Return the events of the engine (a rank's number) on a target's page; `alone`: the page has no other."""
     if alone and len(reports) == 1:
         return reports[0]
-    return next((one for one in reports if str(one.rank) == engine), None)
+    return next((events for events in reports if str(events.rank) == engine), None)

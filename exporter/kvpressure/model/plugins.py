@@ -12,5 +12,7 @@ def exported(package: str, name: str) -> tuple[Any, ...]:
 
     So what is added later is registered by its own file, and by no list elsewhere.
     """
-    found = (import_module(f"{package}.{one.name}") for one in pkgutil.iter_modules(import_module(package).__path__))
-    return tuple(getattr(module, name) for module in found if hasattr(module, name))
+    module_types = (
+        import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(import_module(package).__path__)
+    )
+    return tuple(getattr(module, name) for module in module_types if hasattr(module, name))

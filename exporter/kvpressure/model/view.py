@@ -226,7 +226,7 @@ def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]
 
     Where prefill and decode are apart, they do the same of the two.
     """
-    found = []
+    peers = []
     for other in others:
         if not _serves_the_same(view, other) or role_of(view.derived) != role_of(other.derived):
             continue
@@ -236,8 +236,8 @@ def peers_of(view: EngineView, others: Iterable[EngineView]) -> tuple[Peer, ...]
             continue
         if cause_of(other) in _ABLE:
             rank = f" rank {other.key.rank}" if other.key.target == view.key.target else ""
-            found.append(Peer(f"{other.key.target}{rank}", usage, running, waiting))
-    return tuple(found)
+            peers.append(Peer(f"{other.key.target}{rank}", usage, running, waiting))
+    return tuple(peers)
 
 
 CALM: Final = those(lambda row: row.calm)

@@ -70,7 +70,7 @@ class Share:
 
     def _any_left(self) -> bool:
         now = time.monotonic()
-        return any(one.left(now) > 0 for one in self._allowances)
+        return any(allowance.left(now) > 0 for allowance in self._allowances)
 
     def charge(self, seconds: float) -> None:
         """Note seconds of CPU that were used."""

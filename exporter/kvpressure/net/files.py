@@ -49,11 +49,11 @@ class FileWatch:
         """Return the files that were created, changed or removed since the last check, each once."""
         changed = set()
         for path, known in self._known.items():
-            found = stamp(path)
-            if found != known and found == self._last[path]:
+            stamps = stamp(path)
+            if stamps != known and stamps == self._last[path]:
                 changed.add(path)
-                self._known[path] = found
-            self._last[path] = found
+                self._known[path] = stamps
+            self._last[path] = stamps
         return frozenset(changed)
 
     def add(self, path: Path) -> None:

@@ -43,13 +43,16 @@ def request_failure(error: BaseException, where: str, tls_hint: str, refused_hin
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
         causes.append(cause)
-    if found := next((one for one in reversed(causes) if isinstance(one, ssl.SSLError)), None):
+    if ssl_error := next((chained for chained in reversed(causes) if isinstance(chained, ssl.SSLError)), None):
         todo = f"check the scheme, {tls_hint} and the server's name"
-        return TlsError(f"TLS with {where} failed: {brief(found, 120)}; {todo}")
+        return TlsError(f"TLS with {where} failed: {brief(ssl_error, 120)}; {todo}")
     # With several addresses the text names the error of each.
-    if any(isinstance(one, ConnectionRefusedError) or _REFUSED in str(one) for one in causes):
+    if any(isinstance(chained, ConnectionRefusedError) or _REFUSED in str(chained) for chained in causes):
         return UnreachableError(f"connection refused by {where}; is it up and the port right?{refused_hint}")
-    text = next((str(one) for one in reversed(causes) if isinstance(one, OSError) and str(one)), str(error))
+    text = next(
+        (str(chained) for chained in reversed(causes) if isinstance(chained, OSError) and str(chained)),
+        str(error),
+    )
     plain = brief(re.sub(r"^\[Errno -?\d+\] ", "", text) or type(error).__name__)
     if isinstance(error, _UNCONNECTED) or not isinstance(error, aiohttp.ClientError | ValueError):
         return UnreachableError(f"no connection to {where}: {plain}")

@@ -41,12 +41,12 @@ class ThreadPerLookup(AbstractResolver):
             infos = await in_own_thread(look_up, "lookup")
         finally:
             self.pending = False
-        found = [_result(host, port, info) for info in infos]
-        hosts = dict.fromkeys(result["host"] for result in found)
+        addresses = [_result(host, port, info) for info in infos]
+        hosts = dict.fromkeys(result["host"] for result in addresses)
         refused = {host: reason for host in hosts if (reason := refusal(host, link_local=False))}
-        if found and len(refused) == len(hosts):
+        if addresses and len(refused) == len(hosts):
             raise RefusedAddressError("; ".join(f"{address}, {reason}" for address, reason in refused.items()))
-        return [result for result in found if result["host"] not in refused]
+        return [result for result in addresses if result["host"] not in refused]
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""

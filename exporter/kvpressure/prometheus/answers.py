@@ -52,9 +52,9 @@ class Samples:
     @classmethod
     def of(cls, pairs: Iterable[Any]) -> Samples:
         """Return samples of pairs, as numbers or their texts. Raises NoSamplesError."""
-        found = cls()
-        found.extend(pairs)
-        return found
+        samples = cls()
+        samples.extend(pairs)
+        return samples
 
     def extend(self, pairs: Iterable[Any]) -> None:
         """Append more pairs. Raises NoSamplesError."""
@@ -100,17 +100,17 @@ def is_bounded(text: bytes) -> bool:
 
 def read_answer(body: bytes) -> tuple[Any, list[Samples]]:
     """Return an answer's values, in which every list of samples is its place in the second. Raises ValueError."""
-    rest, found, at = bytearray(), list[Samples](), 0
+    rest, samples, at = bytearray(), list[Samples](), 0
     left = MAX_SAMPLES
     while match := _VALUES.search(body, at):
         end = body.find(b"]]", match.end())
-        if len(found) == MAX_SERIES:
+        if len(samples) == MAX_SERIES:
             raise TooManyError(f"it holds more than {MAX_SERIES:,} series")
-        rest += body[at : match.end()] + b"%d" % len(found)
-        found.append(_samples(body, match.end() + 1, end + 1, left))
-        left -= len(found[-1])
+        rest += body[at : match.end()] + b"%d" % len(samples)
+        samples.append(_samples(body, match.end() + 1, end + 1, left))
+        left -= len(samples[-1])
         at = end + 2
-    return read_json(bytes(rest) + body[at:] if at else body, exact=False), found
+    return read_json(bytes(rest) + body[at:] if at else body, exact=False), samples
 
 
 def labels_of(metric: Mapping[str, Any]) -> dict[str, str]:
@@ -120,7 +120,7 @@ def labels_of(metric: Mapping[str, Any]) -> dict[str, str]:
 
 def _samples(body: bytes, start: int, end: int, most: int) -> Samples:
     """Return the pairs of a list without its brackets. Raises ValueError."""
-    found = Samples()
+    samples = Samples()
     if end < start:
         raise ValueError("it is cut")
     while start < end:
@@ -128,11 +128,11 @@ def _samples(body: bytes, start: int, end: int, most: int) -> Samples:
         stop = end if stop < 0 else stop + 1
         if stop - start > 2 * _WINDOW_BYTES:
             raise ValueError("one of its samples is too long")
-        found.extend(json.loads(f"[{body[start:stop].decode()}]", parse_int=float, parse_constant=_refuse))
-        if len(found) > most:
+        samples.extend(json.loads(f"[{body[start:stop].decode()}]", parse_int=float, parse_constant=_refuse))
+        if len(samples) > most:
             raise TooManyError(f"it holds more than {MAX_SAMPLES:,} samples")
         start = stop + 1
-    return found
+    return samples
 
 
 def _whole(text: str) -> str:

@@ -113,13 +113,13 @@ class Prometheus:
 
     def label_values(self, label: str, matchers: Sequence[str], start: float, end: float) -> list[str]:
         """Return the values of a label among the series that match. Raises PrometheusError."""
-        found = self._listed(f"/api/v1/label/{label}/values", matchers, start, end, post=False)
-        return [value for value in found if isinstance(value, str)]
+        values = self._listed(f"/api/v1/label/{label}/values", matchers, start, end, post=False)
+        return [value for value in values if isinstance(value, str)]
 
     def series(self, matchers: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
         """Return the labels of the series that match and have samples in that time. Raises PrometheusError."""
-        found = self._listed("/api/v1/series", matchers, start, end, post=True)
-        return [labels_of(one) for one in found if isinstance(one, dict)]
+        label_sets = self._listed("/api/v1/series", matchers, start, end, post=True)
+        return [labels_of(labels) for labels in label_sets if isinstance(labels, dict)]
 
     def _listed(self, path: str, matchers: Sequence[str], start: float, end: float, *, post: bool) -> list[Any]:
         """Return a listing, which no server splits into pages: one that is cut at the limit is an error."""
@@ -129,17 +129,17 @@ class Prometheus:
             "end": f"{end:.3f}",
             "limit": str(MAX_SERIES + 1),
         }
-        found, _ = self._query(path, parameters, post=post)
-        if isinstance(found, list) and len(found) > MAX_SERIES:
+        entries, _ = self._query(path, parameters, post=post)
+        if isinstance(entries, list) and len(entries) > MAX_SERIES:
             raise self._too_many(path, f"it lists more than {MAX_SERIES:,}")
-        return found if isinstance(found, list) else []
+        return entries if isinstance(entries, list) else []
 
     def _series(self, path: str, parameters: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-        found, samples = self._query(path, parameters)
-        if not isinstance(found, dict) or found.get("resultType") != kind:
+        entries, samples = self._query(path, parameters)
+        if not isinstance(entries, dict) or entries.get("resultType") != kind:
             raise PrometheusError(f"{self._shown} answered {path} with something that is no {kind}")
         try:
-            return [_series(one, kind, samples) for one in found.get("result") or ()]
+            return [_series(entry, kind, samples) for entry in entries.get("result") or ()]
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
             raise self._garbage(path, error) from error
 
@@ -211,7 +211,7 @@ class Prometheus:
 
     def _data(self, body: bytes, path: str) -> tuple[Any, list[Samples]]:
         try:
-            found, samples = read_answer(body)
+            data, samples = read_answer(body)
         except TooManyError as error:
             raise self._too_many(path, str(error)) from error
         except NoSamplesError as error:
@@ -219,13 +219,13 @@ class Prometheus:
         except ValueError as error:
             sentence = f"{self._shown}{path} answered something that is no JSON"
             raise PrometheusError(f"{sentence}; is it a Prometheus, and is its path complete?") from error
-        if not isinstance(found, dict) or found.get("status") != "success":
+        if not isinstance(data, dict) or data.get("status") != "success":
             raise PrometheusError(f"{self._shown}{path} answered JSON that is no answer of a Prometheus")
-        warnings = found.get("warnings")
+        warnings = data.get("warnings")
         for warning in warnings if isinstance(warnings, list) else ():
             if len(self.warnings) < MAX_WARNINGS:
                 self.warnings[brief(warning, 300)] = None
-        return found.get("data"), samples
+        return data.get("data"), samples
 
     def _garbage(self, path: str, error: Exception) -> PrometheusError:
         sentence = f"{self._shown} answered {path} with series that are none: {brief(error)}; is it a Prometheus?"
@@ -236,13 +236,13 @@ class Prometheus:
         return TooMuchError(text)
 
 
-def _series(one: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> dict[str, Any]:
+def _series(entry: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> dict[str, Any]:
     """Return a series with numbers for its times and values. Raises TypeError, ValueError etc. for anything else."""
-    metric = labels_of(one.get("metric") or {})
+    metric = labels_of(entry.get("metric") or {})
     if kind == "vector":
-        t, value = one["value"]
+        t, value = entry["value"]
         return {"metric": metric, "value": (float(t), float(value))}
-    values = one.get("values", ())
+    values = entry.get("values", ())
     return {"metric": metric, "values": samples[int(values)] if isinstance(values, float) else Samples.of(values)}
 
 

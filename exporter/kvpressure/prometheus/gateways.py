@@ -67,8 +67,8 @@ class Pool:
         if row.pool_label and (self.name or row.pool_label != "name"):
             own[row.pool_label] = self.name
         matchers = ", ".join(f"{label}={quoted(value)}" for label, value in own.items() if value or label not in _OWN)
-        one = f"{row.merge.__name__}(max without ({', '.join(REPLICA_LABELS)}) ({over}))"
-        return " or ".join(one.format(f"{name}{{{matchers}}}") for name in row.names)
+        part = f"{row.merge.__name__}(max without ({', '.join(REPLICA_LABELS)}) ({over}))"
+        return " or ".join(part.format(f"{name}{{{matchers}}}") for name in row.names)
 
 
 _OWN: Final = ("cluster", "namespace", "job")
@@ -76,7 +76,7 @@ _OWN: Final = ("cluster", "namespace", "job")
 
 def pools_there(server: Prometheus, span: Span) -> list[Pool]:
     """Return the pools whose gateway reported a queue in that time. Raises PrometheusError."""
-    found: dict[tuple[str, str, str], Pool] = {}
+    pools: dict[tuple[str, str, str], Pool] = {}
     for labels in server.series([f"{{{one_of(_QUEUES)}}}"], span.start, span.end):
         if (name := labels.get("__name__")) not in _QUEUES:
             continue  # not what was queried
@@ -85,36 +85,36 @@ def pools_there(server: Prometheus, span: Span) -> list[Pool]:
         where = (labels.get("cluster", ""), labels.get("namespace", ""))
         pool = Pool(*where, labels.get("job", ""), labels.get(row.pool_label, ""), by_load)
         # Where two jobs scrape one pool, one of them is enough.
-        known = found.setdefault((*where, pool.name), pool)
+        known = pools.setdefault((*where, pool.name), pool)
         if pool.job < known.job:
-            found[*where, pool.name] = pool
-    if not found:
+            pools[*where, pool.name] = pool
+    if not pools:
         return []
     pods: dict[tuple[str, str, str], set[str]] = {}
     for labels in server.series([f"{{{one_of(MEMBERS)}}}"], span.start, span.end):
         key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("name", ""))
         pods.setdefault(key, set()).update(pod_of_member(labels.get("__name__", ""), labels))
-    kept = list(found.items())[:MAX_POOLS]
+    kept = list(pools.items())[:MAX_POOLS]
     return [replace(pool, pods=frozenset(pods.get(key, ()))) for key, pool in sorted(kept)]
 
 
 def behind(pools: Sequence[Pool], targets: Iterable[Target]) -> dict[Target, Pool]:
     """Return the pool of each target that is behind a gateway: that which lists its pod, else the only one there is."""
-    found: dict[Target, Pool] = {}
+    pool_of: dict[Target, Pool] = {}
     for target in targets:
         near = [pool for pool in pools if _may_have(pool, target)]
         listed = [pool for pool in near if target.pod and target.pod in pool.pods]
         alone = [pool for pool in near if not (pool.pods and target.pod)] if len(near) == 1 else []
         if candidates := listed or alone:
-            found[target] = candidates[0]
-    counts = {pool: sum(own is pool for own in found.values()) for pool in found.values()}
-    return {target: replace(pool, engine_count=counts[pool]) for target, pool in found.items()}
+            pool_of[target] = candidates[0]
+    counts = {pool: sum(own is pool for own in pool_of.values()) for pool in pool_of.values()}
+    return {target: replace(pool, engine_count=counts[pool]) for target, pool in pool_of.items()}
 
 
 def _may_have(pool: Pool, target: Target) -> bool:
     """Return whether a target is in the gateway's cluster and namespace, as far as both have one."""
     pairs = ((pool.cluster, target.get("cluster")), (pool.namespace, target.namespace))
-    return all(not one or not other or one == other for one, other in pairs)
+    return all(not name or not other or name == other for name, other in pairs)
 
 
 class Queue:
@@ -154,19 +154,19 @@ class Queue:
 
     def _exprs(self) -> dict[str, str]:
         rows = {row.signal: row for row in (ROWS if self._pool.by_load else DYNAMO)}
-        found = {signal: self._pool.expr(row) for signal, row in rows.items() if not signal.startswith("waited_")}
+        exprs = {signal: self._pool.expr(row) for signal, row in rows.items() if not signal.startswith("waited_")}
         if self._pool.by_load:
             parts = (
                 self._pool.expr(rows[f"waited_{what}"], f"increase({{}}[{WAITED_SECONDS:.0f}s])")
                 for what in ("seconds", "requests")
             )
-            found["queue_seconds"] = "({}) / (({}) >= 1)".format(*parts)
-        return found
+            exprs["queue_seconds"] = "({}) / (({}) >= 1)".format(*parts)
+        return exprs
 
     def _query(self, expr: str) -> dict[int, float]:
         found: dict[int, float] = {}
         for page in pages(self._page, STEP_SECONDS, DAY_SECONDS):
-            for one in ranged(self._server, expr, page, STEP_SECONDS):
-                usable = ((t, value) for t, value in one["values"] if 0 <= value <= LARGEST_VALUE)
+            for row in ranged(self._server, expr, page, STEP_SECONDS):
+                usable = ((t, value) for t, value in row["values"] if 0 <= value <= LARGEST_VALUE)
                 found.update((round((t - self._page.start) / STEP_SECONDS), value) for t, value in usable)
         return found

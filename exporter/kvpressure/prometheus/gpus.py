@@ -62,11 +62,11 @@ class Gpus:
 
     def _read(self) -> dict[int, dict[Series, float]]:
         found = dict[int, dict[Series, float]]()
-        for one in ranged(self._server, self._selector, self._page, STEP_SECONDS):
-            labels = one.get("metric", {})
+        for row in ranged(self._server, self._selector, self._page, STEP_SECONDS):
+            labels = row.get("metric", {})
             series = Series(labels.get("__name__", ""), tuple(sorted(labels.items())))
             if series.name.encode() not in WANTED:
                 continue
-            for t, value in one["values"]:
+            for t, value in row["values"]:
                 found.setdefault(round((t - self._page.start) / STEP_SECONDS), {})[series] = value
         return found

@@ -97,8 +97,8 @@ class Spelled:
         """
         rows = self.table.histograms if suffix else (*self.table.gauges, *self.table.counters)
         names = (name + suffix for row in rows if row.signal == signal and not row.where for name in row.names)
-        found = (self.spelling + name.removeprefix(self.table.prefix) for name in names)
-        return next((name for name in found if name in self.present), None)
+        present = (self.spelling + name.removeprefix(self.table.prefix) for name in names)
+        return next((name for name in present if name in self.present), None)
 
 
 def all_names(tables: Iterable[Table]) -> frozenset[str]:

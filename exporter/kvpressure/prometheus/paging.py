@@ -46,7 +46,7 @@ def in_pages(span: Span, step: float, shortest: float, query: Callable[[Span], S
     Raises PrometheusError, and TooMuchError where even `shortest` seconds are too large.
     """
     try:
-        found = query(span)
+        rows = query(span)
     except TooMuchError:
         if span.seconds <= max(shortest, 2 * step):
             raise
@@ -54,7 +54,7 @@ def in_pages(span: Span, step: float, shortest: float, query: Callable[[Span], S
         for half in (Span(span.start, middle), Span(middle, span.end)):
             yield from in_pages(half, step, shortest, query)
         return
-    yield found
+    yield rows
 
 
 def ranged(
@@ -71,10 +71,10 @@ def joined(spans: list[Span], gap: float) -> list[Span]:
     >>> joined([Span(30, 40), Span(0, 10), Span(12, 20)], 5)
     [Span(start=0, end=20), Span(start=30, end=40)]
     """
-    found: list[Span] = []
+    merged_spans: list[Span] = []
     for span in sorted(spans):
-        if found and span.start <= found[-1].end + gap:
-            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+        if merged_spans and span.start <= merged_spans[-1].end + gap:
+            merged_spans[-1] = Span(merged_spans[-1].start, max(merged_spans[-1].end, span.end))
         else:
-            found.append(span)
-    return found
+            merged_spans.append(span)
+    return merged_spans

@@ -49,8 +49,8 @@ class PageMaker:
         copies = [self._columns(copy) for copy in _copies(answer)]
         chosen = _filled([_all_times(copy) for copy in copies])
         for t in _times(chosen, self._step):
-            present = {one: values[t] for one, values in copies[chosen[t]].items() if t in values}
-            labelled = {one: present.pop(one) for one in list(present) if one.name in self._label_names}
+            present = {row: values[t] for row, values in copies[chosen[t]].items() if t in values}
+            labelled = {row: present.pop(row) for row in list(present) if row.name in self._label_names}
             series = tuple(present)
             if series not in self._plans:
                 self._plans[series] = make_plan(self._table, series)
@@ -59,10 +59,10 @@ class PageMaker:
 
     def _columns(self, answer: Answer) -> Columns:
         columns = Columns()
-        for one in answer:
-            metric: Mapping[str, str] = one.get("metric", {})
+        for row in answer:
+            metric: Mapping[str, str] = row.get("metric", {})
             own = tuple(sorted(pair for pair in metric.items() if pair[0] not in self._dropped))
-            series, values = Series(metric.get("__name__", ""), own), dict(one.get("values", ()))
+            series, values = Series(metric.get("__name__", ""), own), dict(row.get("values", ()))
             if len(values) > len(columns.get(series, ())) or series not in columns:
                 columns[series] = values
         return _on_one_clock(columns)
@@ -76,7 +76,9 @@ class PageMaker:
         gauges = in_one_go(label_signals("".join(lines).encode(), self._table)) if lines else {}
         if not gauges:
             return page
-        return replace(page, engines=tuple(replace(one, gauges={**one.gauges, **gauges}) for one in page.engines))
+        return replace(
+            page, engines=tuple(replace(sample, gauges={**sample.gauges, **gauges}) for sample in page.engines)
+        )
 
 
 def read_pages(
@@ -95,11 +97,14 @@ def read_pages(
     last = float("-inf")
     for page in pages(span, 1.0, PAGE_SECONDS):
         for answer in in_pages(page, 1.0, SHORTEST_PAGE_SECONDS, query):
-            for one in maker.pages(answer):
+            for engine_page in maker.pages(answer):
                 # A sample on the border of two pieces is in both; a server may add samples outside of the range.
-                if last + SAME_SCRAPE_SECONDS < one.t <= page.end + SAME_SCRAPE_SECONDS and one.t >= page.start:
-                    last = one.t
-                    yield one
+                if (
+                    last + SAME_SCRAPE_SECONDS < engine_page.t <= page.end + SAME_SCRAPE_SECONDS
+                    and engine_page.t >= page.start
+                ):
+                    last = engine_page.t
+                    yield engine_page
 
 
 def interval_of(times: Sequence[float]) -> float | None:
@@ -112,11 +117,11 @@ def _copies(answer: Answer) -> list[Answer]:
 
     Each scrapes at times of its own, so a page is of one of them.
     """
-    found: dict[tuple[str, ...], Answer] = {}
-    for one in answer:
-        replica = tuple(one.get("metric", {}).get(name, "") for name in REPLICA_LABELS)
-        found.setdefault(replica, []).append(one)
-    return sorted(found.values(), key=lambda copy: -sum(len(one.get("values", ())) for one in copy))
+    by_labels: dict[tuple[str, ...], Answer] = {}
+    for row in answer:
+        replica = tuple(row.get("metric", {}).get(name, "") for name in REPLICA_LABELS)
+        by_labels.setdefault(replica, []).append(row)
+    return sorted(by_labels.values(), key=lambda copy: -sum(len(row.get("values", ())) for row in copy))
 
 
 def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:

@@ -39,15 +39,15 @@ def roles_there(server: Prometheus, targets: Iterable[Target], span: Span) -> di
             namespace = labels.get("exported_namespace") or labels.get("namespace", "")
             of_pods.setdefault((labels.get("cluster", ""), namespace, pod), set()).update(_said(labels, "label_"))
     of_workers = _of_workers(series)
-    found = dict[Target, str]()
+    roles = dict[Target, str]()
     for target in targets:
         own, place = set(_said(dict(target.labels))), _place(target)
         for said in (own, of_pods.get(place, set()) if target.pod else set(), of_workers.get(place, set())):
             if said:
                 # A name that had one role and then another says neither.
-                found |= {target: next(iter(said))} if len(said) == 1 else {}
+                roles |= {target: next(iter(said))} if len(said) == 1 else {}
                 break
-    return found
+    return roles
 
 
 def _said(labels: Mapping[str, str], prefix: str = "") -> Iterator[str]:
@@ -72,9 +72,9 @@ def _of_workers(series: Iterable[Mapping[str, str]]) -> dict[_Place, set[str]]:
             types.setdefault(where, {})[labels.get("worker_id", "")] = labels.get("worker_type", "")
         elif "model" in labels:
             models.setdefault(where, set()).add(labels["model"])
-    found = dict[_Place, set[str]]()
+    of_workers = dict[_Place, set[str]]()
     for place, its_ids in ids.items():
         known = types.get(place[:2], {})
         if PREFILL in known.values() and len(models.get(place[:2], ())) == 1:
-            found[place] = {known[one] for one in its_ids if one and known.get(one) in ROLE_CODES}
-    return found
+            of_workers[place] = {known[its_id] for its_id in its_ids if its_id and known.get(its_id) in ROLE_CODES}
+    return of_workers

@@ -56,7 +56,7 @@ class Discovered:
             return found
 
         def kept(rows: Sequence[Json]) -> list[Json]:
-            return [one for one in rows if (one["model_name"], rank_of(one["engine"])) in engines]
+            return [row for row in rows if (row["model_name"], rank_of(row["engine"])) in engines]
 
         others = [kept(listed) for listed in found["others"]]
         return {**found, "incidents": kept(found["incidents"]), "unjudged": kept(found["unjudged"]), "others": others}
@@ -76,23 +76,23 @@ def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Sp
     )
 
 
-def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: Span) -> list[Discovered]:
+def targets_there(server: Prometheus, names: Spelled, selection: Selection, span: Span) -> list[Discovered]:
     """Return the targets of one spelling, by name. Raises PrometheusError."""
-    running = one.named("running")
+    running = names.named("running")
     expr = f"count_over_time({running}{selection.and_also()}[{PROBE_SECONDS:.0f}s])"
     step = max(PROBE_SECONDS, span.seconds / MAX_PROBES // 60 * 60)
     most: dict[Target, float] = {}
     engines: dict[Target, set[tuple[str, str]]] = {}
 
     def target_of_labels(labels: Mapping[str, str]) -> Target:
-        target = target_of(labels, one.table)
-        engines.setdefault(target, set()).add(labelled_engine(labels, one.table))
+        target = target_of(labels, names.table)
+        engines.setdefault(target, set()).add(labelled_engine(labels, names.table))
         return target
 
     # Both ends and every step between: an engine that lived for less than a step is missed, so steps are short.
-    for found in ranged(server, expr, span, step, step):
-        target = target_of_labels(found["metric"])
-        count = max((value for _, value in found.get("values", ()) if 0 < value < math.inf), default=0.0)
+    for row in ranged(server, expr, span, step, step):
+        target = target_of_labels(row["metric"])
+        count = max((value for _, value in row.get("values", ()) if 0 < value < math.inf), default=0.0)
         most[target] = max(most.get(target, 0.0), count)
     for labels in server.series([f"{running}{selection.and_also()}"], span.start, span.end):
         most.setdefault(target_of_labels(labels), 0.0)
@@ -102,11 +102,11 @@ def targets_there(server: Prometheus, one: Spelled, selection: Selection, span: 
     usual = sorted(PROBE_SECONDS / count for count in most.values() if count) or [PROBE_SECONDS]
     middle = usual[len(usual) // 2]
     without = lacking(most)
-    chooses = selection.names(one.table.engine_label, one.table.model_label)
+    chooses = selection.names(names.table.engine_label, names.table.model_label)
     return [
         Discovered(
             target,
-            one.table.runtime,
+            names.table.runtime,
             PROBE_SECONDS / count if count else middle,
             without.get(target, ()),
             frozenset(engines[target]) if chooses else None,
@@ -120,9 +120,9 @@ def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
     by_names: dict[tuple[str, ...], list[Target]] = {}
     for target in targets:
         by_names.setdefault(tuple(name for name, _ in target.labels), []).append(target)
-    found: dict[Target, tuple[str, ...]] = {}
+    missing: dict[Target, tuple[str, ...]] = {}
     if len(by_names) > MAX_LABELLINGS:
-        return found
+        return missing
     for fewer, own in by_names.items():
         for more, others in by_names.items():
             if set(fewer) < set(more):
@@ -130,10 +130,10 @@ def lacking(targets: Iterable[Target]) -> dict[Target, tuple[str, ...]]:
                 extra = set(more) - set(fewer)
                 for target in own:
                     if target.labels in same:
-                        found[target] = tuple(sorted({*found.get(target, ()), *extra}))
-    return found
+                        missing[target] = tuple(sorted({*missing.get(target, ()), *extra}))
+    return missing
 
 
 def slowest(targets: Sequence[Discovered], longest: float) -> float:
     """Return the longest scrape interval of the targets, of those that are short enough to judge."""
-    return max((one.interval for one in targets if one.interval <= longest), default=longest)
+    return max((discovered.interval for discovered in targets if discovered.interval <= longest), default=longest)

@@ -173,7 +173,7 @@ class GatewaySource(Source):
         if pods and not self._target.engines and (target.pod or self._several):
             return target.pod in pods
         names = [name for name in (target.name, target.pod) if name]
-        patterns = [one.replace("[", "[[]") for one in self._target.engines]  # IPv6 addresses have brackets
+        patterns = [engine.replace("[", "[[]") for engine in self._target.engines]  # IPv6 addresses have brackets
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     async def _read(self) -> None:
@@ -187,10 +187,10 @@ class GatewaySource(Source):
         if not pools:
             raise NotMetricsError("no metric of a gateway that queues; is this its metrics port?")
         if self._target.pool:
-            found = next((pool for pool in pools if pool.pool == self._target.pool), None)
-            if found is None:
+            reading = next((pool for pool in pools if pool.pool == self._target.pool), None)
+            if reading is None:
                 raise NoPoolError(f"no metric of the pool {self._target.pool}")
-            return found
+            return reading
         if len(pools) > MAX_POOLS:
             raise TooLargeError(f"metrics of {len(pools)} pools")
         if len(pools) > 1:

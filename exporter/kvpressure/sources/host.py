@@ -98,14 +98,14 @@ def throttled_ratio(before: Periods, after: Periods) -> float | None:
 def find(root: Path, ids: Collection[str]) -> Mapping[str, Path]:
     """Return each container id's `cpu.stat` below `root`, where it has one; one walk for all, no links are followed."""
     valid = {name for name in ids if _ID.fullmatch(name)}
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for directory in _walk(cpu_hierarchy(root)):
-        if len(found) == len(valid):
+        if len(paths) == len(valid):
             break
         name = container_id(directory.name)
-        if name in valid and name not in found and (directory / "cpu.stat").is_file():
-            found[name] = directory / "cpu.stat"
-    return found
+        if name in valid and name not in paths and (directory / "cpu.stat").is_file():
+            paths[name] = directory / "cpu.stat"
+    return paths
 
 
 def cpu_hierarchy(root: Path) -> Path:

@@ -74,8 +74,8 @@ def find_owners(ports: Iterable[int], proc: Path = PROC, sys: Path = SYS) -> dic
     holders = holders_of({inode for inodes in sockets.values() for inode in inodes}, proc)
     parents = parents_of_all(proc) if holders else {}
     names = read_kernel_names(proc, sys) if holders else KernelNames()
-    found = {port: _owner(port, inodes, holders, parents, names, proc) for port, inodes in sockets.items()}
-    return {port: _with_others(owner, found) for port, owner in found.items()}
+    owners = {port: _owner(port, inodes, holders, parents, names, proc) for port, inodes in sockets.items()}
+    return {port: _with_others(owner, owners) for port, owner in owners.items()}
 
 
 def port_here(url: str) -> int | None:
@@ -114,10 +114,10 @@ class LocalProcesses(Source):
         if self._ports:
             self._any.set()
         owners = {ContainerId("", "", name): self._owners.get(port) for name, port in self._ports.items()}
-        found = {key: owner for key, owner in owners.items() if owner is not None}
+        port_owners = {key: owner for key, owner in owners.items() if owner is not None}
         return Environment(
-            devices={key: owner.assignment for key, owner in found.items()},
-            limits={key: owner.limits for key, owner in found.items() if owner.limits is not None},
+            devices={key: owner.assignment for key, owner in port_owners.items()},
+            limits={key: owner.limits for key, owner in port_owners.items() if owner.limits is not None},
         )
 
     async def _look(self) -> bool:
@@ -155,9 +155,9 @@ def _owner(
         return PortOwner(root, Assignment((), exclusive=False, why=str(reason)), limits)
 
 
-def _with_others(owner: PortOwner, found: Mapping[int, PortOwner]) -> PortOwner:
+def _with_others(owner: PortOwner, owners: Mapping[int, PortOwner]) -> PortOwner:
     """Mark GPUs that another of the processes uses too."""
-    for port, other in found.items():
+    for port, other in owners.items():
         common = set(owner.assignment.gpus) & set(other.assignment.gpus)
         if common and other.pid != owner.pid:
             why = f"GPU {min(common)} is used by the process on port {port} too"
@@ -171,7 +171,7 @@ def gpu_count(start: Start, runtime: Runtime) -> int | None:
     With several machines it is more than there are here.
     """
     options, flags = (
-        next((one.options for one in start.servers if one.runtime is runtime), None),
+        next((server.options for server in start.servers if server.runtime is runtime), None),
         runtime.starting.flags,
     )
     if options is None or options.hidden or start.cut:
@@ -211,8 +211,8 @@ def _visible(family: Sequence[_Process], names: KernelNames, *, amd: bool) -> tu
     own = visible_gpus(family[0].environ, names, amd=amd)
     if own is not None:
         return own
-    found = [gpus for process in family[1:] if (gpus := visible_gpus(process.environ, names, amd=amd)) is not None]
-    return tuple(dict.fromkeys(gpu for gpus in found for gpu in gpus)) if found else None
+    arguments = [gpus for process in family[1:] if (gpus := visible_gpus(process.environ, names, amd=amd)) is not None]
+    return tuple(dict.fromkeys(gpu for gpus in arguments for gpu in gpus)) if arguments else None
 
 
 def _open_gpus(devices: Iterable[str], names: KernelNames) -> tuple[str, ...]:

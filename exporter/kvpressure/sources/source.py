@@ -113,7 +113,7 @@ def merged(parts: Iterable[Environment]) -> Environment:
     """Return all reports as one: mappings and tuples together, of other fields the last that is known."""
     together: dict[str, Any] = {}
     for part in parts:
-        for name in (one.name for one in fields(part)):
+        for name in (each.name for each in fields(part)):
             before, value = together.get(name), getattr(part, name)
             if isinstance(value, Mapping):
                 together[name] = {**before, **value} if before else value

@@ -87,27 +87,27 @@ class Acceptor:
 
         Raises OSError.
         """
-        found = await self._loop.getaddrinfo(
+        addresses = await self._loop.getaddrinfo(
             address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         bound: list[socket.socket] = []
         missing: OSError | None = None
-        for family, _, _, _, place in dict.fromkeys(found):
+        for family, _, _, _, place in dict.fromkeys(addresses):
             try:
                 both = place[0] == "::" and bool(address.host) and socket.has_dualstack_ipv6()
                 bound.append(socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=both))
             except OSError as error:
                 if address.host or error.errno not in _NOT_HERE:
-                    for one in bound:
-                        one.close()
+                    for listener in bound:
+                        listener.close()
                     raise
                 missing = error  # a machine without IPv6 may still name its addresses
         if missing is not None and not bound:
             raise missing
-        for one in bound:
-            one.setblocking(False)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited by its connections
-            self._start(self._accept(one))
+        for listener in bound:
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # inherited by its connections
+            self._start(self._accept(listener))
         self._sockets += bound
         return int(bound[-1].getsockname()[1])
 

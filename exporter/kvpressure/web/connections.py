@@ -142,7 +142,7 @@ class Connections:
             self.drop(connection, "")
 
     def _all(self, below: Stage | None = None) -> Iterator[Connection]:
-        return (one for stage in self._deadlines[:below] for one in stage)
+        return (connection for stage in self._deadlines[:below] for connection in stage)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -65,11 +65,11 @@ class Scrapes:
         return Answer(await _wait(rendering.compressed), headers | {"Content-Encoding": "gzip"})
 
     def _rendering(self, *, openmetrics: bool) -> _Rendering:
-        found, snapshot = self._newest.get(openmetrics), self._snapshot()
-        if found is None or (found.plain.done() and found.snapshot is not snapshot):
+        rendering, snapshot = self._newest.get(openmetrics), self._snapshot()
+        if rendering is None or (rendering.plain.done() and rendering.snapshot is not snapshot):
             plain = self._thread.submit(text.render, snapshot, openmetrics=openmetrics, own=self._own)
-            found = self._newest[openmetrics] = _Rendering(snapshot, plain)
-        return found
+            rendering = self._newest[openmetrics] = _Rendering(snapshot, plain)
+        return rendering
 
 
 async def _wait(work: Future[bytes]) -> bytes:

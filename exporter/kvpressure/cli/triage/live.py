@@ -31,11 +31,11 @@ class Shows(Enum):
     FULL = "full"
     ADVICE = "advice"
 
-    def report(self, found: Sequence[Finding], now: float) -> Group:
+    def report(self, findings: Sequence[Finding], now: float) -> Group:
         """Return the report."""
         if self is Shows.ADVICE:
-            return advice_report(found)
-        return brief_report(found, now) if self is Shows.BRIEF else triage_report(found, now)
+            return advice_report(findings)
+        return brief_report(findings, now) if self is Shows.BRIEF else triage_report(findings, now)
 
 
 @dataclass(slots=True)
@@ -76,27 +76,27 @@ class Triage:
         return [finding for target in sampled for finding in self.facts.findings(target, self.thresholds, beside)]
 
     def _print(self, *, brief: bool = False) -> int:
-        found, now = self.findings(), self.sampler.clock.wall()
+        findings, now = self.findings(), self.sampler.clock.wall()
         if problems := self.sampler.problems:
             say(*problems, err=True)
         if self.as_json:
-            document = advice_json(found) if self.shows is Shows.ADVICE else self.record(found, now)
+            document = advice_json(findings) if self.shows is Shows.ADVICE else self.record(findings, now)
             say_json(document, indent=None if brief else 1)
         elif brief:
-            say(*(verdict_line(finding, now) for finding in found))
+            say(*(verdict_line(finding, now) for finding in findings))
         else:
-            self.show(console(), found, now)
-        return exit_code(found)
+            self.show(console(), findings, now)
+        return exit_code(findings)
 
-    def record(self, found: list[Finding], now: float) -> dict[str, object]:
+    def record(self, findings: list[Finding], now: float) -> dict[str, object]:
         """Return all findings for programs."""
-        return {"t": now, "duration_seconds": round(self.sampler.seconds, 3), **as_json(found, self.sampler.gpus())}
+        return {"t": now, "duration_seconds": round(self.sampler.seconds, 3), **as_json(findings, self.sampler.gpus())}
 
-    def show(self, out: Console, found: list[Finding], now: float) -> None:
+    def show(self, out: Console, findings: list[Finding], now: float) -> None:
         """Print the findings for people."""
         if self.gpus and self.shows is not Shows.ADVICE:
             show(out, gpu_table(self.sampler.gpus(), self.sampler.gpu_health()))
-        show(out, self.shows.report(found, now))
+        show(out, self.shows.report(findings, now))
 
     def _screen(self) -> Group:
         report = triage_report(self.findings(), self.sampler.clock.wall(), commands=False)

@@ -111,27 +111,30 @@ class PodTriage(Triage):
     def findings(self) -> list[Finding]:
         """Return the findings, worst first, also of pods that cannot be reached."""
         sampled = self.sampler.sampled()
-        by_name, beside = {one.target.name: one for one in sampled}, engines_of(sampled)
+        by_name, beside = {target.target.name: target for target in sampled}, engines_of(sampled)
         found = (self._of(pod, by_name.get(pod.engine.name), beside) for pod in self.pods)
         return worst_first(itertools.chain.from_iterable(found))
 
-    def record(self, found: list[Finding], now: float) -> dict[str, object]:
+    def record(self, findings: list[Finding], now: float) -> dict[str, object]:
         """Return all findings for programs, and the pods."""
-        return {**super(PodTriage, self).record(found, now), "pods": [pod_json(pod) for pod in self.pods]}
+        return {**super(PodTriage, self).record(findings, now), "pods": [pod_json(pod) for pod in self.pods]}
 
-    def show(self, out: Console, found: list[Finding], now: float) -> None:
+    def show(self, out: Console, findings: list[Finding], now: float) -> None:
         """Print the pods' states where everything is shown, then the findings."""
         if self.shows is Shows.FULL:
             show(out, pods_report(self.pods, now))
-        super(PodTriage, self).show(out, found, now)
+        super(PodTriage, self).show(out, findings, now)
 
     def _of(self, pod: NamedPod, sampled: SampledTarget | None, beside: Sequence[EngineView]) -> list[Finding]:
         if sampled is None:
             return [Finding(pod.engine.name, problem=pod.problem)]
         # Commands are run later, when this run's forwarded port is closed.
         later = replace(sampled, target=replace(sampled.target, url=f"http://localhost:{pod.engine.port}"))
-        found = facts_of(pod.engine, self.facts).findings(later, self.thresholds, beside)
-        return [replace(one, problem=pod.problem or one.problem) if one.problem else one for one in found]
+        findings = facts_of(pod.engine, self.facts).findings(later, self.thresholds, beside)
+        return [
+            replace(finding, problem=pod.problem or finding.problem) if finding.problem else finding
+            for finding in findings
+        ]
 
     async def _refresh(self) -> None:
         await refresh(self.kubectl, self.pods, self.sampler)
@@ -225,11 +228,11 @@ def _limits(pod: NamedPod) -> list[str]:
     if pod.engine.limits is None:
         elsewhere = "they may stand in a start script, a mounted file or a variable from elsewhere"
         return [f"not known: {pod.unread or elsewhere}"]
-    declared = {one.name: one for one in pod.engine.limits}
+    declared = {limit.name: limit for limit in pod.engine.limits}
     shown = [
-        f"{name} {role_of_code(one.value) if name == 'kv_role' else f'{one.value:g}'}  ({one.where})"
+        f"{name} {role_of_code(limit.value) if name == 'kv_role' else f'{limit.value:g}'}  ({limit.where})"
         for name in LIMIT_NAMES
-        if (one := declared.get(name))
+        if (limit := declared.get(name))
     ]
     missing = [name for name in LIMIT_NAMES if name not in declared and not name.startswith("kv_")]
     if pod.unread:

@@ -42,17 +42,20 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
             asyncio.run(triage.watch())
         return asyncio.run(triage.once())
     except KeyboardInterrupt:
-        found = triage.findings()
-        return exit_code(found) if options["watch"] else CANNOT_TELL
+        findings = triage.findings()
+        return exit_code(findings) if options["watch"] else CANNOT_TELL
 
 
-def _print(found: list[Finding], shows: Shows, *, as_json: bool) -> int:
+def _print(findings: list[Finding], shows: Shows, *, as_json: bool) -> int:
     """Print the findings at the end of a recording, and return the exit code."""
     if as_json:
-        say_json(advice_json(found) if shows is Shows.ADVICE else findings_json(found))
+        say_json(advice_json(findings) if shows is Shows.ADVICE else findings_json(findings))
     else:
-        show(console(), shows.report(found, max((each.view.t for each in found if each.view is not None), default=0.0)))
-    return exit_code(found)
+        show(
+            console(),
+            shows.report(findings, max((each.view.t for each in findings if each.view is not None), default=0.0)),
+        )
+    return exit_code(findings)
 
 
 def of_trace(path: Path, facts: EngineFacts) -> list[Finding]:

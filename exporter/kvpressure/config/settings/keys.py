@@ -97,8 +97,8 @@ def suggestion(name: str, known: list[str], elsewhere: list[str] | None = None) 
     moved = [path for path in paths.values() if path.rpartition(".")[2] == name]
     close = get_close_matches(name, known, 1, 0.6)
     begun = [key for key in close if key.startswith(name)]
-    found = begun or moved or close or [paths[each] for each in get_close_matches(name, paths, 1, 0.7)]
-    return f"; did you mean {found[0]!r}?" if found else ""
+    close_names = begun or moved or close or [paths[each] for each in get_close_matches(name, paths, 1, 0.7)]
+    return f"; did you mean {close_names[0]!r}?" if close_names else ""
 
 
 def _bare(kind: Any) -> Any:
@@ -141,10 +141,10 @@ def validate(model: type[M], data: Any, locate: Locate, extra: Sequence[Problem]
         result = model.model_validate(data)
     except ValidationError as error:
         # A default that depends on a field in error is that field's problem, which is in the list already.
-        found = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
+        errors = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
         problems += [
             locate(item["loc"], _message(model, item) if number < strict_yaml.MAX_PROBLEMS else _NOT_SHOWN)
-            for number, item in enumerate(found)
+            for number, item in enumerate(errors)
         ]
     if problems:
         raise ConfigError(problems)

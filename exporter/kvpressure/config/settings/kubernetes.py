@@ -37,8 +37,8 @@ class Requirement:
     def matches(self, labels: Mapping[str, Any]) -> bool:
         """Return whether these labels meet the requirement."""
         value = labels.get(self.key)
-        found = self.key in labels if self.values is None else isinstance(value, str) and value in self.values
-        return found != self.negated
+        holds = self.key in labels if self.values is None else isinstance(value, str) and value in self.values
+        return holds != self.negated
 
 
 def parse_selector(text: str) -> tuple[Requirement, ...]:
@@ -51,17 +51,17 @@ def parse_selector(text: str) -> tuple[Requirement, ...]:
 
 
 def _requirement(term: str) -> Requirement:
-    found = _REQUIREMENT.fullmatch(term)
-    if found is None:
+    match = _REQUIREMENT.fullmatch(term)
+    if match is None:
         raise ValueError(f"is not a label selector: {term!r} must be like app=llama, app in (a,b), app or !app")
-    if found["absent"]:
-        return Requirement(found["gone"], negated=True)
-    if not found["sign"] and not found["set"]:
-        return Requirement(found["key"])
-    values = frozenset([found["value"]] if found["sign"] else map(str.strip, found["values"].split(",")))
+    if match["absent"]:
+        return Requirement(match["gone"], negated=True)
+    if not match["sign"] and not match["set"]:
+        return Requirement(match["key"])
+    values = frozenset([match["value"]] if match["sign"] else map(str.strip, match["values"].split(",")))
     if wrong := [value for value in sorted(values) if not _LABEL_VALUE.fullmatch(value)]:
         raise ValueError(f"has {wrong[0]!r}, which no label can have as value")
-    return Requirement(found["key"], values, found["sign"] == "!=" or found["set"] == "notin")
+    return Requirement(match["key"], values, match["sign"] == "!=" or match["set"] == "notin")
 
 
 def _selector(text: str) -> str:

@@ -197,7 +197,7 @@ def files_named(
     data = _read_layers(flags, environ, model).data
     web = data.get("web")
     named = data.get("thresholds_file"), web.get("config_file") if isinstance(web, dict) else None
-    thresholds, guard = (Path(one) if isinstance(one, str) and one else None for one in named)
+    thresholds, guard = (Path(value) if isinstance(value, str) and value else None for value in named)
     return thresholds, guard
 
 

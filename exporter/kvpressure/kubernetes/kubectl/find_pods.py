@@ -10,36 +10,38 @@ from typing import Any
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubectl.program import Kubectl, items_of
 from kvpressure.kubernetes.objects import Object, dns_name, mapping, text
-from kvpressure.kubernetes.objects.references import POD, Found, Reference, selector_text
+from kvpressure.kubernetes.objects.references import POD, Reference, ReferencedPod, selector_text
 
 _NOT_FOUND = 404
 
 
-async def find_pods(kubectl: Kubectl, references: Sequence[Reference], selector: str = "") -> list[Found]:
+async def find_pods(kubectl: Kubectl, references: Sequence[Reference], selector: str = "") -> list[ReferencedPod]:
     """Return each pod of `references` once, running ones first, then by name. Raises KubeError for missing objects."""
-    found: dict[str, Found] = {}
+    pods_by_name: dict[str, ReferencedPod] = {}
     for reference in references:
         for pod in await _behind(kubectl, reference):
-            found.setdefault(_pod_name(pod.pod), pod)
+            pods_by_name.setdefault(_pod_name(pod.pod), pod)
     if selector:
         pods = await _list(kubectl, selector)
         if not pods:
             where = await kubectl.namespace()
             raise KubeError(f"no pod in namespace {where} has the labels {selector}; kubectl get pods --show-labels")
         for listed in pods:
-            found.setdefault(_pod_name(listed), Found(listed))
-    return sorted(found.values(), key=lambda pod: (text(pod.pod, "status", "phase") != "Running", _pod_name(pod.pod)))
+            pods_by_name.setdefault(_pod_name(listed), ReferencedPod(listed))
+    return sorted(
+        pods_by_name.values(), key=lambda pod: (text(pod.pod, "status", "phase") != "Running", _pod_name(pod.pod))
+    )
 
 
 async def get_pods(kubectl: Kubectl, namespace: str, names: Sequence[str]) -> dict[str, Object]:
     """Return the pods that there are by name, as they are now, with one request. Raises KubeError."""
-    found = await kubectl.get(POD.resource, *names, "--ignore-not-found", namespace=namespace)
-    return {_pod_name(pod): pod for pod in items_of(found)}
+    answer = await kubectl.get(POD.resource, *names, "--ignore-not-found", namespace=namespace)
+    return {_pod_name(pod): pod for pod in items_of(answer)}
 
 
-async def _behind(kubectl: Kubectl, reference: Reference) -> list[Found]:
+async def _behind(kubectl: Kubectl, reference: Reference) -> list[ReferencedPod]:
     if reference.kind is POD:
-        return [Found(await _named(kubectl, reference))]
+        return [ReferencedPod(await _named(kubectl, reference))]
     if reference.kind.labels:
         selector = reference.kind.labels.format(reference.name)
     else:
@@ -48,7 +50,7 @@ async def _behind(kubectl: Kubectl, reference: Reference) -> list[Found]:
     if not pods:
         where = await kubectl.namespace()
         raise KubeError(f"{reference} in namespace {where} has no pods; kubectl -n {where} describe {reference}")
-    return [Found(pod, reference) for pod in pods]
+    return [ReferencedPod(pod, reference) for pod in pods]
 
 
 async def _named(kubectl: Kubectl, reference: Reference) -> Object:

@@ -106,8 +106,8 @@ class PortForward:
                     if _HANDLES in line:
                         self.problem = ""
                         self._complained.clear()
-                    elif found := _LISTENS.match(line):
-                        self._local, listened = int(found[1]), True
+                    elif match := _LISTENS.match(line):
+                        self._local, listened = int(match[1]), True
                         if not listening.done():
                             listening.set_result(None)
                 said = await complaining

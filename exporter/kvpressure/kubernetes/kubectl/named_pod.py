@@ -20,7 +20,7 @@ from kvpressure.kubernetes.objects.config_maps import (
     with_version,
 )
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
-from kvpressure.kubernetes.objects.references import Found
+from kvpressure.kubernetes.objects.references import ReferencedPod
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class NamedPod:
     `versions` that were read; `unread` is why limits in one are not known.
     """
 
-    found: Found
+    referenced: ReferencedPod
     engine: EnginePod
     forward: PortForward | None = None
     logs: PodLogs = field(default_factory=PodLogs)
@@ -64,7 +64,9 @@ class NamedPod:
         if pod is not None:
             await self._read_maps(kubectl, id_.namespace, now)
             with contextlib.suppress(KubeError):
-                self.engine = engine_pod(replace(self.found, pod=pod), now, id_.container, self.engine.port, self.maps)
+                self.engine = engine_pod(
+                    replace(self.referenced, pod=pod), now, id_.container, self.engine.port, self.maps
+                )
         self.logs = await read_logs(kubectl, id_, now, restarted=self.engine.state.restarts > 0)
 
     async def _read_maps(self, kubectl: Kubectl, namespace: str, now: float) -> None:
@@ -78,14 +80,14 @@ class NamedPod:
             if not versions or (start is not None and not is_answered(versions, start)):
                 try:
                     # `get` of kubectl leaves out who changed what and when, or takes a flag that 1.20 has not.
-                    found = await kubectl.raw(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+                    config_map = await kubectl.raw(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
                 except KubeError as error:
                     self.unread = f"{what}, cannot be read: {error}"
                     continue
                 # The cluster's clock may be ahead of this machine's; the response is not older than the start.
-                version = read_version(found, max(now, start.t if start is not None else now))
+                version = read_version(config_map, max(now, start.t if start is not None else now))
                 versions = self.versions[name] = with_version(versions, version)
-            known = versions[-1].found if start is None else in_force(versions, start)
+            known = versions[-1].config_map if start is None else in_force(versions, start)
             if known is not None:
                 self.maps[name] = known
             elif start is not None:

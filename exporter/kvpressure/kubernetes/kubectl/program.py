@@ -110,13 +110,13 @@ class Kubectl:
     async def _json(self, words: tuple[str, ...]) -> Object:
         text = await self._request(words, MAX_JSON_BYTES)
         try:
-            found = json.loads(text) if text.strip() else {}
+            document = json.loads(text) if text.strip() else {}
         except (ValueError, RecursionError) as error:
             sentence = (
                 f"{_named(words)} printed something that is no JSON: {brief(text[:200].decode(errors='replace'))}"
             )
             raise KubectlError(sentence) from error
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
     async def _request(self, words: tuple[str, ...], cap_bytes: int, *, cut: bool = False) -> bytes:
         return await self._output((*words, f"--request-timeout={REQUEST_SECONDS}s", *self._flags), cap_bytes, cut=cut)
@@ -149,11 +149,11 @@ class Kubectl:
         return text[:cap_bytes]
 
 
-def items_of(found: Object) -> list[Object]:
+def items_of(answer: Object) -> list[Object]:
     """Return the objects of what `get` returned: a list, a single object, or nothing."""
-    if "items" in found:
-        return objects(found, "items", limit=100_000)
-    return [found] if found else []
+    if "items" in answer:
+        return objects(answer, "items", limit=100_000)
+    return [answer] if answer else []
 
 
 def complaint_of(text: bytes | bytearray) -> str:

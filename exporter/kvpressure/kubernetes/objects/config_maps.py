@@ -49,29 +49,29 @@ class StartedAt:
 class MapVersion:
     """A ConfigMap as `last_read` (unix seconds); `changed` is when its data changed, None where unknown."""
 
-    found: Object
+    config_map: Object
     changed: float | None
     last_read: float
 
 
-def read_version(found: Object, now: float) -> MapVersion:
+def read_version(config_map: Object, now: float) -> MapVersion:
     """Return a ConfigMap with the texts that may be configuration files, small ones first."""
-    texts = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
+    texts = {key: value for key, value in mapping(config_map, "data").items() if isinstance(value, str)}
     kept: dict[str, Any] = {}
     room = MAX_MAP_TEXT
     for key in sorted(texts, key=lambda key: len(texts[key])):
         if len(texts[key]) > min(room, MAX_TEXT):
             break
         kept[key], room = texts[key], room - len(texts[key]) - len(key)
-    return MapVersion({"data": kept}, changed_at(found), now)
+    return MapVersion({"data": kept}, changed_at(config_map), now)
 
 
-def changed_at(found: Object) -> float | None:
+def changed_at(config_map: Object) -> float | None:
     """Return when a ConfigMap's data last changed, in unix seconds, by `metadata.managedFields`; None without them."""
-    created = moment(found, "metadata", "creationTimestamp")
-    if created is None or truth(found, "immutable"):
+    created = moment(config_map, "metadata", "creationTimestamp")
+    if created is None or truth(config_map, "immutable"):
         return created
-    entries = objects(found, "metadata", "managedFields")
+    entries = objects(config_map, "metadata", "managedFields")
     writes = [each for each in entries if any(at(each, "fieldsV1", part) is not None for part in _PARTS)]
     times = [t for each in writes if (t := moment(each, "time")) is not None]
     return max(created, *times) if times and len(times) == len(writes) else None
@@ -80,7 +80,7 @@ def changed_at(found: Object) -> float | None:
 def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersion, ...]:
     """Return a ConfigMap's versions, oldest first, with `new`; an unchanged one only updates `last_read`."""
     *before, last = [*known] or [new]
-    if (last.changed, last.found) == (new.changed, new.found):
+    if (last.changed, last.config_map) == (new.changed, new.config_map):
         return (*before, replace(last, last_read=max(last.last_read, new.last_read)))
     return (*before, last, new)[-MAX_VERSIONS:]
 
@@ -89,7 +89,7 @@ def in_force(versions: Iterable[MapVersion], start: StartedAt) -> Object | None:
     """Return the ConfigMap that a container certainly started with; None where unknown."""
     before = start.t - LAG_SECONDS if start.anew else start.t
     certain = (v for v in versions if v.changed is not None and v.changed <= before and start.t <= v.last_read)
-    return next((version.found for version in certain), None)
+    return next((version.config_map for version in certain), None)
 
 
 def is_answered(versions: Iterable[MapVersion], start: StartedAt) -> bool:
@@ -100,7 +100,7 @@ def is_answered(versions: Iterable[MapVersion], start: StartedAt) -> bool:
 def why_not(versions: Sequence[MapVersion], start: StartedAt) -> str:
     """Return why no version is known to have been in force, as part of a sentence."""
     last = versions[-1]
-    if not last.found:
+    if not last.config_map:
         return "it is not there any more"
     if (changed := last.changed) is None:
         return "the API server does not say when it changed"
@@ -120,25 +120,25 @@ def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:
     }
     if not start.is_known:
         paths |= {word for word in (*start.command, *start.args)[:_MAX_LEADING] if word.startswith("/")}
-    found = dict.fromkeys(
+    only_keys = dict.fromkeys(
         dns_name(source, "name")
         for path, only, source in _mounts(pod, container)
-        if any(one == path if only else one.startswith(f"{path.rstrip('/')}/") for one in paths)
+        if any(key == path if only else key.startswith(f"{path.rstrip('/')}/") for key in paths)
     )
-    return tuple(name for name in found if name)[:MAX_MAPS]
+    return tuple(name for name in only_keys if name)[:MAX_MAPS]
 
 
 def files_of(pod: Object, container: str, maps: Mapping[str, Object]) -> dict[str, str]:
     """Return the texts of files by their path in the container, from the ConfigMaps given by name."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for path, only, source in _mounts(pod, container):
         data = mapping(maps.get(text(source, "name")), "data")
         items = objects(source, "items", limit=_MAX_FILES)
         names = {text(item, "key"): text(item, "path") for item in items} if items else {key: key for key in data}
         for key, name in names.items():
-            if isinstance(data.get(key), str) and len(found) < _MAX_FILES and only in ("", name):
-                found[path if only else posixpath.join(path, name)] = data[key]
-    return found
+            if isinstance(data.get(key), str) and len(files) < _MAX_FILES and only in ("", name):
+                files[path if only else posixpath.join(path, name)] = data[key]
+    return files
 
 
 def _mounts(pod: Object, container: str) -> Iterator[tuple[str, str, Object]]:
@@ -150,10 +150,10 @@ def _mounts(pod: Object, container: str) -> Iterator[tuple[str, str, Object]]:
 
 def mounted_maps(volumes: Sequence[Any], mounts: Sequence[Any]) -> Iterator[tuple[str, str, Object]]:
     """Yield path, subPath and ConfigMap source of every mount, of a pod's volumes and a container's mounts."""
-    named = {text(one, "name"): one for one in volumes}
+    named = {text(entry, "name"): entry for entry in volumes}
     for mount in mounts:
         volume = named.get(text(mount, "name"), {})
-        projected = [mapping(one, "configMap") for one in objects(volume, "projected", "sources", limit=16)]
+        projected = [mapping(entry, "configMap") for entry in objects(volume, "projected", "sources", limit=16)]
         for source in (mapping(volume, "configMap"), *projected):
             if source:
                 yield text(mount, "mountPath"), text(mount, "subPath"), source

@@ -103,8 +103,8 @@ def _env(entry: Object, budget: Budget) -> dict[str, str | None]:
     """
     budget.take(steps=2 * _entries(entry, "env"))
     named = ((text(item, "name"), item) for item in objects(entry, "env", limit=MAX_ENTRIES))
-    found = {name: None if "valueFrom" in item else text(item, "value") for name, item in named}
-    return found | {MORE: ""} if objects(entry, "envFrom", limit=1) else found
+    variables = {name: None if "valueFrom" in item else text(item, "value") for name, item in named}
+    return variables | {MORE: ""} if objects(entry, "envFrom", limit=1) else variables
 
 
 def _entries(entry: Object, name: str) -> int:
@@ -121,13 +121,13 @@ def _holds_gpu(entry: Object, budget: Budget) -> bool:
 
 
 def _ports(entry: Object, budget: Budget) -> dict[str, int]:
-    found: dict[str, int] = {}
+    ports: dict[str, int] = {}
     for item in objects(entry, "ports", limit=64):
         budget.take(steps=4)
         number = whole(item, "containerPort")
         if number is not None and 0 < number <= 65535 and text(item, "protocol") in ("", "TCP"):
-            found.setdefault(text(item, "name") or str(number), number)
-    return found
+            ports.setdefault(text(item, "name") or str(number), number)
+    return ports
 
 
 def engine_containers(

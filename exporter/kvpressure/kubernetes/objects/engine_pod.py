@@ -13,7 +13,7 @@ from kvpressure.kubernetes.objects import Object, mapping, objects, text, truth,
 from kvpressure.kubernetes.objects.annotations import own_annotations, read_annotations
 from kvpressure.kubernetes.objects.config_maps import needed_maps
 from kvpressure.kubernetes.objects.containers import Container, limits_of, ports_of, read_containers, role_of
-from kvpressure.kubernetes.objects.references import Found
+from kvpressure.kubernetes.objects.references import ReferencedPod
 from kvpressure.kubernetes.objects.states import container_state
 from kvpressure.model.environment import ContainerId, ContainerState, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED
@@ -52,13 +52,17 @@ class EnginePod:
 
 
 def engine_pod(
-    found: Found, now: float, container: str = "", port: int | None = None, maps: Mapping[str, Object] | None = None
+    reference: ReferencedPod,
+    now: float,
+    container: str = "",
+    port: int | None = None,
+    maps: Mapping[str, Object] | None = None,
 ) -> EnginePod:
     """Return the engine of a pod; `maps` are known ConfigMaps by name.
 
     Raises KubeError where it is ambiguous which container is the engine.
     """
-    pod, defaults = found.pod, KubernetesSettings()
+    pod, defaults = reference.pod, KubernetesSettings()
     chosen = engine_container(pod, container, maps)
     annotations = own_annotations(mapping(pod, "metadata", "annotations"))
     requested = read_annotations(annotations)
@@ -74,7 +78,9 @@ def engine_pod(
         path=requested.path or defaults.path,
         node=text(pod, "spec", "nodeName"),
         phase=text(pod, "status", "phase"),
-        workload=f"{found.through}" if found.through and found.through.kind.short != "service" else workload_of(pod),
+        workload=f"{reference.through}"
+        if reference.through and reference.through.kind.short != "service"
+        else workload_of(pod),
         trouble=_trouble(pod, state),
         limits=limits_of(chosen, annotations),
         needs=needed_maps(pod, chosen.name, chosen.start),
@@ -84,7 +90,7 @@ def engine_pod(
 
 def engine_container(pod: Object, name: str = "", maps: Mapping[str, Object] | None = None) -> Container:
     """Return the container `name`, the only one, the engine's, or kubectl's default one. Raises KubeError."""
-    containers = {one.name: one for one in read_containers(pod, lambda _: maps or {})}
+    containers = {container.name: container for container in read_containers(pod, lambda _: maps or {})}
     where, names = f"pod/{text(pod, 'metadata', 'name')}", ", ".join(containers)
     if name:
         if name in containers:
@@ -105,8 +111,8 @@ def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]
     named = read_annotations(own_annotations(annotations)).containers or (text(annotations, DEFAULT_CONTAINER),)
     if len(containers) < 2:
         return list(containers)
-    engines = [one for one in containers if one.runtime is not None]
-    chosen = [one for one in engines or containers if one.name in named]
+    engines = [container for container in containers if container.runtime is not None]
+    chosen = [container for container in engines or containers if container.name in named]
     return chosen or engines
 
 
@@ -137,9 +143,9 @@ def _trouble(pod: Object, state: ContainerState) -> str:
         return f"container {state.id.container} of {where} is not running{_last(state)}"
     reasons = [text(pod, "status", key) for key in ("reason", "message")]
     unscheduled = (
-        text(one, "message") or text(one, "reason")
-        for one in objects(pod, "status", "conditions")
-        if text(one, "type") == "PodScheduled" and text(one, "status") != "True"
+        text(status, "message") or text(status, "reason")
+        for status in objects(pod, "status", "conditions")
+        if text(status, "type") == "PodScheduled" and text(status, "status") != "True"
     )
     why = ": ".join(filter(None, reasons)) or next(unscheduled, "")
     return f"{where} is {phase or 'not started'}, not running{f' ({why})' if why else ''}"

@@ -107,7 +107,10 @@ class PodReader:
         if engines:
             off = not self._settings.config_maps
             raw = _pod_json(pod) if unread_maps and not off else b""
-            maps = (*((namespace, one) for found in known.values() for one in found), *(one for one, _ in unread_maps))
+            maps = (
+                *((namespace, one) for maps_by_name in known.values() for one in maps_by_name),
+                *(one for one, _ in unread_maps),
+            )
             bare = replace(
                 bare, maps=tuple(dict.fromkeys(maps)), unread_maps=tuple(unread_maps) if raw or off else (), raw=raw
             )
@@ -132,8 +135,8 @@ class PodReader:
                 continue
             start = StartedAt(state.started, anew=state.restarts > 0)
             for name in needed:
-                if (found := in_force(self._versions((bare.namespace, name)), start)) is not None:
-                    known.setdefault(engine.name, {})[name] = found
+                if (config_map := in_force(self._versions((bare.namespace, name)), start)) is not None:
+                    known.setdefault(engine.name, {})[name] = config_map
                 else:
                     unread_maps[(bare.namespace, name), start] = None
         return known, unread_maps
@@ -151,7 +154,7 @@ class PodReader:
         if _is_served(pod) and not requested.refused:
             try:
                 status = mapping(pod, "status")
-                nodes = [text(status, "hostIP"), *(text(one, "ip") for one in objects(status, "hostIPs", limit=16))]
+                nodes = [text(status, "hostIP"), *(text(entry, "ip") for entry in objects(status, "hostIPs", limit=16))]
                 ip = pod_ip(_ip_text(pod), nodes, host_network=host_network)
             except AddressError as error:
                 problems.append(str(error))
@@ -199,8 +202,8 @@ class PodReader:
 def _pod_json(pod: Object) -> bytes:
     """Return the pod as JSON without `managedFields`; empty where it is too large to keep."""
     meta = {key: value for key, value in mapping(pod, "metadata").items() if key != "managedFields"}
-    found = json.dumps({**pod, "metadata": meta}).encode()
-    return found if len(found) <= MAX_POD_JSON_BYTES else b""
+    document = json.dumps({**pod, "metadata": meta}).encode()
+    return document if len(document) <= MAX_POD_JSON_BYTES else b""
 
 
 def _is_served(pod: Object) -> bool:

@@ -61,7 +61,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReferencedPod:
     """A pod, and the workload it was found through (None where the pod itself or a selector was named)."""
 
     pod: Mapping[str, Any]

@@ -66,8 +66,8 @@ def read_node(node: Object) -> NodeRecord | None:
     name = dns_name(mapping(node, "metadata"), "name")
     if not name:
         return None
-    found = (c for c in objects(node, "status", "conditions") if c.get("type") == "MemoryPressure")
-    pressure = {"True": True, "False": False}.get(text(next(found, {}), "status"))
+    conditions = (c for c in objects(node, "status", "conditions") if c.get("type") == "MemoryPressure")
+    pressure = {"True": True, "False": False}.get(text(next(conditions, {}), "status"))
     addresses = (text(item, "address") for item in objects(node, "status", "addresses", limit=32))
     ips = (ip_of(item) for item in addresses)  # host names are listed beside the addresses
     return NodeRecord(name, pressure, frozenset(str(ip) for ip in ips if ip is not None))

@@ -68,12 +68,12 @@ class Page:
 def read_page(text: bytes) -> Page:
     """Return the page of a list. Raises ValueError for anything else."""
     try:
-        found = _LISTS.decode(text)
+        page = _LISTS.decode(text)
     except RecursionError as error:
         raise ValueError("nested without end") from error
-    if not found.kind.endswith("List"):  # it would read as an empty list
-        raise ValueError(f"a {found.kind or 'thing of no kind'}")
-    return Page(found.metadata.version, found.metadata.following, map(read_object, found.items or ()))
+    if not page.kind.endswith("List"):  # it would read as an empty list
+        raise ValueError(f"a {page.kind or 'thing of no kind'}")
+    return Page(page.metadata.version, page.metadata.following, map(read_object, page.items or ()))
 
 
 def read_event(line: bytes) -> tuple[str, Mapping[str, Any] | None]:
@@ -88,10 +88,10 @@ def read_event(line: bytes) -> tuple[str, Mapping[str, Any] | None]:
 def read_object(text: bytes | Raw) -> Mapping[str, Any] | None:
     """Return one object, only its name where it is too large; None for anything else."""
     try:
-        found = _name_of(text) if _is_too_much(bytes(text)) else decode(text)
+        document = _name_of(text) if _is_too_much(bytes(text)) else decode(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _is_too_much(text: bytes) -> bool:

@@ -139,8 +139,8 @@ class KubernetesSource(Source):
         if not self._settings.node_name:
             return (SourceHealth(PODS, "", False, self._clock.wall(), error=NO_NODE_NAME, reason="no_node_name"),)
         parts = filter(None, (*self._pods.values(), self._node, *self._events.values()))
-        found = (*(part.reflector.health() for part in parts), *self._maps.health())
-        return found or (SourceHealth(PODS, "", False, self._made, error="not polled yet", reason="pending"),)
+        health = (*(part.reflector.health() for part in parts), *self._maps.health())
+        return health or (SourceHealth(PODS, "", False, self._made, error="not polled yet", reason="pending"),)
 
     @property
     def listed(self) -> bool:
@@ -181,7 +181,7 @@ class KubernetesSource(Source):
         node = self._node.store.record if self._node is not None else None
         taken = frozenset() if node is None else node.addresses
         targets = in_turn(record for record in shown if record.host_network or record.ip not in taken)
-        problems = (one for store in self._pod_stores() for some in store.problems.values() for one in some)
+        problems = (name for store in self._pod_stores() for some in store.problems.values() for name in some)
         return targets, Environment(
             containers=self._containers(shown),
             events=self._event_reports(now),
@@ -203,22 +203,22 @@ class KubernetesSource(Source):
         return (record for store in self._pod_stores() for record in store.records.values())
 
     def _containers(self, records: list[PodRecord]) -> dict[ContainerId, ContainerState]:
-        found: dict[ContainerId, ContainerState] = {}
+        states: dict[ContainerId, ContainerState] = {}
         for record in records:
             part = self._pods.get(record.namespace) or self._pods.get("")
             t = (part.reflector.confirmed if part else None) or self._made
-            found.update((state.id, replace(state, t=t)) for state in record.states)
-        return found
+            states.update((state.id, replace(state, t=t)) for state in record.states)
+        return states
 
     def _event_reports(self, now: float) -> dict[ContainerId, EventReport]:
-        found: dict[ContainerId, EventReport] = {}
+        reports: dict[ContainerId, EventReport] = {}
         if self._listens(""):
-            found[NODE_ID] = self._book.report(NODE_ID, "")
+            reports[NODE_ID] = self._book.report(NODE_ID, "")
         lingering = {container: uid for container, (uid, until) in self._deleted.items() if now < until}
         for container, uid in (lingering | self._shown).items():
             if uid and self._listens(container.namespace):
-                found[container] = self._book.report(container, uid)
-        return found
+                reports[container] = self._book.report(container, uid)
+        return reports
 
     def _listens(self, namespace: str) -> bool:
         part = self._events.get(namespace)
@@ -268,7 +268,7 @@ class KubernetesSource(Source):
 
 
 def _make(settings: KubernetesSettings, wiring: Wiring) -> Sequence[Source]:
-    before = next((one for one in wiring.replaced if isinstance(one, KubernetesSource)), None)
+    before = next((source for source in wiring.replaced if isinstance(source, KubernetesSource)), None)
     kept = before.view if before is not None and is_enabled(settings) else None
     return [KubernetesSource(settings, wiring.clock, kept=kept)]
 

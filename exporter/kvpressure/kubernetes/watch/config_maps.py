@@ -87,7 +87,7 @@ class ConfigMaps:
             for name, start in record.unread_maps:
                 starts.setdefault(name, []).append(start)
         kept = sorted(used)[:MAX_MAPS]
-        self._versions = {name: found for name, found in self._versions.items() if name in used}
+        self._versions = {name: versions for name, versions in self._versions.items() if name in used}
         namespaces = [*dict.fromkeys(namespace for namespace, _ in kept)][:MAX_NAMESPACES]
         for namespace in self._namespaces.keys() - set(namespaces):
             self._end_task(self._namespaces.pop(namespace).task)

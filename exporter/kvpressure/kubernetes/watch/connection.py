@@ -27,13 +27,13 @@ MAX_MAP_BYTES: Final = MAX_OBJECT_BYTES
 
 def own_account() -> ServiceAccount:
     """Return this pod's service account. Raises KubeError."""
-    found = service_account()
-    if found is None:
+    account = service_account()
+    if account is None:
         raise KubeError(
             "there is no service account here, with which the API server is asked: run in a pod that has one, or name "
             "engines by engines.targets or engines.file_sd when not in a pod"
         )
-    return found
+    return account
 
 
 class Connection:
@@ -59,10 +59,10 @@ class Connection:
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
         too_large = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
         body = await self._body(client, path, action, {}, MAX_MAP_BYTES, too_large)
-        if (found := await on_share(SHARE, read_object, body)) is None:
+        if (config_map := await on_share(SHARE, read_object, body)) is None:
             sentence = f"the API server {client.where} answered to {action} with something that is no object"
             raise GarbageError(sentence)
-        return found
+        return config_map
 
     async def _body(
         self, client: KubeClient, path: str, action: Action, query: Mapping[str, str], cap_bytes: int, too_large: str

@@ -227,18 +227,18 @@ class Reflector(Generic[R]):
         from kvpressure.kubernetes.objects.wire import read_event  # noqa: PLC0415
 
         try:
-            kind, found = read_event(line)
+            kind, entry = read_event(line)
         except ValueError as error:
             sentence = f"the watch of {self._resource.plural} sent a line that is not an event: {brief(error)}"
             raise GarbageError(sentence) from error
         if kind == "ERROR":
-            status = mapping(found)
+            status = mapping(entry)
             message = brief(status.get("message", "without a message"))
             gone = status.get("code") == 410 or status.get("reason") in ("Expired", "Gone")
             sentence = f"the watch of {self._resource.plural} ended with an error: {message}"
             raise (GoneError if gone else WatchError)(sentence)
         known = kind in ("ADDED", "MODIFIED", "DELETED")
-        return kind, text(found, "metadata", "resourceVersion"), self._record(found) if known else None
+        return kind, text(entry, "metadata", "resourceVersion"), self._record(entry) if known else None
 
     def _gone(self) -> object:
         self._version, self._exact = None, True
@@ -254,11 +254,11 @@ class Reflector(Generic[R]):
             f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; it is tried again within a minute',
         )
 
-    def _record(self, found: Mapping[str, Any] | None) -> R | None:
-        if found is None:
+    def _record(self, entry: Mapping[str, Any] | None) -> R | None:
+        if entry is None:
             return None
         try:
-            return self._read(found)
+            return self._read(entry)
         except Exception as error:
             # An object that the code does not expect must not cost all others. Logged once, not at each change.
             if not self._logged_bug:

@@ -62,7 +62,7 @@ _USER: Final = re.compile(r'User "([^"]{1,200})"')
 
 def refused_user(message: str) -> str:
     """Return the user that the API server refuses, from the message of a 403."""
-    return found[1] if (found := _USER.search(message)) else "our user"
+    return match[1] if (match := _USER.search(message)) else "our user"
 
 
 R_contra = TypeVar("R_contra", contravariant=True)

@@ -97,11 +97,11 @@ class EventBook:
         Events that name another container of the pod are left out.
         """
         counts, latest = dict.fromkeys(REASONS, 0), dict[str, float]()
-        found = self._subjects.get(subject, _Subject())
+        about = self._subjects.get(subject, _Subject())
         for place in ("", container.container) if container.container else ("",):
             for reason in REASONS:
-                counts[reason] += found.counts.get((place, reason), 0)
-                when = found.latest.get((place, reason))
+                counts[reason] += about.counts.get((place, reason), 0)
+                when = about.latest.get((place, reason))
                 if when is not None:
                     latest[reason] = max(when, latest.get(reason, when))
         return EventReport(container, counts, latest)

@@ -148,7 +148,7 @@ def read_page(
 
     Raises SourceError where it has no GPU, or those of several nodes, whose indices would be confused.
     """
-    found: dict[tuple[Kind, str, str], _Gpu] = {}
+    by_card: dict[tuple[Kind, str, str], _Gpu] = {}
     hosts = set()
     for one, value in zip(series, values, strict=True):
         name, labels = one.name.removeprefix(AMD_PREFIX), dict(one.labels)
@@ -157,19 +157,19 @@ def read_page(
         if not index.isdecimal() or not (part.isdecimal() or not part):
             continue
         hosts.add(labels.get("Hostname", labels.get("hostname", "")))
-        gpu = found.setdefault((kind, index, part), _Gpu(labels))
+        gpu = by_card.setdefault((kind, index, part), _Gpu(labels))
         gpu.readings[name] = value
         if pod := labels.get("pod", ""):
             gpu.holders.add(ContainerId(labels.get("namespace", ""), pod, labels.get("container", "")))
-    if not found:
+    if not by_card:
         raise NotMetricsError("no GPU's memory or utilization; is this dcgm-exporter or AMD's exporter?")
-    if len(hosts) > 1 or len(found) > MAX_GPUS:
+    if len(hosts) > 1 or len(by_card) > MAX_GPUS:
         text = (
-            f"{len(found)} GPUs of {len(hosts)} hosts: name the exporter of this node, no service in front of several"
+            f"{len(by_card)} GPUs of {len(hosts)} hosts: name the exporter of this node, no service in front of several"
         )
         raise SeveralHostsError(text)
     sieve, gpus, holders = Sieve(), [], {}
-    for (kind, index, part), gpu in found.items():
+    for (kind, index, part), gpu in by_card.items():
         sample = kind.read(_placed(kind, gpu.labels, index, part, t), gpu.readings, gpu.labels, sieve)
         gpus.append(sample)
         holders[sample.uuid] = gpu.holders

@@ -141,7 +141,7 @@ class NvmlCard:
 
     def _find_instances(self) -> dict[str, Instance]:
         """Return the instances of now: they come and go while MIG mode stays on."""
-        found: dict[str, Instance] = {}
+        instances: dict[str, Instance] = {}
         for number in range(absent(pynvml.nvmlDeviceGetMaxMigDeviceCount, self.handle) or 0):
             handle = absent(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, number)
             if handle is None:
@@ -149,8 +149,8 @@ class NvmlCard:
             uuid = pynvml.nvmlDeviceGetUUID(handle)
             known = self._instances.get(uuid) or Instance(self, handle, uuid, number)
             known.handle = handle
-            found[uuid] = known
-        return found
+            instances[uuid] = known
+        return instances
 
     def _sample(self, t: float, device: NvmlCard | Instance, sieve: Sieve) -> GpuSample:
         """Return what a card and an instance have in common."""

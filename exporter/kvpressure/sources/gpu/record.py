@@ -113,8 +113,8 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a string without the machine's names."""
-        text = UUID.sub(lambda found: f"00000000-0000-0000-0000-{self._number('uuid', found[0]):012d}", text)
-        text = PCI.sub(lambda found: f"0000:{self._number('pci', found['card']):02x}:00.{found['function']}", text)
+        text = UUID.sub(lambda match: f"00000000-0000-0000-0000-{self._number('uuid', match[0]):012d}", text)
+        text = PCI.sub(lambda match: f"0000:{self._number('pci', match['card']):02x}:00.{match['function']}", text)
         return self._host_name.sub("host", text) if self._host_name else text
 
     def tree(self, value: Any, key: str = "") -> Any:

@@ -182,26 +182,26 @@ def _connected(host: str, port: int) -> socket.socket:
     if reason := refusal(host, link_local=True):
         raise BlockedAddressError(f"{host} is {reason}")
     try:
-        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        addresses = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except OSError as error:
         raise DnsError(f"{host} cannot be found: {brief(error.strerror or error)}") from None
     last: OSError | None = None
-    for family, kind, proto, _, address in found:
+    for family, kind, proto, _, address in addresses:
         # A name may resolve to anything; a literal address was chosen by an operator (decision 0010).
         if reason := refusal(str(address[0]), link_local=str(address[0]) == host):
             raise BlockedAddressError(f"{host} leads to {address[0]}, {reason}")
-        one = socket.socket(family, kind, proto)
+        connection = socket.socket(family, kind, proto)
         try:
-            one.settimeout(HANDSHAKE_SECONDS)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.settimeout(HANDSHAKE_SECONDS)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE:
-                one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-            one.connect(address)
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            connection.connect(address)
         except OSError as failed:
-            one.close()
+            connection.close()
             last = failed
         else:
-            return one
+            return connection
     why = "no answer" if isinstance(last, TimeoutError) else brief(last.strerror if last else "it has no address")
     raise RefusedConnectionError(
         f"no connection to {host}:{port}: {why}; was the engine started with --kv-events-config?",

@@ -156,24 +156,24 @@ def events(read: Batch) -> Iterator[Event | None]:
 def _event(raw: Raw) -> Event | None:
     as_map = _is_map(memoryview(raw))
     try:
-        found = _MAP.decode(raw) if as_map else _ARRAY.decode(raw)
+        fields = _MAP.decode(raw) if as_map else _ARRAY.decode(raw)
     except _WRONG:
         if _kind(raw, as_map=as_map) in _KNOWN:
             raise BadBatchError from None
         return None
-    if isinstance(found, _StoredArray | _StoredMap):
-        if not 0 < found.block_size <= 1 << 20:
+    if isinstance(fields, _StoredArray | _StoredMap):
+        if not 0 < fields.block_size <= 1 << 20:
             raise BadBatchError
         return Stored(
-            found.block_hashes,
-            found.parent_block_hash,
-            found.block_size,
-            _number(found.group_idx) or 0,
-            _text(found.medium).upper() in _ON_GPU,
-            _text(found.kv_cache_spec_kind) in _FULL,
+            fields.block_hashes,
+            fields.parent_block_hash,
+            fields.block_size,
+            _number(fields.group_idx) or 0,
+            _text(fields.medium).upper() in _ON_GPU,
+            _text(fields.kv_cache_spec_kind) in _FULL,
         )
-    if isinstance(found, _RemovedArray | _RemovedMap):
-        return Removed(found.block_hashes, _number(found.group_idx) or 0, _text(found.medium).upper() in _ON_GPU)
+    if isinstance(fields, _RemovedArray | _RemovedMap):
+        return Removed(fields.block_hashes, _number(fields.group_idx) or 0, _text(fields.medium).upper() in _ON_GPU)
     return Cleared()
 
 

@@ -158,15 +158,15 @@ class Feed:
         """Fetch the batches from `begin` on, up to `end`; what cannot be had makes the list forget."""
         self._counts["gaps"] += 1
         self._counts["missing"] += end - begin
-        found = 0
+        first_held = 0
         now = time.monotonic()
         allowed = now - self._replayed_at >= REPLAY_AGAIN_SECONDS and end - begin <= MAX_REPLAYED
         if self._address.replay_port is not None and allowed:
             self._replayed_at = now
             with suppress(SourceError, OSError), self._share.waiting():
-                found = self._replay(self._address.replay_port, begin, end)
-        self._counts["replayed"] += found
-        if found < end - begin:
+                first_held = self._replay(self._address.replay_port, begin, end)
+        self._counts["replayed"] += first_held
+        if first_held < end - begin:
             self._counts["forgotten"] += 1
             self._ghosts.forget(self._wall())
 

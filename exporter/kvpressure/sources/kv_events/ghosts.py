@@ -37,9 +37,9 @@ _FEW: Final = 64
 Hash = int | bytes
 
 
-def _mixed(one: Hash, group: int) -> int:
+def _mixed(block: Hash, group: int) -> int:
     # Python's own: of bytes it is keyed anew in each process, so no publisher chooses what is sampled.
-    return hash((one, group))
+    return hash((block, group))
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class GhostList:
         run = self._run(parent, group)
         if counts := self._counts(group, full=full):
             self._stored += len(hashes) * block_tokens
-        keys = [key for one in hashes if (key := self._mixed(one, group)) % _ALL < self._threshold]
+        keys = [key for block in hashes if (key := self._mixed(block, group)) % _ALL < self._threshold]
         newest = bisect_right(self._order, run.started) + run.taken
         found = []
         for count, key in enumerate(keys, 1):
@@ -179,11 +179,11 @@ class GhostList:
         in_one_go(self._remove(hashes, group))
 
     def _remove(self, hashes: Sequence[Hash], group: int) -> Steps[None]:
-        for place, one in enumerate(hashes, 1):
+        for place, block in enumerate(hashes, 1):
             if place % _STEP_BLOCKS == 0:
                 yield
             self._evicted += 1
-            key = self._mixed(one, group)
+            key = self._mixed(block, group)
             if key % _ALL >= self._threshold:
                 continue
             self._here.discard(key)
@@ -196,13 +196,13 @@ class GhostList:
 
     def stored_below(self, hashes: Sequence[Hash], group: int) -> None:
         """Take in blocks that a tier below the pool keeps: loading these back is no computing."""
-        keys = (self._mixed(one, group) for one in hashes)
+        keys = (self._mixed(block, group) for block in hashes)
         self._below.update(key for key in keys if key % _ALL < self._threshold)
         self._bound()
 
     def removed_below(self, hashes: Sequence[Hash], group: int) -> None:
         """Take in blocks that such a tier dropped."""
-        self._below.difference_update(self._mixed(one, group) for one in hashes)
+        self._below.difference_update(self._mixed(block, group) for block in hashes)
 
     def forget(self, now: float, *, emptied: bool = False) -> None:
         """Forget what was evicted: events are missing, or the pool was `emptied` by a reset or a restart."""

@@ -83,13 +83,13 @@ class KvEventsSource(Source):
                 self._changed.clear()
                 await self._follow()
         finally:
-            for one in self._followed.values():
-                one.stop()
+            for followed in self._followed.values():
+                followed.stop()
             await cancel(self._tasks.values())
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return one record for each rank."""
-        return tuple(one.guard.health() for one in self._followed.values())
+        return tuple(followed.guard.health() for followed in self._followed.values())
 
     def facts(self, known: Known) -> Environment:
         """Return what the events have reported, by target; from now on of the targets that are known."""
@@ -100,11 +100,11 @@ class KvEventsSource(Source):
         return Environment(kv_events=self._reports())
 
     def _reports(self) -> Mapping[str, tuple[KvEvents, ...]]:
-        found: dict[str, tuple[KvEvents, ...]] = {}
-        for key, one in self._followed.items():
-            if (report := one.report) is not None:
-                found[key.name] = (*found.get(key.name, ()), report)
-        return found
+        reports: dict[str, tuple[KvEvents, ...]] = {}
+        for key, followed in self._followed.items():
+            if (report := followed.report) is not None:
+                reports[key.name] = (*reports.get(key.name, ()), report)
+        return reports
 
     async def _follow(self) -> None:
         gone = self._followed.keys() - set(self._keys)
@@ -113,8 +113,8 @@ class KvEventsSource(Source):
         await cancel(self._tasks.pop(key) for key in gone)
         for key in self._keys:
             if key not in self._followed:
-                one = self._followed[key] = _Followed(key, self._memory, self._clock)
-                self._tasks[key] = asyncio.get_running_loop().create_task(one.run(), name=f"{NAME} {key.name}")
+                followed = self._followed[key] = _Followed(key, self._memory, self._clock)
+                self._tasks[key] = asyncio.get_running_loop().create_task(followed.run(), name=f"{NAME} {key.name}")
 
 
 class _Followed:

@@ -128,8 +128,8 @@ class Inbox:
         An empty one is yielded after each command. Raises ProtocolError.
         """
         self._end += count
-        while self._dropped() and (found := self._header()) is not None:
-            flags, begin, length = found
+        while self._dropped() and (header := self._header()) is not None:
+            flags, begin, length = header
             end = begin + length
             if flags & _COMMAND:
                 if length > _MAX_COMMAND_BYTES or flags & _MORE or self._parts or self._skip_more:

@@ -170,22 +170,22 @@ def telling_lines(block: bytes) -> list[bytes]:
     one costs little, hides no other, and still says when it came last.
     """
     low = block.lower()
-    found: dict[int, int] = {}
+    kind_of_line: dict[int, int] = {}
     for words in _SKIMMED:
         at, left = low.find(words), MAX_LINES_OF_A_WORDING // 2
         while at >= 0 and left > 0:
             left -= 1
             end = _end(low, at)
-            found[low.rfind(b"\n", 0, at) + 1] = end
+            kind_of_line[low.rfind(b"\n", 0, at) + 1] = end
             at = low.find(words, end)
         rest, left = at, MAX_LINES_OF_A_WORDING // 2
         at = low.rfind(words, rest) if rest >= 0 else -1
         while at >= 0 and left > 0:
             left -= 1
             start = low.rfind(b"\n", 0, at) + 1
-            found[start] = _end(low, at)
+            kind_of_line[start] = _end(low, at)
             at = low.rfind(words, rest, start) if start > rest else -1
-    return [block[start : found[start]] for start in sorted(found)]
+    return [block[start : kind_of_line[start]] for start in sorted(kind_of_line)]
 
 
 def is_telling(text: str) -> bool:

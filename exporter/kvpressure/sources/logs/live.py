@@ -116,14 +116,14 @@ class LogFile:
 
 def log_files(names: Sequence[str]) -> list[LogFile]:
     """Return the log files among `names`, oldest first; of a file and its compressed copy only the file."""
-    found: dict[tuple[int, str], LogFile] = {}
+    files: dict[tuple[int, str], LogFile] = {}
     for name in sorted(names, reverse=True):  # "x.gz" before "x", which then takes its place
         match = _NAME.fullmatch(name)
         if match is None or (match[3] and not match[2]):
             continue
         file = LogFile(int(match[1]), match[2] or "~", name)
-        found[file.number, file.rotated] = file
-    return sorted(found.values())
+        files[file.number, file.rotated] = file
+    return sorted(files.values())
 
 
 @dataclass(frozen=True, slots=True)

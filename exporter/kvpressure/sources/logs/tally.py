@@ -84,12 +84,12 @@ class Tally:
         Returns whether the line reported anything.
         """
         text = plain(line.text)
-        found, stamped = locate(text), line.t
+        kind_and_count, stamped = locate(text), line.t
         happened = stamped if stamped is not None else None if old else now
         self._start_up.take(text, happened)
-        if found is None:
+        if kind_and_count is None:
             return False
-        kind, start = found
+        kind, start = kind_and_count
         self._lines[kind] = brief(text if start < EXCERPT_CHARACTERS // 2 else text[start - _BEFORE_MATCH :], 200)
         if happened is not None:
             self._latest[kind] = max(happened, self._latest.get(kind, happened))

@@ -97,8 +97,8 @@ def _find(assigned: str, gpus: Sequence[GpuSample]) -> list[str]:
         lambda gpu: name.startswith(("gpu-", "mig-")) and gpu.uuid.lower().startswith(name),
     )
     for way in ways:
-        if found := [gpu.uuid for gpu in gpus if way(gpu)]:
-            return list(dict.fromkeys(found))
+        if uuids := [gpu.uuid for gpu in gpus if way(gpu)]:
+            return list(dict.fromkeys(uuids))
     return []
 
 

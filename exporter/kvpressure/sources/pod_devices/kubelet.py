@@ -143,7 +143,11 @@ def _containers(listed: Any) -> Iterator[ContainerDevices]:
             if container.devices or container.dynamic_resources:
                 yield ContainerDevices(
                     ContainerId(pod.namespace, pod.name, container.name),
-                    tuple(PluginDevice(one.resource_name, id_) for one in container.devices for id_ in one.device_ids),
+                    tuple(
+                        PluginDevice(device.resource_name, id_)
+                        for device in container.devices
+                        for id_ in device.device_ids
+                    ),
                     tuple(_claimed(container.dynamic_resources)),
                 )
 

@@ -19,27 +19,27 @@ _MAX_FILE_BYTES: Final = 4 << 20
 
 def listening(ports: Iterable[int], proc: Path) -> dict[int, dict[str, int]]:
     """Return by port: inode to user id of the sockets that listen on it, on whatever address."""
-    found: dict[int, dict[str, int]] = {port: {} for port in ports}
-    shown = {f"{port:04X}": port for port in found}
+    inode_ports: dict[int, dict[str, int]] = {port: {} for port in ports}
+    shown = {f"{port:04X}": port for port in inode_ports}
     for table in ("tcp", "tcp6"):
         for line in read(proc / "net" / table).splitlines()[1:]:
             fields = line.split(None, 10)
             if len(fields) > 9 and fields[3] == _LISTEN:
                 port = shown.get(fields[1].rpartition(":")[2])
                 if port is not None:
-                    found[port][fields[9]] = int(fields[7])
-    return found
+                    inode_ports[port][fields[9]] = int(fields[7])
+    return inode_ports
 
 
 def holders_of(inodes: Iterable[str], proc: Path) -> dict[str, set[int]]:
     """Return by socket the processes that have it open, of those whose open files may be read."""
     by_link = {f"socket:[{inode}]": inode for inode in inodes}
-    found: dict[str, set[int]] = defaultdict(set)
+    holders: dict[str, set[int]] = defaultdict(set)
     for pid in _pids(proc) if by_link else ():
         for link in links(pid, proc) or ():
             if link in by_link:
-                found[by_link[link]].add(pid)
-    return found
+                holders[by_link[link]].add(pid)
+    return holders
 
 
 def _pids(proc: Path) -> Iterator[int]:
@@ -61,13 +61,13 @@ def links(pid: int, proc: Path) -> list[str] | None:
 
 def parents_of_all(proc: Path) -> dict[int, int]:
     """Return each process's parent."""
-    found = {}
+    parents = {}
     for pid in _pids(proc):
         # The command's name stands in parentheses and may itself hold spaces and parentheses.
         fields = read(proc / str(pid) / "stat").rpartition(")")[2].split()
         if len(fields) > 1 and fields[1].isdecimal():
-            found[pid] = int(fields[1])
-    return found
+            parents[pid] = int(fields[1])
+    return parents
 
 
 def _ancestors(pid: int, parents: Mapping[int, int]) -> list[int]:

@@ -11,7 +11,7 @@ from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubectl.named_pod import NamedPod
 from kvpressure.kubernetes.kubectl.program import Kubectl
 from kvpressure.kubernetes.objects.engine_pod import engine_pod
-from kvpressure.kubernetes.objects.references import Found
+from kvpressure.kubernetes.objects.references import ReferencedPod
 
 FILE = "max-num-seqs: 12\nmax-num-batched-tokens: 8k\n"
 
@@ -62,7 +62,7 @@ class Api:
 
 
 async def looked(api: Api) -> NamedPod:
-    found = NamedPod(Found(api.pod), engine_pod(Found(api.pod), 1.0))
+    found = NamedPod(ReferencedPod(api.pod), engine_pod(ReferencedPod(api.pod), 1.0))
     for now in (2.0, 3.0):
         await found.refresh(cast("Kubectl", api), api.pod, now)
     return found

@@ -106,4 +106,4 @@ def test_one_that_does_not_count_says_why_and_is_not_asked_for_again(version: Ma
 def test_texts_that_are_too_large_for_a_configuration_file_are_not_kept():
     found = config_map("a: 1")
     found["data"] |= {"weights": "x" * (MAX_TEXT + 1), "odd": 7}
-    assert read_version(found, 0.0).found == {"data": {"config.yaml": "a: 1"}}
+    assert read_version(found, 0.0).config_map == {"data": {"config.yaml": "a: 1"}}
