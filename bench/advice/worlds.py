@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.simulation import config_changes
+from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model, Span
 from kvpressure.simulation.models import model_of
@@ -34,7 +35,7 @@ def model_and_pool(folder: Path, row: Mapping[str, Any]) -> tuple[Model, float]:
     limits = view.limits.with_declared({name: row[name] for name in ("max_num_seqs", "max_num_batched_tokens")})
     pool = limits.kv_capacity_tokens
     assert pool is not None
-    return model_of(view.observed, limits, thresholds), pool.value
+    return model_of(Given(view.observed, limits, thresholds)), pool.value
 
 
 def main() -> None:

@@ -23,9 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpressure import logs
-from kvpressure.cli import main, sampling
+from kvpressure.cli import main
 from kvpressure.cli.console import CleanConsole
 from kvpressure.cli.say import say
+from kvpressure.cli.triage import live
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.view import EngineKey
 from kvpressure.printable import brief, clean, clean_lines
@@ -131,7 +132,7 @@ def test_errors_of_the_command_line_are_printed_clean() -> None:
 async def test_triage_prints_names_clean(capsys: pytest.CaptureFixture[str]) -> None:
     async with FaultServer(page(PAGE)) as server:
         for as_json in (False, True):
-            made = sampling.prepare((server.url,), {**ACCESS, "duration": 1.5, "as_json": as_json})
+            made = live.prepare((server.url,), {**ACCESS, "duration": 1.5, "as_json": as_json})
             await made.once()
     printed = capsys.readouterr()
     assert "evil" in printed.out
@@ -141,7 +142,7 @@ async def test_triage_prints_names_clean(capsys: pytest.CaptureFixture[str]) -> 
 async def test_triage_prints_the_words_of_a_server_clean(capsys: pytest.CaptureFixture[str]) -> None:
     broken = f"500 {HOSTILE.encode().decode('latin-1')}".replace("\x85", "")
     async with FaultServer(always_status(broken)) as server:
-        await sampling.prepare((server.url,), {**ACCESS, "duration": 1.0, "as_json": False}).once()
+        await live.prepare((server.url,), {**ACCESS, "duration": 1.0, "as_json": False}).once()
     assert not hidden(capsys.readouterr().out)
 
 

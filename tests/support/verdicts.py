@@ -9,7 +9,7 @@ from typing import Any, Final
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.diagnosis.facts import Facts, Inputs
-from kvpressure.diagnosis.judge import judge
+from kvpressure.diagnosis.precedence import judge
 from kvpressure.diagnosis.rules import Rule
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.engines.recordings import TraceError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import cache, compute, others, pressure, transfer
+from kvpressure.advice import cache, others, pressure, transfer
 from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
 from kvpressure.advice.rollout import VERIFY, with_open_check
@@ -25,7 +25,7 @@ __all__ = ["Action", "Case", "Limit", "Limits", "Place", "advise", "advise_on", 
 _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]] = {
     Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
     Cause.CONCURRENCY_BOUND: others.concurrency_bound,
-    Cause.COMPUTE_BOUND: compute.compute_bound,
+    Cause.COMPUTE_BOUND: others.compute_bound,
     Cause.HOST_BOUND: others.host_bound,
     Cause.STUCK: stuck,
     Cause.HEALTHY: pressure.building,

@@ -13,8 +13,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits
-from kvpressure.simulation.best_hits import has_sessions
-from kvpressure.simulation.calibrate import growing_share, held_at
+from kvpressure.simulation.calibrate import Given, growing_share, held_at
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
     PREFIX_CACHING,
@@ -25,6 +24,7 @@ from kvpressure.simulation.config_changes import (
 )
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
+from kvpressure.simulation.hits import has_sessions
 from kvpressure.simulation.models import model_of, model_with_sessions
 from kvpressure.simulation.steps import UnknownError
 
@@ -259,9 +259,7 @@ def _relieved(
     case: Case, most_running: float | None, choose: Callable[[Model], Choice], growing: float | None = None
 ) -> Forecast:
     try:
-        model = model_of(
-            case.observed, case.limits, case.thresholds, most_running=most_running, growing=growing, card=case.card
-        )
+        model = model_of(Given(case.observed, case.limits, case.thresholds, growing, most_running, case.card))
         if not _queues_alike(case, model):
             raise UnknownError(OTHER_QUEUE)
     except UnknownError as error:

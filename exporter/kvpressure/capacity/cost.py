@@ -17,7 +17,7 @@ class LayerGroup:
 
     `window` is how many tokens of a request they hold at most, None for all of them. A latent (MLA) counts as one
     head that no rank can split, of which `rope_size` values are its rotary part; `index_size` is the width of the keys
-    that a sparse indexer caches beside it, 0 for none.
+    that a sparse indexer caches beside it, 0 for none and where `sparse` layers use another layer's.
     """
 
     kind: str
@@ -29,6 +29,7 @@ class LayerGroup:
     latent: bool = False
     rope_size: int = 0
     index_size: int = 0
+    sparse: bool = False
 
     @property
     def values_per_head(self) -> int:
@@ -44,7 +45,7 @@ class LayerGroup:
 
         With a cache of 8 bits the latent of such a layer gets scales as well, and its rotary part stays in 16 bits.
         """
-        if not self.index_size:
+        if not self.sparse:
             return 0
         packed = _scale_bytes(self.key_size - self.rope_size) + self.rope_size if value_bytes == 1 else 0
         return self.index_size + _scale_bytes(self.index_size) + packed

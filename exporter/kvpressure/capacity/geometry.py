@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kvpressure.capacity import layers
 from kvpressure.capacity.cost import KvCost, LayerGroup
-from kvpressure.capacity.layers import ATTENTION, BOTH, FULL, SHARED, STATE
+from kvpressure.capacity.layers import ATTENTION, BOTH, FULL, LENT_INDEX, SHARED, STATE
 from kvpressure.capacity.model_fields import Fields, ModelConfigError
 from kvpressure.capacity.states import State, layer_state
 from kvpressure.capacity.weights import Weights, estimated_weights
@@ -79,8 +79,8 @@ class Geometry:
     padded_experts: bool = False
 
     def stage(self, layers: range) -> Geometry:
-        """Return the geometry of some layers, as one pipeline stage holds them."""
-        kinds = self.kinds[layers.start : layers.stop]
+        """Return the geometry of some layers, as one pipeline stage holds them; the last has a draft's too."""
+        kinds = self.kinds[layers.start : None if layers.stop == self.layers else layers.stop]
         counts = _counted(kinds)
         groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
         return replace(self, groups=groups, kinds=kinds, layers=len(layers), state_layers=counts[STATE])
@@ -193,7 +193,8 @@ def _group(fields: Fields, kind: str, count: int, kinds: Sequence[str]) -> Layer
         size = rope + fields.count("qk_nope_head_dim")
         return LayerGroup(kind, count, fields.count("num_attention_heads"), size, size, window)
     latent, index = fields.count("kv_lora_rank") + rope, fields.maybe_count("index_head_dim") or 0
-    return LayerGroup(kind, count, 1, latent, 0, window, latent=True, rope_size=rope, index_size=index)
+    own_index = 0 if kind == LENT_INDEX else index
+    return LayerGroup(kind, count, 1, latent, 0, window, True, rope, own_index, sparse=index > 0)
 
 
 def _kv_bytes(fields: Fields) -> int | None:

@@ -14,6 +14,8 @@ from kvpressure.capacity.model_fields import Fields
 FULL: Final = "full attention"
 SLIDING: Final = "sliding window"
 CHUNKED: Final = "chunked attention"
+LENT_INDEX: Final = "full attention with another layer's index"
+"""Sparse attention that reads what another layer's indexer chose: it caches no keys for an index."""
 STATE: Final = "fixed state"
 """Linear attention and Mamba layers: what they hold of a request does not grow with it."""
 MLP: Final = "plain MLP"
@@ -21,7 +23,7 @@ EXPERTS: Final = "experts"
 """Layers of some hybrids that hold nothing of a request: their MLPs stand apart from what mixes tokens."""
 BOTH: Final = "attention and fixed state"
 SHARED: Final = "another layer's cache"
-ATTENTION: Final = frozenset({FULL, SLIDING, CHUNKED, BOTH})
+ATTENTION: Final = frozenset({FULL, LENT_INDEX, SLIDING, CHUNKED, BOTH})
 STATES: Final = frozenset({STATE, BOTH})
 
 _KINDS: Final[Mapping[str, str]] = {
@@ -105,6 +107,17 @@ def has_no_cache(fields: Fields) -> str | None:
 
 def layer_kinds(fields: Fields) -> list[str]:
     """Return the kind of every layer, first to last."""
+    kinds = _kinds_of(fields)
+    every, pattern = fields.maybe_count("index_topk_freq") or 1, fields.text("index_topk_pattern")
+    first = (fields.maybe_count("index_skip_topk_offset") or 2) - 1
+    lent = [
+        pattern[layer : layer + 1] == "S" if pattern else max(layer - first, 0) % every > 0
+        for layer in range(len(kinds))
+    ]
+    return [LENT_INDEX if lends and kind == FULL else kind for kind, lends in zip(kinds, lent, strict=True)]
+
+
+def _kinds_of(fields: Fields) -> list[str]:
     listed = fields.names("layer_types") or fields.names("layers_block_type")
     if listed is not None:
         return _listed(fields, listed)

@@ -134,6 +134,7 @@ def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None)
         (weights.layers, share, parallel.tensor),
         (weights.experts, share, parallel.tensor * parallel.data),
         (weights.tower, float(begins), parallel.tensor),
+        (weights.draft, float(ends), parallel.tensor),
     ):
         if part.parameters and of_it:
             divided[part.bits, among] = divided.get((part.bits, among), 0.0) + part.parameters * of_it

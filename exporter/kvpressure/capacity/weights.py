@@ -8,12 +8,13 @@ it has loaded them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kvpressure.capacity import layers, states
-from kvpressure.capacity.layers import EXPERTS, MLP, expert_count
+from kvpressure.capacity.layers import ATTENTION, EXPERTS, LENT_INDEX, MLP, expert_count
 from kvpressure.capacity.model_fields import Fields
 
 _TWO_MATRICES: Final = frozenset(
@@ -54,7 +55,7 @@ _TIED: Final = frozenset(
 
 _TOWERS: Final = ("vision_config", "audio_config")
 """What turns images and sounds into tokens."""
-_GATED_TOWERS: Final = frozenset({"pixtral", "qwen2_5_vl"})
+_GATED_TOWERS: Final = frozenset({"gemma4_vision", "pixtral", "qwen2_5_vl"})
 """Towers whose MLP has a gate, whatever their activation."""
 
 _SHARING: Final = ("num_mem_blocks", "num_layers_per_stack")
@@ -70,12 +71,16 @@ class Part:
     bits: float
 
 
+NOTHING: Final = Part(0, 16.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Parameters of the whole model; `format` is how most of them are stored.
 
     `embeddings` are at the two ends (one matrix for both where `tied`), `layers` what every rank has its share of, and
-    `experts` what data-parallel ranks divide among them too, `tower` what turns images and sounds into tokens.
+    `experts` what data-parallel ranks divide among them too, `tower` what turns images and sounds into tokens, and
+    `draft` a whole model that guesses tokens ahead.
     """
 
     embeddings: Part
@@ -85,6 +90,7 @@ class Weights:
     format: str
     quantized: bool = False
     tied: bool = False
+    draft: Part = NOTHING
 
     @property
     def parameters(self) -> int:
@@ -99,7 +105,7 @@ class Weights:
     @property
     def parts(self) -> tuple[Part, ...]:
         """All parts of the model."""
-        return self.embeddings, self.layers, self.experts, self.tower
+        return self.embeddings, self.layers, self.experts, self.tower, self.draft
 
 
 def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: int, dtype_bytes: int) -> Weights:
@@ -111,9 +117,13 @@ def estimated_weights(fields: Fields, kinds: Sequence[str], intermediate_size: i
     apart = {MLP, EXPERTS} & set(kinds)
     mlps = [layer for layer, kind in enumerate(kinds) if kind in apart or not apart]
     sparse = [layer for layer in mlps if _is_sparse(fields, layer, kinds[layer])]
-    attention = sum(kind in layers.ATTENTION for kind in kinds) * _attention(fields, hidden)
+    attention = sum(
+        count * _attention(fields, hidden, kind, kinds) for kind, count in Counter(kinds).items() if kind in ATTENTION
+    )
     mixers = sum(kind in layers.STATES for kind in kinds) * _state_mixer(fields, hidden)
-    dense = (len(mlps) - len(sparse)) * _matrices(fields) * hidden * intermediate_size
+    # Gemma 4 has a dense MLP beside the experts, others instead of them.
+    with_mlp = len(mlps) if fields.flag("enable_moe_block") else len(mlps) - len(sparse)
+    dense = with_mlp * _matrices(fields) * hidden * intermediate_size
     shared = len(sparse) * _shared_experts(fields, hidden, intermediate_size) if sparse else 0
     experts = 0
     if sparse:
@@ -163,16 +173,21 @@ def _tower(config: Mapping[str, Any], hidden: int) -> int:
     return blocks + mergers * merged * (merged + hidden)
 
 
-def _attention(fields: Fields, hidden: int) -> int:
+def _attention(fields: Fields, hidden: int, kind: str, kinds: Sequence[str]) -> int:
+    """Return the parameters of one layer's projections; sliding and full layers may have heads of their own sizes."""
     heads = fields.count("num_attention_heads")
     rank = fields.maybe_count("kv_lora_rank")
     if rank is None:
-        queries = 3 if fields.text("model_type") in layers.GATED_DELTA_NETS else 2
-        return hidden * layers.head_size(fields) * (queries * heads + 2 * layers.kv_heads(fields))
+        queries = 2 if fields.text("model_type") in layers.GATED_DELTA_NETS else 1
+        kv_heads, key, value = layers.heads_of(fields, kind, kinds)
+        return hidden * (queries * heads * key + heads * value + kv_heads * (key + value))
     rope, plain, value = (fields.count(name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
     query_rank = fields.maybe_count("q_lora_rank")
     width = heads * (plain + rope)
     query = hidden * width if query_rank is None else query_rank * (hidden + width)
+    if query_rank is not None and kind != LENT_INDEX and (size := fields.maybe_count("index_head_dim")) is not None:
+        indexes = fields.maybe_count("index_n_heads") or 1
+        query += query_rank * indexes * size + hidden * (size + indexes)
     return query + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.style import Style
 
@@ -38,6 +39,23 @@ def progress(unit: str) -> Progress:
     count = TextColumn("{task.completed:.0f} of {task.total:.0f} " + unit)
     words = TextColumn("{task.description}"), BarColumn(), count
     return Progress(*words, console=err, transient=True, disable=not err.is_terminal)
+
+
+@contextlib.contextmanager
+def phases() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield what shows of a phase that `done` of `total` items are done, and the time left of it."""
+    with progress("") as bar:
+        bar.columns = (*bar.columns, TimeRemainingColumn())
+        tasks = dict[str, TaskID]()
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                for before in tasks.values():
+                    bar.update(before, visible=False)
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield show
 
 
 class Line:

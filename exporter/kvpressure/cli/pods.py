@@ -15,14 +15,13 @@ from kvpressure.cli.access import Access, access_of
 from kvpressure.cli.findings import EngineFacts
 from kvpressure.cli.sampling import Sampler, sample
 from kvpressure.cli.say import say
-from kvpressure.cli.signals import ended_by_signals
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubectl.find_pods import find_pods, get_pods
 from kvpressure.kubernetes.kubectl.named_pod import NamedPod
-from kvpressure.kubernetes.kubectl.program import Kubectl
+from kvpressure.kubernetes.kubectl.program import Kubectl, ended_by_signals
 from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.objects.references import ReferencedPod, is_reference, parse_reference

@@ -6,9 +6,10 @@ import asyncio
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, Final
 
 import structlog
 
@@ -16,7 +17,6 @@ from kvpressure import __version__, logs
 from kvpressure.config.settings import ConfigError, Settings
 from kvpressure.config.settings.load import Loaded, load
 from kvpressure.daemon.feeds import Feeds
-from kvpressure.daemon.health_log import HealthLog
 from kvpressure.daemon.node_sources import SOURCES
 from kvpressure.daemon.recommended import Advised, Recommender, make_actions
 from kvpressure.engines.targets import TargetSet, changes_between
@@ -25,13 +25,13 @@ from kvpressure.exposition.profile import Profile
 from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
 from kvpressure.model.errors import TimedOutError
-from kvpressure.model.samples import SourceHealth
+from kvpressure.model.samples import NOT_READ_REASON, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.signals.history import Histories
-from kvpressure.sources.gpu.backend import CrashedError
-from kvpressure.sources.gpu.process import GpuFactory, registration
+from kvpressure.sources.gpu.backend import ABSENT_REASONS, CrashedError
+from kvpressure.sources.gpu.process import DetachedError, GpuFactory, registration
 
 TICK_SECONDS = 1.0
 MAX_SNAPSHOT_AGE_SECONDS = 5.0
@@ -233,3 +233,38 @@ class Daemon:
             "cpu_pressure_ratio": None if environment.host is None else environment.host.cpu_pressure_ratio,
             "caps_reached_total": {cap: float(caps[cap]) for cap in ("engines", "targets", "new_label_sets")},
         }
+
+
+_NOT_YET_READ: Final = ("starting", "pending")
+_EXPECTED: Final = (*ABSENT_REASONS, DetachedError.reason, NOT_READ_REASON)
+
+
+class HealthLog:
+    """Writes one line to `log` per change of state of a source."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._states: dict[tuple[str, str], tuple[bool, str]] = {}
+
+    def write(self, sources: Sequence[SourceHealth]) -> None:
+        """Log the sources whose state differs from the last call."""
+        known = {(health.source, health.target) for health in sources}
+        self._states = {key: state for key, state in self._states.items() if key in known}
+        for health in sources:
+            key, state = (health.source, health.target), (health.up, health.reason)
+            if self._states.get(key) == state or health.reason in _NOT_YET_READ:
+                continue
+            self._states[key] = state
+            write = self._log.info if health.up or health.reason in _EXPECTED else self._log.warning
+            write(
+                _event(health),
+                source=health.source,
+                target=health.target,
+                error=health.error,
+            )
+
+
+def _event(health: SourceHealth) -> str:
+    if health.up:
+        return "source up"
+    return "source not present" if health.absent else "source not read" if health.not_read else "source down"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.facts import Facts, Inputs
-from kvpressure.diagnosis.judge import Judged, judge
 from kvpressure.diagnosis.missing import missing_evidence
+from kvpressure.diagnosis.precedence import Judged, judge
 from kvpressure.diagnosis.rules import Rule
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.model.catalogue import NOT_KNOWN

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs
-from kvpressure.diagnosis.judge import Judged
+from kvpressure.diagnosis.precedence import Judged
 from kvpressure.diagnosis.predicates.symptoms import may_evict
 from kvpressure.diagnosis.rules import EvidenceSource
 from kvpressure.model.catalogue import CATALOGUE

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from markupsafe import Markup
 
@@ -19,12 +20,13 @@ from kvpressure.exposition.wording import (
     duration,
     incident_text,
     meaning,
+    percent,
     quantity,
+    seconds,
     shown,
     standing_text,
     without_gpu_text,
 )
-from kvpressure.exposition.working_set import working_set
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
@@ -131,8 +133,7 @@ def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
 
 def ident(key: EngineKey | tuple[str, ...]) -> str:
     """Return a constant HTML id of the engine or GPU, whatever characters its names contain."""
-    names = key if isinstance(key, tuple) else (key.target, key.model_name, key.rank)
-    whole = "\0".join(names).encode("utf-8", "surrogatepass")
+    whole = "\0".join(key).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
 
 
@@ -231,3 +232,52 @@ def _gpu_chart(view: GpuView, past: History) -> Markup | str:
 
 
 _VERDICTS: Mapping[bool | None, str] = {True: "true", False: "false", None: NOT_KNOWN}
+
+
+LEAST_RATIO: Final = 0.01
+"""Share of prompt tokens computed again, below which nothing is shown."""
+
+
+def working_set(view: EngineView) -> dict[str, str]:
+    """Return the known rows by their caption, none where (nearly) nothing is computed again."""
+    again, computed = (at(view.derived, f"{what}_prompt_tokens_per_second") for what in ("recomputed", "computed"))
+    if again is None or not computed or again < LEAST_RATIO * computed:
+        return {}
+    share, takes = min(1.0, again / computed), at(view.derived, "recomputed_time_ratio")
+    time = "" if takes is None else f", {percent(takes)} of the engine's time"
+    rows = {
+        "computed again": f"{percent(share)} of the prompt tokens computed{time}",
+        "prefix hits": ", ".join(_hits(view)),
+        "with a larger pool": ", ".join(_larger(view)),
+        "turnover": ", ".join(_ages(view)),
+    }
+    return {caption: text for caption, text in rows.items() if text}
+
+
+def _hits(view: EngineView) -> Iterator[str]:
+    hits = at(view.derived, "prefix_cache_hit_ratio")
+    before = None if view.observed is None else view.observed.hit_ratio_before
+    if hits is not None:
+        yield f"{percent(hits)} now"
+        if before is not None and before > hits:
+            yield f"{percent(before)} at a slower turnover"
+
+
+def _larger(view: EngineView) -> Iterator[str]:
+    pools = view.derived.get("prefix_cache_pool_hit_ratio")
+    for pool in sorted(pools, key=float) if isinstance(pools, Mapping) else ():
+        if (ratio := at(view.derived, "prefix_cache_pool_hit_ratio", pool)) is not None:
+            yield f"{percent(ratio)} at {pool}x"
+
+
+def _ages(view: EngineView) -> Iterator[str]:
+    turnover, least, most, timed = (
+        at(view.derived, f"cache_{name}_seconds")
+        for name in ("turnover", "eviction_age_min", "eviction_age_max", "eviction_age")
+    )
+    if turnover is not None:
+        yield seconds(turnover)
+    if timed is not None:
+        yield f"unused blocks are kept {seconds(timed)} on average, as the engine times them"
+    elif least is not None and most is not None:
+        yield f"unused blocks are kept {seconds(least)} to {seconds(most)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -68,11 +69,9 @@ def quantile(histogram: HistogramSample, q: float) -> float | None:
     if total <= 0:
         return None
     rank = q * total
-    index = 0
-    while counts[index] < rank:
-        index += 1
-    if index == len(bounds) - 1:
-        return bounds[-2] if len(bounds) > 1 else None
+    index = bisect_left(counts, rank)
+    if bounds[index] == math.inf:
+        return bounds[index - 1] if index else None
     low, below = (bounds[index - 1], counts[index - 1]) if index else (min(0.0, bounds[0]), 0.0)
     width = counts[index] - below
     return bounds[index] if width <= 0 else low + (bounds[index] - low) * (rank - below) / width

@@ -37,10 +37,10 @@ def derive(window: EngineWindow, _: Context) -> Derived:
             "effective_batch_size_quantile": by_quantile(
                 weighted_quantiles([pair for pair in _batches(window) if pair is not None], QUANTILES)
             ),
-            "requests_running": window.mean("running"),
-            "requests_running_max": window.max("running"),
-            "requests_waiting": window.mean("waiting"),
-            "requests_waiting_max": window.max("waiting"),
+            "requests_running": window.points.mean("running"),
+            "requests_running_max": window.points.max("running"),
+            "requests_waiting": window.points.mean("waiting"),
+            "requests_waiting_max": window.points.max("waiting"),
         }
     )
 

@@ -153,7 +153,7 @@ def time_outside_engine(points: Polls, window: EngineWindow, seconds: float) -> 
 
 def _of_first_tokens(window: EngineWindow, seconds: float) -> TimeOutsideEngine | None:
     ttft, queue = window.histogram("ttft", seconds), window.histogram("queue", seconds)
-    prefill, prefilled = window.delta("prefill_seconds"), window.delta("prefilled")
+    prefill, prefilled = window.points.growth("prefill_seconds"), window.points.growth("prefilled")
     if ttft is None or queue is None or prefill is None or not prefilled:
         return None
     whole = ttft.sum / ttft.count

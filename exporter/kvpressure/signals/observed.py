@@ -27,8 +27,8 @@ ALIASED_RATIO = 1.15
 def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
     """Return what a prediction needs of the window and of the engine's healthy state."""
     newest = window.points[-1].counters if window.points else {}
-    computed, brought = window.delta("computed_prompt_tokens"), window.delta("brought_prompt_tokens")
-    placed = None if computed is None else ratio(computed + (brought or 0.0), window.delta("prompt_tokens"))
+    computed, brought = window.points.growth("computed_prompt_tokens"), window.points.growth("brought_prompt_tokens")
+    placed = None if computed is None else ratio(computed + (brought or 0.0), window.points.growth("prompt_tokens"))
     return Observed(
         intervals=_by_steps(window.each_interval(_interval), window.each_interval(_sequences)),
         cache=window.cache,
@@ -41,8 +41,8 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
         healthy_seconds=baseline.get("e2e"),
         healthy_step_seconds=baseline.get("inter_token"),
         healthy_batch=baseline.get(BATCH),
-        adapter_slots=window.max("adapter_slots"),
-        adapters_seen=window.max("adapters_seen"),
+        adapter_slots=window.points.max("adapter_slots"),
+        adapters_seen=window.points.max("adapters_seen"),
     )
 
 

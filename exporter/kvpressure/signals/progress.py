@@ -115,8 +115,8 @@ _WORK, _CAME_OUT, _PROMPT = range(3)
 
 
 def _same(before: Point, after: Point) -> _Same:
-    one, other = before.counters, after.counters
-    moved = {name for name in _COUNTERS if one.get(name) != other.get(name)}
+    readings = zip(_COUNTERS, map(before.counters.get, _COUNTERS), map(after.counters.get, _COUNTERS), strict=True)
+    moved = {name for name, one, other in readings if one != other}
     return _Same(not moved, moved.isdisjoint(_OUTPUT), moved.isdisjoint(_PROMPTS))
 
 

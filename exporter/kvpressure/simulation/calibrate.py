@@ -15,15 +15,13 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.answers import COARSE_ANSWERS
 from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_load
-from kvpressure.simulation.best_hits import has_sessions
 from kvpressure.simulation.demand import demand_of
+from kvpressure.simulation.hits import MeasuredHits, has_sessions
 from kvpressure.simulation.lengths import LengthDistribution
-from kvpressure.simulation.measured_hits import MeasuredHits
-from kvpressure.simulation.page import mean_of, read, sum_of
+from kvpressure.simulation.page import Page, mean_of, read, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
-from kvpressure.simulation.scheduler import Simulation, simulate
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, Simulation, simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, Server, StepTimes
 from kvpressure.simulation.step_table import StepTable, fitted_to
 from kvpressure.simulation.steps import SHARED_RATIO, Steps, UnknownError, steps_of
@@ -125,90 +123,123 @@ class Open:
 LIKELIEST: Final = Open()
 
 
-def known(
-    observed: Observed | None,
-    limits: Limits,
-    thresholds: Thresholds,
-    taken: Open = LIKELIEST,
-    *,
-    growing: float | None = None,
-    most_running: float | None = None,
-    card: StepTable | None = None,
-    like: Known | None = None,
-) -> Known:
-    """Return the engine as it can be simulated. Raises UnknownError.
-
-    What is `taken` otherwise than in an engine that was fitted already is fitted in one simulation, with the pool that
-    this is `like`.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is known of an engine: what its page shows, its limits, and more where its cause or its card says so.
 
     `growing` is the share of a step's time that grows with the batch, where that is not fitted to the page.
     `most_running` says that requests wait for something else than the pool: at most so many run at once, infinity where
     another limit of the server does it. `card` is the table of the card and model, where these are known.
     """
+
+    observed: Observed | None
+    limits: Limits
+    thresholds: Thresholds
+    growing: float | None = None
+    most_running: float | None = None
+    card: StepTable | None = None
+
+    @property
+    def pool_limits(self) -> bool:
+        """Whether requests wait for room in the pool, as far as is known."""
+        return self.most_running is None
+
+    @property
+    def most_error_ratio(self) -> float:
+        """The share by which simulated tokens a second may be off."""
+        return self.thresholds.advice.simulated_error_max_ratio
+
+    def server(self, page: Page, steps: StepTimes) -> Server:
+        """Return the server with the room that requests have beside what they share."""
+        cache, pool, cached = page.observed.cache, page.pool, _cached(page.observed)
+        if cached:
+            # Shared beginnings take what those that run use beyond their own.
+            usage = mean_of(one.usage_ratio for one in page.intervals)
+            own = page.running * (page.prompts.mean * (1 - cached) + page.outputs.mean / 2)
+            pool -= min(0.8 * pool, max(cached * page.prompts.mean, usage * pool - own))
+        sequences, tokens = self.limits.max_num_seqs, self.limits.max_num_batched_tokens
+        return Server(
+            pool_tokens=pool,
+            steps=steps,
+            block_tokens=float(cache.block_size or 16),
+            max_num_seqs=min(sequences.value if sequences else math.inf, self.most_running or math.inf),
+            step_tokens=tokens.value if tokens else STEP_TOKENS,
+            reuses=cache.prefix_caching is not False,
+        )
+
+    def step_times(self, steps: Steps, end: float) -> StepTimes:
+        """Return what steps take, by the card's table where there is one; `end` as in `Open`."""
+        if self.card is not None:
+            return fitted_to(self.card, steps, end)
+        return steps.end(end) if self.growing is None else steps.growing(self.growing)
+
+
+def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -> Known:
+    """Return the engine as it can be simulated. Raises UnknownError.
+
+    What is `taken` otherwise than in an engine that was fitted already is fitted in one simulation, with the pool that
+    this is `like`.
+    """
+    observed = given.observed
     if observed is not None:
         observed = replace(observed, intervals=tuple(of_present_load(observed.intervals)))
-    page = read(observed, limits, spread=taken.spread, tail=taken.tail)
-    observed, cache, pool, intervals = page.observed, page.observed.cache, page.pool, page.intervals
-    prompts, outputs, running, waiting, seconds = page.prompts, page.outputs, page.running, page.waiting, page.seconds
-    usage, generated = mean_of(one.usage_ratio for one in intervals), page.generated
-    prior = (prior_otherwise if taken.experts else prior_of)(observed.model_name) or DENSE
-    steps = steps_of(observed, pool, prior)
-    preempted, cached = sum_of(intervals, "preempted") or 0.0, _cached(observed)
-    if cached:
-        # Shared beginnings take what those that run use beyond their own.
-        own = running * (prompts.mean * (1 - cached) + outputs.mean / 2)
-        pool -= min(0.8 * pool, max(cached * prompts.mean, usage * pool - own))
-    server = Server(
-        pool_tokens=pool,
-        steps=_times(steps, taken.end, growing, card),
-        block_tokens=float(cache.block_size or 16),
-        max_num_seqs=min(limits.max_num_seqs.value if limits.max_num_seqs else math.inf, most_running or math.inf),
-        step_tokens=limits.max_num_batched_tokens.value if limits.max_num_batched_tokens else STEP_TOKENS,
-        reuses=cache.prefix_caching is not False,
-    )
-    speed = generated / seconds
-    usual = _usual_ratio(observed, speed, running, waiting)
-    # Both are samples of one load, and the longer one is the better.
-    measured = Measured(
-        speed * usual, running, waiting, preempted / seconds, tokens_deviation_ratio(intervals), 1.0 / usual
-    )
+    page = read(observed, given.limits, spread=taken.spread, tail=taken.tail)
+    prior = (prior_otherwise if taken.experts else prior_of)(page.observed.model_name) or DENSE
+    steps = steps_of(page.observed, page.pool, prior)
     # Sessions think between their turns, and come back once they are answered: by chance, but at no rate.
-    arrivals = None if has_sessions(observed, thresholds) else arrivals_of(observed)
+    arrivals = None if has_sessions(page.observed, given.thresholds) else arrivals_of(page.observed)
     if like is not None and like.must_wait:
         arrivals = None
     if taken.other_arrivals:
         arrivals = _otherwise(arrivals)
-    demand = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, arrivals)
+    demand = _demand(page, taken, arrivals)
     if like is not None and demand.rate and math.isinf(demand.counted_seconds):
         demand = replace(demand, seconds=COARSE_RATIO * demand.seconds)
-    if taken.other_clients:
-        demand = replace(demand, mixed=not demand.mixed)
-    most_error = thresholds.advice.simulated_error_max_ratio
-    question = "" if taken == LIKELIEST else taken.question(prompts, running, observed.model_name)
-    found = Known(server, demand, prompts, outputs, measured, knee_requests=steps.knee_requests, kv_bits=cache.kv_bits)
-    found, pool_limits = replace(found, question=question), most_running is None
+    found = Known(
+        given.server(page, given.step_times(steps, taken.end)),
+        demand,
+        page.prompts,
+        page.outputs,
+        _measured(page),
+        knee_requests=steps.knee_requests,
+        kv_bits=page.observed.cache.kv_bits,
+        question="" if taken == LIKELIEST else taken.question(page.prompts, page.running, page.observed.model_name),
+    )
     if like is not None:
-        return _fitted_like(found, like, pool_limits=pool_limits)
+        return _fitted_like(found, like, pool_limits=given.pool_limits)
     try:
-        return _fitted(found, most_error, pool_limits=pool_limits)
+        return _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
     except UnknownError:
         if arrivals is None or arrivals.most < 1.0:
             raise
     # A few that came and ended do not show whether those who send them wait for their answers.
-    waits = demand_of(observed, intervals, prompts, outputs, cached, taken.alike, None)
-    return _fitted(replace(found, demand=waits, must_wait=True), most_error, pool_limits=pool_limits)
+    found = replace(found, demand=_demand(page, taken, None), must_wait=True)
+    return _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
+
+
+def _demand(page: Page, taken: Open, arrivals: Arrivals | None) -> Demand:
+    demand = demand_of(page, _cached(page.observed), taken.alike, arrivals)
+    return replace(demand, mixed=not demand.mixed) if taken.other_clients else demand
+
+
+def _measured(page: Page) -> Measured:
+    speed, preempted = page.generated / page.seconds, sum_of(page.intervals, "preempted") or 0.0
+    usual = _usual_ratio(page.observed, speed, page.running, page.waiting)
+    # Both are samples of one load, and the longer one is the better.
+    return Measured(
+        speed * usual,
+        page.running,
+        page.waiting,
+        preempted / page.seconds,
+        tokens_deviation_ratio(page.intervals),
+        1.0 / usual,
+    )
 
 
 def _otherwise(arrivals: Arrivals | None) -> Arrivals:
     if arrivals is None or arrivals.otherwise is None:
         raise UnknownError("what sends requests is known")
     return replace(arrivals, waiting_ratio=arrivals.otherwise)
-
-
-def _times(steps: Steps, end: float, growing: float | None, card: StepTable | None) -> StepTimes:
-    if card is not None:
-        return fitted_to(card, steps, end)
-    return steps.end(end) if growing is None else steps.growing(growing)
 
 
 def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:

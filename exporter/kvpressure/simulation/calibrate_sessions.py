@@ -13,11 +13,10 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed, PoolHits
-from kvpressure.simulation.best_hits import best_hit_ratio
 from kvpressure.simulation.calibrate import Known, Measured, tokens_deviation_ratio
+from kvpressure.simulation.hits import best_hit_ratio, measured_hits
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.long_steps import step_seconds
-from kvpressure.simulation.measured_hits import measured_hits
 from kvpressure.simulation.page import LEAST_INTERVALS, Page, read, sum_of
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds
 from kvpressure.simulation.session_fit import COARSE_FIT_ANSWERS, FIT_ANSWERS, SessionFit, Target

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.model.view import Interval, Observed
+from kvpressure.model.view import Interval
 from kvpressure.simulation.arrivals import WINDOW_SECONDS, Arrivals, growing_seconds
 from kvpressure.simulation.lengths import LengthDistribution
-from kvpressure.simulation.page import mean_of, sum_of
+from kvpressure.simulation.page import Page, mean_of, sum_of
 from kvpressure.simulation.server import Demand, RequestShape
 
 DRAWN_REQUESTS: Final = 512
@@ -28,40 +28,30 @@ LONG_FACTOR: Final = 1.3
 GROWTH_SHARE: Final = 0.75
 
 
-def demand_of(
-    observed: Observed,
-    intervals: Sequence[Interval],
-    prompts: LengthDistribution,
-    outputs: LengthDistribution,
-    cached: float,
-    alike: float,
-    arrivals: Arrivals | None = None,
-) -> Demand:
+def demand_of(page: Page, cached: float, alike: float, arrivals: Arrivals | None = None) -> Demand:
     """Return the load: clients that wait for their answers where `arrivals` do not say otherwise, a rate, or both.
 
     A queue that grows is simulated from its begin, and counted as of now.
     """
-    made = requests(prompts, outputs, cached, alike)
-    made += _under_way(observed, intervals, prompts, outputs, cached)
+    made = requests(page.prompts, page.outputs, cached, alike)
+    made += _under_way(page, cached)
     made.sort(key=lambda one: one.prompt)
-    present = _present(intervals)
-    clients = max(1, round(statistics.median(present)))
-    mixed = not _two_kinds(prompts)
+    clients = max(1, round(statistics.median(_present(page.intervals))))
+    mixed = not _two_kinds(page.prompts)
     if arrivals is None or not arrivals.open_per_second:
         return Demand(tuple(made), clients=clients, mixed=mixed)
-    some, waiting = round(arrivals.waiting_ratio * clients), mean_of(one.waiting for one in intervals)
     rate = arrivals.open_per_second
     demand = replace(
-        Demand.at_rate(tuple(made), rate, clients=some),
+        Demand.at_rate(tuple(made), rate, clients=round(arrivals.waiting_ratio * clients)),
         mixed=mixed,
         dispersion=min(MAX_DISPERSION, arrivals.dispersion),
     )
-    if arrivals.growth_per_second and waiting >= 1:
-        seconds = min(growing_seconds(arrivals, intervals[-1].waiting or waiting), MAX_GROWING_ARRIVALS / rate)
-        return replace(demand, seconds=max(2 * WINDOW_SECONDS, seconds), counted_seconds=WINDOW_SECONDS)
+    if arrivals.growth_per_second and page.waiting >= 1:
+        grown = growing_seconds(arrivals, page.intervals[-1].waiting or page.waiting)
+        seconds = max(2 * WINDOW_SECONDS, min(grown, MAX_GROWING_ARRIVALS / rate))
+        return replace(demand, seconds=seconds, counted_seconds=WINDOW_SECONDS)
     # A queue that neither grows nor ends was there before.
-    running = mean_of(one.running for one in intervals)
-    return demand if waiting < running else replace(demand, queue=round(waiting))
+    return demand if page.waiting < page.running else replace(demand, queue=round(page.waiting))
 
 
 def _two_kinds(prompts: LengthDistribution) -> bool:
@@ -111,25 +101,19 @@ def _request_shape(prompt: int, output: int, cached: float) -> RequestShape:
     return RequestShape(prompt, max(1, round(prompt * (1.0 - cached))), output)
 
 
-def _under_way(
-    observed: Observed,
-    intervals: Sequence[Interval],
-    prompts: LengthDistribution,
-    outputs: LengthDistribution,
-    cached: float,
-) -> list[RequestShape]:
+def _under_way(page: Page, cached: float) -> list[RequestShape]:
     """Return running requests that are unlike the finished ones, which alone would not represent them.
 
     Those that finished are counted in the window: those of the long one were there when others were under way.
     """
-    one, ended = observed.unfinished, sum_of(intervals, "finished")
+    one, ended = page.observed.unfinished, sum_of(page.intervals, "finished")
     if one is None or ended is None or ended >= FEW_ENDED * one.requests:
         return []
-    long_prompts = one.prompt_tokens > LONG_FACTOR * prompts.mean
-    long_answers = 2 * one.output_tokens > LONG_FACTOR * outputs.mean
+    long_prompts = one.prompt_tokens > LONG_FACTOR * page.prompts.mean
+    long_answers = 2 * one.output_tokens > LONG_FACTOR * page.outputs.mean
     if not (long_prompts or long_answers):
         return []
-    output = max(round(outputs.mean), round(2 * one.output_tokens))
+    output = max(round(page.outputs.mean), round(2 * one.output_tokens))
     share = one.requests / (one.requests + ended)
     count = round(DRAWN_REQUESTS * share / max(0.05, 1.0 - share))
     return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * DRAWN_REQUESTS)

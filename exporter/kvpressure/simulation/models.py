@@ -10,15 +10,13 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed
-from kvpressure.simulation.answers import COARSE_ANSWERS, COARSE_SESSION_ANSWERS
-from kvpressure.simulation.calibrate import Known, Open, known
+from kvpressure.simulation.calibrate import Given, Known, Open, known
 from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, known_sessions
 from kvpressure.simulation.consequences import COVERED_DEVIATIONS, Model
 from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.priors import prior_otherwise
 from kvpressure.simulation.returning import Returning, returning
-from kvpressure.simulation.scheduler import simulate
-from kvpressure.simulation.step_table import StepTable
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, COARSE_SESSION_ANSWERS, simulate
 from kvpressure.simulation.steps import UnknownError
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0
@@ -37,43 +35,27 @@ shows only once it is larger; long answers that are those to long prompts; and c
 not."""
 
 
-def model_of(
-    observed: Observed | None,
-    limits: Limits,
-    thresholds: Thresholds,
-    *,
-    limit_seconds: float | None = None,
-    traffic: Traffic | None = None,
-    most_running: float | None = None,
-    growing: float | None = None,
-    card: StepTable | None = None,
-) -> Model:
-    """Return the model of an engine, under `traffic` instead of its own where given.
+def model_of(given: Given, *, limit_seconds: float | None = None, traffic: Traffic | None = None) -> Model:
+    """Return the model of an engine, under `traffic` instead of its own where given. Raises UnknownError.
 
-    `most_running` is as for `calibrate.known`: how many run at once where requests wait for another limit;
-    `growing` is the share of a step's time that grows with the batch, where that is known better than from its polls;
-    with the table of its `card` and model polls have to show nothing but how fast these are.
-    Without `limit_seconds` an answer may take a multiple of the healthy p95. Raises UnknownError.
+    Without `limit_seconds` an answer may take a multiple of the healthy p95.
     """
-    found = known(observed, limits, thresholds, most_running=most_running, growing=growing, card=card)
+    observed, limits, thresholds = given.observed, given.limits, given.thresholds
+    found = known(given)
     if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
     others = []
     dense = observed is None or prior_otherwise(observed.model_name) is None
     for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
         try:
-            likely = None if taken.end else growing
-            one = known(
-                observed, limits, thresholds, taken, most_running=most_running, growing=likely, card=card, like=found
-            )
-            others.append(one)
+            others.append(known(replace(given, growing=None) if taken.end else given, taken, like=found))
         except UnknownError:
             continue
     if traffic is not None:
         others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
         found, *others = others
         return modelled(found, others, thresholds, limit_seconds)
-    back = None if most_running is not None else returning(found, observed, limits)
+    back = returning(found, observed, limits) if given.pool_limits else None
     return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
 
 

@@ -12,10 +12,10 @@ from typing import Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Observed
-from kvpressure.simulation.best_hits import best_hit_ratio
 from kvpressure.simulation.calibrate import Known
 from kvpressure.simulation.calibrate_sessions import HITS_ERROR, growing_turns
 from kvpressure.simulation.config_changes import ConfigChange, State, applied
+from kvpressure.simulation.hits import best_hit_ratio
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.page import read
 from kvpressure.simulation.scheduler import simulate

@@ -14,7 +14,6 @@ import click
 
 from kvpressure.cli.access import prometheus_options, server_of
 from kvpressure.cli.options import EXISTING_FILE, refuse, thresholds_of
-from kvpressure.cli.progress import Bar
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
 from kvpressure.config.strict_yaml import ConfigError
@@ -71,13 +70,15 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
         return
     if url is None:
         raise click.UsageError("give --prometheus URL")
+    from kvpressure.cli.console import phases  # noqa: PLC0415 - what is refused needs none
+
     try:
         thresholds, backtest = thresholds_of(options["thresholds"]), options["backtest"]
         server = server_of(url, options)
         question = _question(options, thresholds, thresholds_of(backtest) if backtest else None)
-        with Bar() as bar:
+        with phases() as show:
             workers = options["workers"] or min(MAX_WORKERS, len(os.sched_getaffinity(0)))
-            document = look_back(server, question, bar.show, workers=workers)
+            document = look_back(server, question, show, workers=workers)
     except SourceError as error:
         fail(f"incidents: {error.sentence}")
     except ConfigError as error:

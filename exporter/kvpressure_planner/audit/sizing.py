@@ -50,6 +50,11 @@ class Knowledge:
             self._geometries[key] = config, read_geometry(config, model, dtype=dtype)
         return self._geometries[key][1]
 
+    def draft(self, name: str, dtype: str | None) -> Geometry | None:
+        """Return the geometry of a draft model, None where it is not known. Raises ModelConfigError."""
+        config = self.models(name)
+        return None if config is None else self.geometry(config, name, dtype)
+
 
 NOTHING_KNOWN: Final = Knowledge()
 
@@ -134,7 +139,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
     dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
     geometry = _geometry(engine, config, knowledge, dtype)
     if flags.drafts and (drafts := engine.reading.options.get(flags.drafts)) is not None:
-        geometry = with_drafts(geometry, drafts.text)
+        geometry = with_drafts(geometry, drafts.text, lambda name: knowledge.draft(name, dtype))
     if any(option in engine.reading.options for option in flags.stretches):
         geometry = replace(geometry, stretched=True)
     ranks = [_rank(engine, option) for option in engine.runtime.starting.flags.divides(engine.reading.options)]

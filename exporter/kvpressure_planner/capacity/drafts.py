@@ -1,43 +1,84 @@
-"""The layers that a server adds to guess tokens ahead: their KV cache and weights count as the model's own. PURE."""
+"""What a server adds to guess tokens ahead: a layer, or a whole model, whose KV cache and weights count too. PURE."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from kvpressure.capacity.geometry import Geometry
 from kvpressure.capacity.layers import FULL
 from kvpressure.capacity.weights import Part, Weights
 
-_WITHOUT_CACHE: Final = frozenset({"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"})
+_WITHOUT_CACHE: Final = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix", "medusa", "mlp_speculator"})
 _ONE_LAYER: Final = ("mtp", "eagle", "eagle3")
 """Ends of the methods that add one layer of the model's own kind, however many tokens they guess."""
+_IN_NAMES: Final = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
+"""What a draft's name tells the server of its method, where none is given."""
+_UNKNOWN_SIZE: Final = "the KV cache and weights of {} are not known here (--speculative-config)"
 
 
-def with_drafts(geometry: Geometry, written: str) -> Geometry:
-    """Return the geometry with the layer that a `--speculative-config` (its JSON) adds.
+def with_drafts(geometry: Geometry, written: str, read: Callable[[str], Geometry | None]) -> Geometry:
+    """Return the geometry with what a `--speculative-config` (its JSON) adds; `read` knows drafts by their names.
 
-    Raises ValueError where it is not JSON, and for a draft model of its own, whose size is not known here.
+    Raises ValueError where it is not JSON, where the draft's size is not known, and for a draft that would be refused.
     """
     try:
         given = json.loads(written)
     except (ValueError, RecursionError) as error:
         raise ValueError("the value of --speculative-config is not JSON") from error
-    method = str(given.get("method") or "") if isinstance(given, dict) else ""
-    if method in _WITHOUT_CACHE:
+    method, name = _method(given) if isinstance(given, dict) else ("", "")
+    if method in _WITHOUT_CACHE or name in _WITHOUT_CACHE:
         return geometry
-    if not method.endswith(_ONE_LAYER):
-        raise ValueError("the KV cache and weights of a draft model are not known here (--speculative-config)")
+    if method.endswith(_ONE_LAYER):
+        return _with_layer(geometry, sparse=method.endswith("mtp"))
+    draft = read(name) if name and method in {"", "draft_model"} else None
+    if draft is None or draft.state_layers:
+        raise ValueError(_UNKNOWN_SIZE.format(f"a draft by {method}" if method else "the draft model"))
+    if draft.vocabulary != geometry.vocabulary and not given.get("use_heterogeneous_vocab"):
+        sizes = f"{draft.vocabulary:,} and {geometry.vocabulary:,} words"
+        raise ValueError(f"the vocabularies of the draft model and the model differ ({sizes}): it would be refused")
+    return _with_model(geometry, draft)
+
+
+def _method(given: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the method, "" for a draft model that names none, and the draft's name."""
+    method, name = (str(given.get(key) or "") for key in ("method", "model"))
+    if not method:
+        method = next((known for part, known in _IN_NAMES.items() if part in name.lower()), "")
+    return method, name
+
+
+def _with_layer(geometry: Geometry, *, sparse: bool) -> Geometry:
     own = max(geometry.groups, key=lambda group: (group.kind == FULL, group.layers))
     groups = tuple(replace(one, layers=one.layers + 1) if one is own else one for one in geometry.groups)
-    weights = geometry.weights and _with_layer(geometry.weights, geometry.layers, sparse=method.endswith("mtp"))
+    weights = geometry.weights and _larger_by_a_layer(geometry.weights, geometry.layers, sparse=sparse)
     return replace(
         geometry, groups=groups, kinds=(*geometry.kinds, own.kind), layers=geometry.layers + 1, weights=weights
     )
 
 
-def _with_layer(weights: Weights, layers: int, *, sparse: bool) -> Weights:
+def _with_model(geometry: Geometry, draft: Geometry) -> Geometry:
+    """Return the geometry with all layers of another, behind its own; its ranks are the same.
+
+    Its weights, with the embeddings, stand beside the others: the server shares nothing between the two.
+    """
+    groups = tuple(replace(one, kind=f"{one.kind} of the draft") for one in draft.groups)
+    kinds = tuple(f"{kind} of the draft" for kind in draft.kinds)
+    weights = geometry.weights
+    if weights and draft.weights:
+        whole = draft.weights
+        weights = replace(weights, draft=Part(whole.parameters, whole.bytes * 8 / whole.parameters))
+    return replace(
+        geometry,
+        groups=(*geometry.groups, *groups),
+        kinds=(*geometry.kinds, *kinds),
+        weights=weights,
+    )
+
+
+def _larger_by_a_layer(weights: Weights, layers: int, *, sparse: bool) -> Weights:
     """Return the weights with one more layer of average size; its experts where it is one of the model's own."""
     experts = _larger(weights.experts, layers) if sparse else weights.experts
     return replace(weights, layers=_larger(weights.layers, layers), experts=experts)

@@ -16,6 +16,7 @@ from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import NOW, Action, Expected, Shift
 from kvpressure.model.values import Derived
+from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import (
     ConfigChange,
     offload,
@@ -43,7 +44,7 @@ def case() -> Case:
 
 def model() -> Model:
     view = pressed_view(THRASH)
-    return model_of(view.observed, view.limits, THRESHOLDS)
+    return model_of(Given(view.observed, view.limits, THRESHOLDS))
 
 
 def step(change: ConfigChange) -> Step:

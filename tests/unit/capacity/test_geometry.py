@@ -58,53 +58,8 @@ PUBLISHED_BYTES_PER_TOKEN = {
     "nemotron-nano-9b-v2": 16 * KIB,
 }
 
-PUBLISHED_PARAMETERS = {
-    "qwen3.5-35b-a3b": 35e9,
-    "glm-4.5-air": 106e9,
-    "glm-4.6": 355e9,
-    "glm-5": 744e9,
-    "deepseek-v3.2": 671e9,
-    "kimi-k2": 1.04e12,
-    "gemma-4-31b": 30.7e9,
-    "qwen3-coder-480b": 480e9,
-    "nemotron-3-nano-30b": 31.6e9,
-    "seed-oss-36b": 36e9,
-    "qwen3.6-27b-fp8": 27e9,
-    "llama-2-7b": 6.74e9,
-    "llama-3-8b": 8.03e9,
-    "llama-3-70b": 70.55e9,
-    "llama-3.1-405b": 405.85e9,
-    "mistral-7b-v0.1": 7.24e9,
-    "mixtral-8x7b": 46.7e9,
-    "qwen2.5-7b": 7.62e9,
-    "qwen2.5-72b": 72.7e9,
-    "deepseek-v3": 671.0e9,
-    "gemma-2-9b": 9.24e9,
-    "gemma-3-27b": 27.0e9,
-    "qwen3-1.7b": 1.72e9,
-    "qwen3-235b-a22b-fp8": 235.0e9,
-    "qwen3-next-80b-a3b": 80.0e9,
-    "gpt-oss-20b": 20.9e9,
-    "falcon-7b": 6.92e9,
-    "opt-13b": 12.85e9,
-    "qwen2.5-14b": 14.77e9,
-    "qwen2.5-32b": 32.5e9,
-    "qwen3-4b": 4.02e9,
-    "qwen3-14b": 14.8e9,
-    "mistral-7b-v0.3": 7.25e9,
-    "phi-4": 14.7e9,
-    "gemma-3-4b": 4.30e9,
-    "gpt-oss-120b": 116.8e9,
-    "qwen3-8b": 8.19e9,
-    "qwen3-32b": 32.8e9,
-    "qwen3-30b-a3b": 30.5e9,
-    "llama-4-scout": 107.8e9,
-    "llama-4-maverick": 400.7e9,
-    "mistral-small-24b": 23.6e9,
-    "jamba-v0.1": 51.6e9,
-    "granite-4.0-h-small": 32.2e9,
-    "nemotron-nano-9b-v2": 8.89e9,
-}
+PUBLISHED_PARAMETERS = {"opt-13b": 12.85e9, "command-r-35b": 34.98e9}
+"""Of the models without a row in the tables of sizes on disk."""
 
 
 def cost(name: str, tensor_parallel: int = 1, kv_cache_dtype: str = "auto") -> KvCost:
@@ -381,7 +336,7 @@ _JSON = st.recursive(
 _FIELDS = sorted({key for path in MODELS.glob("*.json") for key in json.loads(path.read_text())})
 
 
-@given(name=st.sampled_from(sorted(PUBLISHED_PARAMETERS)), changed=st.dictionaries(st.sampled_from(_FIELDS), _JSON))
+@given(name=st.sampled_from([*PUBLISHED_BYTES_PER_TOKEN]), changed=st.dictionaries(st.sampled_from(_FIELDS), _JSON))
 @settings(deadline=None, max_examples=150)
 def test_no_configuration_breaks_the_reader(name: str, changed: dict[str, object]) -> None:
     try:

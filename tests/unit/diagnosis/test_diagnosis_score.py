@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.diagnose import Diagnostician
-from kvpressure.diagnosis.judge import judge
+from kvpressure.diagnosis.precedence import judge
 from kvpressure.diagnosis.symptoms import NAMES, judge_all
 from kvpressure.exposition.families import diagnosis_families
 from kvpressure.model.verdict import Cause, Stage

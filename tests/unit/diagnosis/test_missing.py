@@ -8,8 +8,8 @@ import re
 import pytest
 
 from kvpressure.diagnosis.facts import Inputs
-from kvpressure.diagnosis.judge import TABLE, judge
 from kvpressure.diagnosis.missing import SOURCES, missing_evidence
+from kvpressure.diagnosis.precedence import TABLE, judge
 from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import diagnosis_json

@@ -12,8 +12,7 @@ import pytest
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.diagnosis import diagnose
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.judge import BY_ID, TABLE, Judged, judge
-from kvpressure.diagnosis.precedence import PRECEDENCE
+from kvpressure.diagnosis.precedence import BY_ID, PRECEDENCE, TABLE, Judged, judge
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.signals.waiting import Deferral

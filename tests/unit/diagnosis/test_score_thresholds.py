@@ -7,7 +7,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis import score as scoring
 from kvpressure.diagnosis.facts import Inputs
-from kvpressure.diagnosis.judge import BY_ID
+from kvpressure.diagnosis.precedence import BY_ID
 from kvpressure.diagnosis.score import confidence as scoring_confidence
 from tests.support.verdicts import facts
 from tests.support.verdicts import made as polls_with

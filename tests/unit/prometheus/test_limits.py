@@ -9,7 +9,7 @@ import pytest
 
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.prometheus.client import Prometheus, Server
-from kvpressure.prometheus.limits import WHERE, declared_there, pod_of
+from kvpressure.prometheus.declared import WHERE, declared_there, pod_of
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import Span
 from tests.support.past import START, Scrape, past

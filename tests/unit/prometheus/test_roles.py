@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from kvpressure.prometheus.client import Prometheus
+from kvpressure.prometheus.declared import roles_there
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import Span
-from kvpressure.prometheus.roles import roles_there
 
 Labels = dict[str, str]
 POD: Labels = {"namespace": "prod", "pod": "one"}

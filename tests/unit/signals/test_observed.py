@@ -8,6 +8,7 @@ from kvpressure.model.samples import EngineSample
 from kvpressure.model.view import Interval
 from kvpressure.signals.observed import observed
 from kvpressure.signals.windows import EngineWindow
+from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import replicas
 from kvpressure.simulation.models import model_of
 from tests.support.tools import FIXTURES
@@ -54,7 +55,7 @@ def test_where_steps_of_prompts_and_of_answers_are_counted_apart_polls_stay_as_t
 def test_half_a_minute_of_a_server_that_answers_polls_only_between_two_requests_predicts_what_came():
     view = views(RECORDED)[-1]
     assert view.observed is not None
-    model = model_of(view.observed, Limits(), load_thresholds())
+    model = model_of(Given(view.observed, Limits(), load_thresholds()))
     assert model.known.measured.running == pytest.approx(2.0, abs=0.05)
     expected = model.expected([], [replicas(2)])
     assert expected is not None

@@ -6,7 +6,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed, Unfinished
-from kvpressure.simulation.calibrate import known
+from kvpressure.simulation.calibrate import Given, known
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
@@ -33,7 +33,7 @@ def shown(recording: str) -> Observed:
 def test_simulated_as_it_is_an_engine_does_what_was_recorded_of_it(recording):
     """Recordings of a real vLLM among them: only what the page tells went in."""
     view = pressed_view(recording)
-    found = known(view.observed, view.limits, THRESHOLDS)
+    found = known(Given(view.observed, view.limits, THRESHOLDS))
     outcome = simulate(found.server, found.demand)
     assert outcome is not None
     assert outcome.tokens_per_second == pytest.approx(found.measured.tokens_per_second, rel=0.05)
@@ -45,7 +45,7 @@ def test_simulated_as_it_is_an_engine_does_what_was_recorded_of_it(recording):
 def test_step_times_are_found_on_the_page(recording):
     """The lab's: 30 ms and 1/16,000 s a prompt token, with a little for sequences and context."""
     view = pressed_view(recording)
-    steps = known(view.observed, view.limits, THRESHOLDS).server.steps
+    steps = known(Given(view.observed, view.limits, THRESHOLDS)).server.steps
     assert 0.029 < steps.fixed < 0.035
     assert steps.prompt_token == pytest.approx(1 / 16_000, rel=0.25)
 
@@ -61,12 +61,14 @@ def test_without_something_to_go_by_nothing_is_predicted():
         (replace(observed, intervals=tuple(replace(i, generated=0.0) for i in observed.intervals)), "no tokens"),
     ):
         with pytest.raises(UnknownError, match=why):
-            known(broken, view.limits, THRESHOLDS)
+            known(Given(broken, view.limits, THRESHOLDS))
     with pytest.raises(UnknownError, match="size of the KV pool"):
         known(
-            replace(observed, cache=replace(observed.cache, capacity_tokens=None)),
-            replace(view.limits, kv_capacity_tokens=None),
-            THRESHOLDS,
+            Given(
+                replace(observed, cache=replace(observed.cache, capacity_tokens=None)),
+                replace(view.limits, kv_capacity_tokens=None),
+                THRESHOLDS,
+            )
         )
 
 
@@ -75,27 +77,30 @@ def test_an_engine_that_cannot_be_simulated_as_it_is_is_not_predicted():
     # Ten times as many run as the pool holds of such requests: whatever they are, they are not what ended.
     odd = tuple(replace(i, running=20.0, generated=(i.generated or 0.0) * 10) for i in observed.intervals)
     with pytest.raises(UnknownError):
-        model_of(replace(observed, intervals=odd), view.limits, THRESHOLDS)
+        model_of(Given(replace(observed, intervals=odd), view.limits, THRESHOLDS))
 
 
 def test_long_requests_under_way_count_where_hardly_any_has_ended():
     view, observed = pressed_view(LAB[0]), shown(LAB[0])
     assert observed.outputs is not None
     long = Unfinished(observed.outputs.count, 6000.0, 400.0)
-    found = known(replace(observed, unfinished=long), replace(view.limits), THRESHOLDS).demand
+    found = known(Given(replace(observed, unfinished=long), replace(view.limits), THRESHOLDS)).demand
     assert max(one.prompt for one in found.requests) == 6000
     few = replace(long, requests=1.0)
     assert (
-        max(one.prompt for one in known(replace(observed, unfinished=few), view.limits, THRESHOLDS).demand.requests)
+        max(
+            one.prompt
+            for one in known(Given(replace(observed, unfinished=few), view.limits, THRESHOLDS)).demand.requests
+        )
         < 5000
     )
 
 
 def test_a_queue_that_grows_has_clients_that_do_not_wait():
     view, observed = pressed_view(LAB[0]), shown(LAB[0])
-    assert known(observed, view.limits, THRESHOLDS).demand.clients == 12
+    assert known(Given(observed, view.limits, THRESHOLDS)).demand.clients == 12
     grows = tuple(replace(one, waiting=10.0 + number / 3) for number, one in enumerate(observed.intervals))
-    demand = known(replace(observed, intervals=grows), view.limits, THRESHOLDS).demand
+    demand = known(Given(replace(observed, intervals=grows), view.limits, THRESHOLDS)).demand
     # A request in three seconds comes whatever ends; for each that ends another one comes, as before.
     assert demand.rate == pytest.approx(1 / 3, rel=0.15)
     assert 0 < demand.clients < 12
@@ -107,11 +112,11 @@ def test_five_minutes_that_gave_more_than_the_window_widen_the_range_to_that_sid
     observed = view.observed
     assert observed is not None
     assert observed.minutes is not None
-    rate = known(observed, view.limits, THRESHOLDS).measured.tokens_per_second
+    rate = known(Given(observed, view.limits, THRESHOLDS)).measured.tokens_per_second
     for factor, side in ((1.2, "high"), (0.85, "low")):
         minutes = replace(observed.minutes, tokens_per_second=factor * rate)
-        more = model_of(replace(observed, minutes=minutes), view.limits, THRESHOLDS).figures([])
-        other = model_of(replace(observed, minutes=None), view.limits, THRESHOLDS).figures([])
+        more = model_of(Given(replace(observed, minutes=minutes), view.limits, THRESHOLDS)).figures([])
+        other = model_of(Given(replace(observed, minutes=None), view.limits, THRESHOLDS)).figures([])
         assert more is not None
         assert other is not None
         assert (more.tokens_per_second.high > 1.1 * other.tokens_per_second.high) is (side == "high")
@@ -119,4 +124,4 @@ def test_five_minutes_that_gave_more_than_the_window_widen_the_range_to_that_sid
         busier = replace(minutes, running=2 * minutes.running, waiting=2 * minutes.waiting)
         calm = replace(minutes, running=minutes.running + minutes.waiting, waiting=0.0)
         for load in (busier, calm):
-            assert known(replace(observed, minutes=load), view.limits, THRESHOLDS).measured.usual_ratio == 1.0
+            assert known(Given(replace(observed, minutes=load), view.limits, THRESHOLDS)).measured.usual_ratio == 1.0

@@ -12,8 +12,8 @@ from kvpressure.engines.recordings import TraceError
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.view import Minutes, Observed, PoolHits
-from kvpressure.simulation.best_hits import best_hit_ratio, has_sessions
 from kvpressure.simulation.calibrate_sessions import deviation, known_sessions, shared_tokens
+from kvpressure.simulation.hits import best_hit_ratio, has_sessions
 from kvpressure.simulation.lengths import lengths
 from kvpressure.simulation.page import read
 from kvpressure.simulation.scheduler import simulate

@@ -6,6 +6,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.simulation import consequences
+from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.comparison import compared, over_load, row
 from kvpressure.simulation.config_changes import cap_prompt, cap_total, kv_in_8_bits, pool, replicas, sequences
 from kvpressure.simulation.consequences import Figures, Model
@@ -23,7 +24,7 @@ SERVER = Server(120_000.0, StepSeconds(0.03, 0.0, 1 / 16_000), max_num_seqs=64)
 
 def collapse() -> Model:
     view = pressed_view(COLLAPSE)
-    return model_of(view.observed, view.limits, THRESHOLDS)
+    return model_of(Given(view.observed, view.limits, THRESHOLDS))
 
 
 def described(server: Server = SERVER, **load: float) -> Model:
@@ -87,7 +88,7 @@ def test_a_cap_inside_a_bucket_with_most_prompts_is_a_question_not_a_number():
 
 def test_a_range_that_says_nothing_names_what_leaves_it_open():
     view = pressed_view(COLLAPSE)
-    strict = model_of(view.observed, view.limits, THRESHOLDS.with_values(advice_range_max_factor=1.0))
+    strict = model_of(Given(view.observed, view.limits, THRESHOLDS.with_values(advice_range_max_factor=1.0)))
     assert figures(strict, replicas(2)).doubt
     assert not figures(collapse(), replicas(2)).doubt
 
@@ -131,8 +132,8 @@ def test_over_load_the_curve_goes_through_the_point_of_the_table():
 
 def test_a_limit_that_is_given_is_what_answers_are_in_time_by():
     view = pressed_view(COLLAPSE)
-    strict = model_of(view.observed, view.limits, THRESHOLDS, limit_seconds=1.0)
-    easy = model_of(view.observed, view.limits, THRESHOLDS, limit_seconds=1000.0)
+    strict = model_of(Given(view.observed, view.limits, THRESHOLDS), limit_seconds=1.0)
+    easy = model_of(Given(view.observed, view.limits, THRESHOLDS), limit_seconds=1000.0)
     assert figures(strict).goodput.value == 0
     assert figures(easy).goodput.value > 0
     assert strict.limit_seconds == 1.0
@@ -152,20 +153,20 @@ def test_a_limit_that_is_given_is_what_answers_are_in_time_by():
 def test_traffic_that_is_described_as_it_was_recorded_is_served_as_it_was(recording: str):
     """By four numbers and how many clients there are, against a real vLLM and its real scheduler."""
     view = pressed_view(recording)
-    known = model_of(view.observed, view.limits, THRESHOLDS).known
+    known = model_of(Given(view.observed, view.limits, THRESHOLDS)).known
     prompts, answers = (MeanAndP95(one.mean, max(one.mean, one.at(0.95))) for one in (known.prompts, known.outputs))
     traffic = Traffic(prompts, answers, clients=known.demand.clients)
-    tokens = figures(model_of(view.observed, view.limits, THRESHOLDS, traffic=traffic)).tokens_per_second
+    tokens = figures(model_of(Given(view.observed, view.limits, THRESHOLDS), traffic=traffic)).tokens_per_second
     assert tokens.value == pytest.approx(known.measured.tokens_per_second, rel=0.1)
 
 
 def test_other_traffic_is_served_with_the_pool_and_the_steps_of_the_page():
     view = pressed_view(COLLAPSE)
     traffic = Traffic(MeanAndP95(200, 400), MeanAndP95(50, 100), clients=12)
-    own, other = (model_of(view.observed, view.limits, THRESHOLDS, traffic=one) for one in (None, traffic))
+    own, other = (model_of(Given(view.observed, view.limits, THRESHOLDS), traffic=one) for one in (None, traffic))
     assert other.known.server.steps == own.known.server.steps
     assert other.known.server.pool_tokens == own.known.server.pool_tokens
     assert other.known.demand.clients == 12
     assert figures(other).latency_p95.value < figures(own).latency_p95.value / 5
     capped = replace(view.limits, max_input_tokens=replace(view.limits.kv_capacity_tokens, value=300.0))  # type: ignore[type-var]
-    assert figures(model_of(view.observed, capped, THRESHOLDS, traffic=traffic)).refused_ratio.value > 0
+    assert figures(model_of(Given(view.observed, capped, THRESHOLDS), traffic=traffic)).refused_ratio.value > 0

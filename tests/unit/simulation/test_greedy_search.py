@@ -7,7 +7,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.limits import Limit
-from kvpressure.simulation.calibrate import Known, Measured, growing_share, held_at
+from kvpressure.simulation.calibrate import Given, Known, Measured, growing_share, held_at
 from kvpressure.simulation.config_changes import kv_in_8_bits, sequences
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import choose
@@ -31,7 +31,7 @@ def capped(pool_factor: float = 1.0) -> Model:
     assert view.limits.max_num_seqs is not None
     pool = Limit(pool_factor * view.limits.kv_capacity_tokens.value)
     limits = replace(view.limits, kv_capacity_tokens=pool)
-    return model_of(view.observed, limits, THRESHOLDS, most_running=view.limits.max_num_seqs.value)
+    return model_of(Given(view.observed, limits, THRESHOLDS, most_running=view.limits.max_num_seqs.value))
 
 
 def test_a_cap_is_raised_as_far_as_the_pool_holds_and_servers_serve_the_rest():
@@ -80,7 +80,7 @@ def test_steps_of_few_tokens_are_made_larger_where_prompts_wait_for_them():
 def test_what_would_come_without_a_hold_is_an_upper_bound_and_says_so():
     view = pressed_view(DEFERRED)
     held = held_at(view.observed)
-    choice = without_hold(model_of(view.observed, view.limits, THRESHOLDS, most_running=held), math.inf)
+    choice = without_hold(model_of(Given(view.observed, view.limits, THRESHOLDS, most_running=held)), math.inf)
     (step,) = choice.steps
     assert step.expected.at_best
     assert "up to" in step.expected.text
@@ -91,7 +91,7 @@ def test_what_would_come_without_a_hold_is_an_upper_bound_and_says_so():
 
 def test_a_hold_that_keeps_nobody_waiting_is_not_worth_letting_go():
     view = pressed_view(DEFERRED)
-    model = model_of(view.observed, view.limits, THRESHOLDS, most_running=1000.0)
+    model = model_of(Given(view.observed, view.limits, THRESHOLDS, most_running=1000.0))
     choice = without_hold(model, math.inf)
     assert choice.steps == ()
     assert len(choice.declined) == 1

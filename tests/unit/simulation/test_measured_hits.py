@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.simulation.measured_hits import MeasuredHits, measured_hits
+from kvpressure.simulation.hits import MeasuredHits, measured_hits
 from kvpressure.simulation.scheduler import Simulation, simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
 from kvpressure.simulation.sessions import Sessions

@@ -9,7 +9,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed
-from kvpressure.simulation.calibrate import known
+from kvpressure.simulation.calibrate import Given, known
 from kvpressure.simulation.config_changes import applied, kv_in_8_bits, route_by_length, watermark
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.returning import Returning, returning
@@ -30,20 +30,20 @@ def seen() -> Observed:
 
 def found(observed: Observed) -> Returning | None:
     limits = pressed_view(VIEW).limits
-    return returning(known(observed, limits, THRESHOLDS), observed, limits)
+    return returning(known(Given(observed, limits, THRESHOLDS)), observed, limits)
 
 
 def test_more_memory_may_give_far_more_where_prompts_may_come_back():
     observed, limits = seen(), pressed_view(VIEW).limits
     uncached = replace(observed, cache=replace(observed.cache, prefix_caching=False))
     for change, opens in ((kv_in_8_bits(), True), (watermark(0.0), False)):
-        ranges = [model_of(one, limits, THRESHOLDS).expected([], [change]) for one in (observed, uncached)]
+        ranges = [model_of(Given(one, limits, THRESHOLDS)).expected([], [change]) for one in (observed, uncached)]
         highs = [one.tokens_per_second.high / one.tokens_per_second.before for one in ranges if one is not None]
         assert (highs[0] > 1.02 * highs[1]) is opens, (change.key, highs)
 
 
 def test_the_number_lies_in_the_middle_between_prompts_that_are_new_and_prompts_that_come_back():
-    model = model_of(seen(), pressed_view(VIEW).limits, THRESHOLDS)
+    model = model_of(Given(seen(), pressed_view(VIEW).limits, THRESHOLDS))
     state, changes = applied(model.state, [kv_in_8_bits()]), [kv_in_8_bits()]
     now, then, there, expected = (
         model.outcome(model.state),
@@ -66,7 +66,7 @@ def test_the_number_lies_in_the_middle_between_prompts_that_are_new_and_prompts_
 
 def test_where_the_range_says_nothing_for_that_it_is_named():
     strict = THRESHOLDS.with_values(advice_range_max_factor=1.2)
-    expected = model_of(seen(), pressed_view(VIEW).limits, strict).expected([], [kv_in_8_bits()])
+    expected = model_of(Given(seen(), pressed_view(VIEW).limits, strict)).expected([], [kv_in_8_bits()])
     assert expected is not None
     assert "cannot be predicted from this page: " in expected.text
 
@@ -88,7 +88,7 @@ def test_a_page_speaks_for_it_by_what_is_found_and_against_it_by_what_was_found_
 
 def test_short_and_long_prompts_apart_are_not_simulated_so():
     there = found(seen())
-    model = model_of(seen(), pressed_view(VIEW).limits, THRESHOLDS)
+    model = model_of(Given(seen(), pressed_view(VIEW).limits, THRESHOLDS))
     now = model.outcome(model.state)
     assert there is not None
     assert now is not None

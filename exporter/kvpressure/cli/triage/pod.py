@@ -21,13 +21,12 @@ from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, engines
 from kvpressure.cli.pods import facts_of, opened, refresh, targets_of_pods
 from kvpressure.cli.sampling import Sampler, sample
 from kvpressure.cli.say import CANNOT_TELL
-from kvpressure.cli.signals import run_to_the_end
 from kvpressure.cli.triage.live import Shows, Triage
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.wording import duration
 from kvpressure.kubernetes import KubeError
 from kvpressure.kubernetes.kubectl.named_pod import NamedPod
-from kvpressure.kubernetes.kubectl.program import Kubectl
+from kvpressure.kubernetes.kubectl.program import Kubectl, run_to_the_end
 from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS, ContainerState, LogReport, role_of_code
 from kvpressure.model.view import EngineView
 from kvpressure.net.waiting import cancel

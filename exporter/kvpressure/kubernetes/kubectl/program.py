@@ -12,9 +12,9 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from kvpressure.kubernetes import ForbiddenError, KubectlError, KubeError, UnauthorizedError
 from kvpressure.kubernetes.objects import Object, objects
@@ -230,3 +230,33 @@ async def _keep_head(stream: asyncio.StreamReader | None, head: bytearray) -> No
     """Read a stream to its end, and keep its beginning."""
     while stream is not None and (chunk := await stream.read(CHUNK_BYTES)):
         head += chunk[: max(0, MAX_COMPLAINT_BYTES - len(head))]
+
+
+ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+
+T = TypeVar("T")
+
+
+def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` does; SIGTERM and a lost terminal end it as Ctrl-C does. Raises KeyboardInterrupt for each."""
+    try:
+        return asyncio.run(work)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Cancel this task at SIGTERM and SIGHUP, so that every kubectl that runs for it is ended."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None  # noqa: S101 - within a coroutine
+    handled = []
+    with contextlib.suppress(ValueError, RuntimeError):  # another thread than the main one gets no signals
+        for number in ENDING:
+            loop.add_signal_handler(number, task.cancel)
+            handled.append(number)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

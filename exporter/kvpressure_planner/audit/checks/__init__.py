@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from kvpressure_planner.audit.checks import evidence, limits, options, probes, resources
+from kvpressure_planner.audit.checks import evidence, limits, probes, resources
 from kvpressure_planner.audit.checks.context import Context
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.model import Level, Place, Verdict
@@ -47,7 +47,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("output-tokens", "error", limits.output_tokens, _limit("max_output_tokens")),
     Check("max-num-seqs", "error", limits.declared, _limit("max_num_seqs")),
     Check("max-num-batched-tokens", "warning", limits.batched_tokens, _limit("max_num_batched_tokens")),
-    Check("options", "error", options.known, lambda engine: engine.arguments_place()),
+    Check("options", "error", limits.options_known, lambda engine: engine.arguments_place()),
     Check("memory-target", "warning", resources.memory_share, _limit("gpu_memory_utilization")),
     Check("gpus", "error", resources.gpus, lambda one: one.item.place(one.resources.at or one.at)),
     Check("shared-memory", "warning", resources.shared_memory),

@@ -22,9 +22,8 @@ from rich.segment import Segment
 from rich.style import Style
 
 from kvpressure import __version__
-from kvpressure.cli.console import WIDTH, console
+from kvpressure.cli.console import WIDTH, console, phases
 from kvpressure.cli.options import thresholds_of
-from kvpressure.cli.progress import Bar
 from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.files import read_text
 from kvpressure.config.strict_yaml import ConfigError
@@ -99,11 +98,11 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     variables = _environment(options["env_file"]) if options["env_file"] else {}
     gc.disable()  # manifests are never garbage, and a collection would walk them all
     try:
-        with Bar() as bar:
+        with phases() as show:
             for path in paths:
-                given += _from_path(path, bar, variables)
+                given += _from_path(path, show, variables)
             result = audit(
-                given, thresholds, options["skip"], knowledge, partial(bar.show, "checking"), by_playbook=by_playbook
+                given, thresholds, options["skip"], knowledge, partial(show, "checking"), by_playbook=by_playbook
             )
     finally:
         gc.enable()
@@ -151,13 +150,13 @@ def _print(result: Report, options: dict[str, Any]) -> None:
         )
 
 
-def _from_path(path: str, bar: Bar, variables: Mapping[str, str]) -> Manifests:
+def _from_path(path: str, show: Callable[[str, int, int], None], variables: Mapping[str, str]) -> Manifests:
     if path == "-":
         return _parsed(sys.stdin.buffer.read(MAX_CHARS * 4 + 1), "stdin", variables)
     given = Manifests(())
     files = list(_files(Path(path)))
     for done, file in enumerate(files):
-        bar.show("reading", done, len(files))
+        show("reading", done, len(files))
         try:
             # A tree may come from anybody: no link in it is followed, and nothing is read that is no file.
             with open_regular(file, follow=False) as opened:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kvpressure.cli.signals import ended_by_signals, run_to_the_end
 from kvpressure.kubernetes import KubeError, UnauthorizedError
-from kvpressure.kubernetes.kubectl.program import Kubectl, items_of
+from kvpressure.kubernetes.kubectl.program import Kubectl, ended_by_signals, items_of, run_to_the_end
 from kvpressure_planner.audit import Manifests, Problem, from_objects
 from kvpressure_planner.audit.model import Place
 

@@ -93,7 +93,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or
 @click.option("--gpu-memory-utilization", type=click.FloatRange(0.05, 1.0), help=_MEMORY_SHARE)
 @click.option("--kv-cache-dtype", default="auto", show_default=True, type=click.Choice(["auto", *KV_DTYPE_BYTES]))
 @click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Instead of the configuration's torch_dtype.")
-@click.option("--speculative-config", metavar="JSON", help="As the server has it: MTP's or EAGLE's layer is counted.")
+@click.option("--speculative-config", metavar="JSON", help="As the server has it: its layer or draft is counted.")
 @click.option("--weights-gib", type=click.FloatRange(0.001), help="Weights of the whole model, instead of an estimate.")
 @click.option("--reserve-gib", type=click.FloatRange(0), help=_RESERVE)
 @click.option("--kv-cache-memory-bytes", type=plain_bytes, metavar="SIZE", help=_KV_MEMORY)
@@ -231,8 +231,17 @@ def _geometry(options: Mapping[str, Any], *, with_weights: bool) -> Geometry:
         hint = f"did you mean {near}? Else " if near else ""
         raise CliError(f"--model {name} is not known here; {hint}give its config.json with --model-config")
     geometry = read_geometry(config, str(path or name), dtype=options["dtype"], with_weights=with_weights)
+
+    def draft(called: str) -> Geometry | None:
+        """Return a draft model's geometry, by its name on the hub or the folder that it is in."""
+        file = Path(called, "config.json")
+        own = known_model(hub_name(called) or called) or (read_config(file) if file.is_file() else None)
+        return None if own is None else read_geometry(own, called, dtype=geometry.dtype, with_weights=with_weights)
+
     try:
-        return with_drafts(geometry, drafts) if (drafts := options["speculative_config"]) else geometry
+        return with_drafts(geometry, drafts, draft) if (drafts := options["speculative_config"]) else geometry
+    except ModelConfigError:
+        raise
     except ValueError as error:
         raise CliError(f"{error}") from error
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.page_at import page_at
+from kvpressure.cli.access import page_at
 from kvpressure.cli.say import CliError
-from kvpressure.cli.signals import run_to_the_end
 from kvpressure.engines.reader import PageError, PageReader
+from kvpressure.kubernetes.kubectl.program import run_to_the_end
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.samples import EnginePage, EngineSample, HistogramSample
 from kvpressure.net.http import Answer

@@ -16,7 +16,6 @@ from kvpressure.cli.findings import EngineFacts, SampledTarget
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import CliError, say
-from kvpressure.cli.signals import run_to_the_end
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.recordings import TraceError, stem
@@ -25,10 +24,11 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.simulation.best_hits import has_sessions
+from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives, within_caps
+from kvpressure.simulation.hits import has_sessions
 from kvpressure.simulation.models import model_of, model_with_sessions, modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepTimes
 from kvpressure.simulation.steps import UnknownError
@@ -69,6 +69,7 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
         title, views = busiest_pod(recorded(options["trace"], options["at"], thresholds), options["engine"])
     elif is_reference(options["url"]):
         from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - what addresses do without
+        from kvpressure.kubernetes.kubectl.program import run_to_the_end  # noqa: PLC0415
 
         logs.configure("error", "logfmt")
         pods = run_to_the_end(views_of_pods(options, thresholds, OBSERVED))
@@ -113,7 +114,8 @@ def _modelled(
         except UnknownError as error:
             why = f"{error}"
     try:
-        return model_of(view.observed, limits, thresholds, limit_seconds=within, traffic=traffic, card=table), why
+        given = Given(view.observed, limits, thresholds, card=table)
+        return model_of(given, limit_seconds=within, traffic=traffic), why
     except UnknownError as error:
         raise UnknownError(why or f"{error}") from error
 

@@ -451,3 +451,18 @@ def test_more_sequences_than_blocks_of_state_are_refused_also_by_default(args: t
     assert judged.reason.startswith(f"{expected}: layers with a state (Mamba) have blocks for ")
     most = int(re.findall(r"--max-num-seqs=(\d+)", judged.fix)[0])
     assert sized("max-num-seqs", *hybrid, f"--max-num-seqs={most}").reason.find("Mamba") < 0
+
+
+def test_a_draft_model_takes_room_where_its_size_is_known() -> None:
+    def fits(draft: str) -> str:
+        drafts = () if not draft else (f'--speculative-config={{"model": "{draft}", "num_speculative_tokens": 3}}',)
+        return sized(
+            "max-num-seqs", "--model=Qwen/Qwen3-32B", "--max-num-seqs=900", *drafts, annotations=LENGTHS
+        ).reason
+
+    assert "only 3 of 4,800 tokens fit" in fits("")
+    assert "only 1 of 4,800 tokens fit" in fits("Qwen/Qwen3-0.6B")
+    assert (
+        "the draft model are not known here"
+        in sized("input-tokens", "--model=Qwen/Qwen3-32B", '--speculative-config={"model": "a/draft"}').reason
+    )

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
 import pytest
 
 from kvpressure.capacity.arithmetic import GIB
-from kvpressure.capacity.geometry import read_geometry
 from kvpressure.capacity.memory import COMMUNICATION_BYTES, Memory
 from kvpressure.capacity.parallel import RefusedError
 from kvpressure.capacity.pool import TokenPool, pool_from_memory
@@ -16,7 +14,6 @@ from kvpressure.runtimes.vllm import PLANNING
 from kvpressure_planner.capacity.capacity_plan import Plan, Running, batched_tokens, plan_model, plan_running
 from kvpressure_planner.capacity.case import PlannedTraffic
 from tests.support.models import geometry
-from tests.support.tools import FIXTURES
 
 TRAFFIC = PlannedTraffic(prompt_p95=4000, output_p95=800)
 
@@ -146,8 +143,7 @@ def test_a_prompt_in_prefill_holds_a_whole_steps_tokens_in_windowed_layers() -> 
 
 def test_the_requests_that_vllm_says_fit_have_a_steps_tokens_in_each_window() -> None:
     """Gemma-4-26B-A4B on vLLM 0.19, 9.08 GiB in fp8: "Maximum concurrency for 98,304 tokens per request: 5.00x"."""
-    config = json.loads((FIXTURES / "capacity/gemma4-26b-a4b-config.json").read_text())
-    read = read_geometry(config, with_weights=False)
+    read = geometry("gemma-4-26b-a4b")
     memory = Memory((), kv_cache_bytes=9.08 * GIB, max_num_batched_tokens=8192)
     pool, _ = pool_from_memory(read, read.cost("fp8_e4m3", 1), memory, 8192)
     assert pool.tokens(98_304) / 98_304 == pytest.approx(5.00, abs=0.02)

@@ -1,7 +1,7 @@
-"""What engines do where prefill and decode are apart, by what a Prometheus has of it.
+"""What a Prometheus has of engines beside their pages: their role where prefill and decode are apart, and their limits.
 
-A label of the target, which the scrape configuration took over from its pod; kube-state-metrics' `kube_pod_labels`;
-Dynamo's frontend, by the id of a worker.
+A role is said by a label of the target, which the scrape configuration took over from its pod; by kube-state-metrics'
+`kube_pod_labels`; or by Dynamo's frontend, by the id of a worker. Limits are those that an exporter has series of.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from kvpressure.kubernetes.objects.containers import ROLE_LABELS
-from kvpressure.model.environment import PREFILL, ROLE_CODES
+from kvpressure.model.environment import LIMIT_NAMES, PREFILL, ROLE_CODES, DeclaredLimit
+from kvpressure.model.family import PREFIX
+from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.names import Target, one_of
 from kvpressure.prometheus.paging import Span
@@ -78,3 +80,36 @@ def _of_workers(series: Iterable[Mapping[str, str]]) -> dict[_Place, set[str]]:
         if PREFILL in known.values() and len(models.get(place[:2], ())) == 1:
             of_workers[place] = {known[its_id] for its_id in its_ids if its_id and known.get(its_id) in ROLE_CODES}
     return of_workers
+
+
+MAX_LOOK_BACK_SECONDS: Final = 30 * 86_400.0
+WHERE: Final = "the exporter's series"
+_OF: Final = "max by (cluster, namespace, pod, limit)"
+
+Declared = dict[tuple[str, str, str], tuple[DeclaredLimit, ...]]
+"""Limits by cluster, namespace and pod, as `pod_of` gives them of a target."""
+
+
+def pod_of(target: Target) -> tuple[str, str, str]:
+    """Return the cluster, namespace and pod of a target, each "" where it has none.
+
+    Clusters have pods of the same name.
+    """
+    return target.get("cluster"), target.namespace, target.pod
+
+
+def declared_there(server: Prometheus, span: Span) -> Declared:
+    """Return the engines' declared limits that an exporter read last in that time; {} without any."""
+    window = f"[{round(min(MAX_LOOK_BACK_SECONDS, span.seconds))}s]"
+    value, known = (f'last_over_time({PREFIX}limit_{what}{{pod!=""}}{window})' for what in ("value", "declared"))
+    try:
+        rows = server.instant(f"{_OF} ({value}) and {_OF} ({known}) == 1", span.end)
+    except PrometheusError:  # verdicts are possible without limits
+        return {}
+    limits: Declared = {}
+    for row in rows:
+        labels, (_, number) = row["metric"], row["value"]
+        if labels.get("limit") in LIMIT_NAMES:
+            key = (labels.get("cluster", ""), labels.get("namespace", ""), labels.get("pod", ""))
+            limits[key] = (*limits.get(key, ()), DeclaredLimit(labels["limit"], float(number), WHERE))
+    return limits
