@@ -50,16 +50,11 @@ _GIVEN: Final = "the verdict stays one of the cache, of another word: what holds
 EXCEPTIONS: Final[dict[tuple[str, str], str]] = {
     ("decode-kv-backs-up-decode-*", "vllm:num_requests_waiting_by_reason"): _REASON,
     ("deferred-lora-*", "vllm:lora_requests_info"): _REASON,
-    ("slow-store", "vllm:num_requests_waiting_by_reason"): _REASON,
-    ("slow-store", "vllm:external_prefix_cache_*"): _REASON,
     ("trickle-deadlock", "vllm:num_requests_waiting_by_reason"): _REASON,
     (
         "kv-json-*",
         "vllm:*",
     ): "those that do not fit are counted as deferred too, and only the fit test tells them apart",
-    ("idle-stream-*", "vllm:num_requests_waiting_by_reason"): (
-        "it pages: a version that has sessions has the reasons, and elsewhere a queue beside which nothing runs hangs"
-    ),
     ("sglang-grammar", "sglang:num_grammar_queue_reqs"): _COUNTS,
     ("transfers-never-end", "sglang:num_decode_transfer_queue_reqs"): _COUNTS,
     ("ranks-in-lockstep", "sglang:num_decode_prealloc_queue_reqs"): _COUNTS,
@@ -78,8 +73,6 @@ EXCEPTIONS: Final[dict[tuple[str, str], str]] = {
     ("trickle-deadlock", "vllm:*"): "the trickle, or that no prompt grows, shows in nothing else; deferred is true",
     ("a-seat-left-empty", "sglang:time_to_first_token_seconds"): "both are right, and it changes between them anyway",
     ("bursts-at-a-full-pool", "vllm:request_prompt_tokens"): "prompts of one length: their mean is their length",
-    ("hybrid-pages", "vllm:cache_config_info"): "that its layers differ stands there alone",
-    ("hybrid-pages", "vllm:prompt_tokens_total"): "only two or three run: the cache fills as if by a prompt",
 }
 
 

@@ -143,7 +143,8 @@ def fit_of(
     fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio
     if fit_unknown:
         took = (coming_in_tokens(window, thresholds), _least_of_one_request(window))
-        learned = max(blocked_ratio(polls, tokens) or 0.0 for tokens in took)
+        tried = (polls, at_peak(polls)) if always else (polls,)
+        learned = max(blocked_ratio(some, tokens) or 0.0 for tokens in took for some in tried)
         if learned >= thresholds.symptoms.admission_blocked_min_ratio:
             ratio, by_long, fit_unknown = max(ratio or 0.0, learned), max(by_long or 0.0, learned), False
     return Fit(
@@ -183,12 +184,15 @@ def _by_watermark_ratio(points: Polls, cache: CacheConfig, long: float | None) -
 
 
 def _starved(points: Polls, window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
-    """Whether nothing starts for lack of room for a long request and its answer; without tokens the engine hangs."""
+    """Whether nothing starts for lack of room for a long request and its answer; without tokens the engine hangs.
+
+    Where layers differ a request takes more than its tokens: then the cache has to be full.
+    """
     started, usage = points.growth("started"), points.values("kv_usage")
     if started is None or started > 0 or not usage or not points.growth("generation_tokens"):
         return False
     capacity, answer = window.cache.capacity_tokens, p95(window.long_histogram("request_output_tokens"))
-    if capacity is None or long is None or answer is None:
+    if capacity is None or long is None or answer is None or window.cache.layers_differ:
         return mean(usage) >= thresholds.symptoms.kv_saturated_min_ratio
     return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
 
@@ -279,12 +283,16 @@ def _room_is_seen(
 def _wait_for_kv(points: Polls, deferral: Deferral | None, thresholds: Thresholds) -> bool:
     """Return whether most that wait are deferred where most of the prompts' KV comes from elsewhere.
 
-    They take no place until it is there: that the batch stays as it is shows how fast KV comes, and no cap.
+    They take no place until it is there: that the batch stays as it is shows how fast KV comes, and no cap. What the
+    page does not say of them, neither speaks for a cap: how many are deferred, how much a connector in use brings.
     """
     least = thresholds.queue.deferred_min_ratio
     waiting, deferred = sum(points.values("waiting")), sum(points.values("waiting_deferred"))
-    brought = None if deferral is None else deferral.brought_ratio
-    return brought is not None and brought >= least and deferred >= least * waiting > 0
+    told = bool(points.values("waiting_deferred"))
+    if deferral is None or waiting <= 0 or (told and deferred < least * waiting):
+        return False
+    brought = deferral.brought_ratio
+    return deferral.remote or deferral.offload if brought is None else brought >= least
 
 
 def _prefill_seconds(window: EngineWindow) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
@@ -16,13 +16,31 @@ from kvpressure.signals.gpu import utilization_since
 from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, slowdown_factor, time_outside_engine
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Polls, mean
-from kvpressure.signals.pools import OtherPool, other_pool
 from kvpressure.signals.progress import Progress, progress_of
 from kvpressure.signals.stall import Stall
 from kvpressure.signals.traffic import refused_ratio
 from kvpressure.signals.transfer import Transfer, transfer_of
 from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
 from kvpressure.signals.windows import EngineWindow
+
+POOLS: Final = {"state_usage": "Mamba states", "window_usage": "sliding windows"}
+"""Gauges, and what their pools hold."""
+
+
+@record
+class OtherPool:
+    """The fullest pool beside that of tokens: `name` is what it holds, "" where there is none; `usage_ratio` a mean."""
+
+    name: str = ""
+    usage_ratio: float = 0.0
+
+
+def other_pool(points: Polls) -> OtherPool:
+    """Return the fullest of the pools that the page tells apart."""
+    means = [(value, name) for gauge, name in POOLS.items() if (value := points.mean(gauge)) is not None]
+    usage, name = max(means, default=(0.0, ""))
+    return OtherPool(name, usage)
+
 
 BURST_SECONDS = 5.0
 LATE_FACTOR = 2.0

@@ -5,7 +5,6 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from kvpressure.config.gone import GONE
 from kvpressure.config.settings import (
     FLAGS,
     ConfigError,
@@ -15,6 +14,7 @@ from kvpressure.config.settings import (
     parse_listen_address,
 )
 from kvpressure.config.settings.keys import keys
+from kvpressure.config.strict_yaml import GONE
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.node_sources import settings_model
 from tests.support.settings_reference import settings_reference
