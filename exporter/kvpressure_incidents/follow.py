@@ -233,7 +233,7 @@ def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, J
         over = True
     except BrokenProcessPool as error:
         text = "a process that read was killed, perhaps for want of memory; give fewer --workers"
-        raise PrometheusError("killed", text) from error
+        raise PrometheusError(text) from error
     finally:
         if not over:
             for process in set(multiprocessing.active_children()) - before:

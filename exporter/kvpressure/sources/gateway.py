@@ -14,7 +14,7 @@ from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
 from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment, GatewayReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import NotMetricsError, SourceError, TooLargeError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.credentials import Authorization
@@ -40,6 +40,18 @@ LARGEST_BODY_BYTES: Final = 4 << 20
 """Latency histograms of dozens of models and tenants."""
 MAX_POOLS: Final = 64
 """An endpoint picker serves one; of more than these, nothing is a pool."""
+
+
+class NoPoolError(SourceError):
+    """The page has no metric of the pool that is set."""
+
+    reason = "no_pool"
+
+
+class SeveralPoolsError(SourceError):
+    """The page has several pools, and none is set."""
+
+    reason = "several_pools"
 
 
 class GatewayTargetSettings(ClientSettings):
@@ -173,16 +185,16 @@ class GatewaySource(Source):
         """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
         pools = pools_of(series, values)
         if not pools:
-            raise SourceError("not_metrics", "no metric of a gateway that queues; is this its metrics port?")
+            raise NotMetricsError("no metric of a gateway that queues; is this its metrics port?")
         if self._target.pool:
             reading = next((pool for pool in pools if pool.pool == self._target.pool), None)
             if reading is None:
-                raise SourceError("no_pool", f"no metric of the pool {self._target.pool}")
+                raise NoPoolError(f"no metric of the pool {self._target.pool}")
             return reading
         if len(pools) > MAX_POOLS:
-            raise SourceError("too_large", f"metrics of {len(pools)} pools")
+            raise TooLargeError(f"metrics of {len(pools)} pools")
         if len(pools) > 1:
-            raise SourceError("several_pools", f"metrics of {len(pools)} pools: set which one is meant")
+            raise SeveralPoolsError(f"metrics of {len(pools)} pools: set which one is meant")
         return pools[0]
 
     def _take_waited(self, t: float, reading: PoolReading) -> None:

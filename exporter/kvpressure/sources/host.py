@@ -20,7 +20,7 @@ from typing import Final
 
 from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import SourceError, UnreadableError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health
@@ -241,7 +241,7 @@ class HostSource(Source):
         except OSError as error:
             if error.errno in _NO_PSI:
                 return None
-            raise SourceError("io", f"{brief(path)} cannot be read: {brief(error.strerror or error)}") from None
+            raise UnreadableError(f"{brief(path)} cannot be read: {brief(error.strerror or error)}") from None
 
     def _search(self, ids: frozenset[str], now: float) -> None:
         """Look for the cgroups of containers that are new, at once, and of those not found, now and then."""
