@@ -116,7 +116,7 @@ class Daemon:
 
     def detach_gpus(self) -> None:
         """Release the GPU drivers for a while."""
-        log.info("releasing the GPU drivers", seconds=self.settings.gpu.detach_seconds)
+        log.info("releasing the GPU drivers")
         self._feeds.node.detach()
 
     async def run(self) -> None:

@@ -201,7 +201,7 @@ class GpuSettings:
     interval_seconds: float = 1.0
     gpm: bool = True
     library_paths: tuple[str, ...] = ()
-    detach_seconds: float = 60.0
+    detach_seconds: float = 120.0
     start_seconds: float = 30.0
     deadline_seconds: float = 5.0
     device_wait_ratio: float = 0.5

@@ -236,9 +236,7 @@ GpuFactory = Callable[[Section, OnReport], Sequence[Source]]
 
 def real_gpus(settings: Section, on_report: OnReport) -> Sequence[Source]:
     """Return the vendor libraries of this machine."""
-    options = GpuSettings(
-        interval_seconds=settings.interval_seconds, gpm=settings.gpm, detach_seconds=settings.detach_seconds
-    )
+    options = GpuSettings(interval_seconds=settings.interval_seconds, gpm=settings.gpm)
     vendors = tuple(BACKENDS) if "auto" in settings.vendors else settings.vendors
     return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
 
