@@ -45,9 +45,9 @@ def known(values: Mapping[str, Value | None]) -> Derived:
     return found
 
 
-def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
-    """Return a family labelled with `quantile`, by some of `QUANTILES`; None without values."""
-    return None if values is None else {_LABELS[q]: value for q, value in zip(quantiles, values, strict=True)}
+def by_quantile(values: Sequence[float], quantiles: Sequence[float] = QUANTILES) -> Value:
+    """Return a family labelled with `quantile`, by some of `QUANTILES`."""
+    return {_LABELS[q]: value for q, value in zip(quantiles, values, strict=True)}
 
 
 def at(derived: Mapping[str, Value], *path: str) -> float | None:

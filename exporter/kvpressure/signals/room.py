@@ -42,19 +42,18 @@ def poll(point: Point, cache: CacheConfig, streams: bool) -> Poll:
 
 def do_not_fit(polls: Sequence[Poll], prompt_tokens: float | None) -> list[bool | None]:
     """Return of each poll whether requests wait that do not fit in the free tokens; None where that is not known."""
-    tests: list[bool | None] = []
-    for poll in polls:
-        if poll.waiting is None:
-            tests += (None,)
-        elif poll.waiting <= 0:
-            tests += (False,)
-        elif poll.room is not None:
-            tests += (poll.room >= 1,)
-        elif poll.free_tokens is None or prompt_tokens is None:
-            tests += (None,)
-        else:
-            tests += (poll.free_tokens < prompt_tokens or (False if poll.fits_by_prompt else None),)
-    return tests
+    return [
+        None
+        if waiting is None
+        else False
+        if waiting <= 0
+        else room >= 1
+        if room is not None
+        else None
+        if free_tokens is None or prompt_tokens is None
+        else free_tokens < prompt_tokens or (False if fits_by_prompt else None)
+        for _, waiting, free_tokens, room, fits_by_prompt in polls
+    ]
 
 
 def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
@@ -66,9 +65,9 @@ def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
     reported = [poll for poll in polls if poll.room is not None]
     tests = [test for test in do_not_fit(reported or polls, prompt) if test is not None]
     if not reported:
-        if not [True for poll in polls if poll.free_tokens is not None]:
+        if all(poll.free_tokens is None for poll in polls):
             return None
-        if len(tests) < len(polls) and [True for poll in polls if not poll.fits_by_prompt]:
+        if len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
             return sum(tests) / len(polls) or None
     return sum(tests) / len(tests) if tests else None
 
