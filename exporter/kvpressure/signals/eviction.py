@@ -222,7 +222,7 @@ class HitCurve:
         """Return the share of time by the highest rate of computed tokens while requests waited; None without one."""
         fast = window.latest(_RATE_SECONDS, 2)
         highest = computed_rate(fast)
-        if highest is not None and any(point.gauges.get("waiting") for point in fast):
+        if highest is not None and any(fast.values("waiting")):
             self._highest_rate = max(self._highest_rate or 0.0, highest)
         now = computed_rate(newest_minute(window))
         if now is None or recomputed is None or not self._highest_rate:

@@ -44,7 +44,8 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
 def batch_of(point: Point) -> float:
     """Return the batch at a poll: that of its steps if known, else that of the page; 0 without either."""
-    return point.gauges.get(BATCH, point.gauges.get("running", 0.0))
+    gauges = point.gauges
+    return gauges[BATCH] if BATCH in gauges else gauges.get("running", 0.0)
 
 
 def values(points: Sequence[Point], gauge: str) -> Sequence[float]:

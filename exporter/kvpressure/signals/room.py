@@ -65,9 +65,9 @@ def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
     reported = [poll for poll in polls if poll.room is not None]
     tests = [test for test in do_not_fit(reported or polls, prompt) if test is not None]
     if not reported:
-        if all(poll.free_tokens is None for poll in polls):
+        if not [True for poll in polls if poll.free_tokens is not None]:
             return None
-        if len(tests) < len(polls) and not all(poll.fits_by_prompt for poll in polls):
+        if len(tests) < len(polls) and [True for poll in polls if not poll.fits_by_prompt]:
             return sum(tests) / len(polls) or None
     return sum(tests) / len(tests) if tests else None
 
