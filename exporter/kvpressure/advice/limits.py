@@ -30,6 +30,9 @@ FAMILIES: Final = (
     engine_family("limit_recommended", "Recommended value of the limit, safe for memory, model and traffic.", "limit"),
 )
 
+_NOWHERE: Final = Place()
+"""Limits do not depend on where an engine runs."""
+
 
 def known_limits(
     diagnosis: Diagnosis,
@@ -72,7 +75,7 @@ def limits_in_force(
     families = {
         "limit_declared": _declared(declared),
         "limit_value": _values(limits),
-        "limit_recommended": _recommended(Case(diagnosis, derived, limits, Place(), thresholds)),
+        "limit_recommended": _recommended(Case(diagnosis, derived, limits, _NOWHERE, thresholds)),
     }
     return limits, {family: values for family, values in families.items() if values}
 
@@ -99,9 +102,10 @@ def _recommended(case: Case) -> dict[str, float]:
     The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
     limits and the device did not run out, a smaller pool would be worse, and no target is recommended.
     """
+    room = case.room
     memory_limits = CATALOGUE[case.diagnosis.cause].of_cache and not case.device_oom
     found: dict[str, float | None] = {
-        "max_num_seqs": None if case.room is None else float(max(1, case.room)),
+        "max_num_seqs": None if room is None else float(max(1, room)),
         "max_input_tokens": _tokens(at(case.derived, "prompt_tokens", "0.99")),
         "max_output_tokens": _tokens(at(case.derived, "output_tokens", "0.99")),
         "gpu_memory_utilization": None if memory_limits else case.usual_target,

@@ -99,7 +99,10 @@ class StartUp:
         start = self._start
         if start.tokens is None or start.concurrency_tokens is None or start.concurrency_error_tokens is None:
             return False
-        return abs(start.concurrency_tokens - start.tokens) > start.concurrency_error_tokens
+        return (
+            start.concurrency_tokens >= 1
+            and abs(start.concurrency_tokens - start.tokens) > start.concurrency_error_tokens
+        )
 
     def _block_size(self) -> int | None:
         """Return tokens in a block: concurrency = blocks * block size / longest request, solved for the block size."""
