@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.advice.case import Case, Place, round_up_tokens
+from kvpressure.advice.case import Case, Place
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit
@@ -97,7 +97,7 @@ def _values(limits: Limits) -> dict[str, float]:
 
 
 def _recommended(case: Case) -> dict[str, float]:
-    """Return requests that fit at p95 of their tokens, token limits at p99 of the traffic, and the memory target.
+    """Return requests that fit at p95 of their tokens, and the memory target.
 
     The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
     limits and the device did not run out, a smaller pool would be worse, and no target is recommended.
@@ -106,12 +106,6 @@ def _recommended(case: Case) -> dict[str, float]:
     memory_limits = CATALOGUE[case.diagnosis.cause].of_cache and not case.device_oom
     found: dict[str, float | None] = {
         "max_num_seqs": None if room is None else float(max(1, room)),
-        "max_input_tokens": _tokens(at(case.derived, "prompt_tokens", "0.99")),
-        "max_output_tokens": _tokens(at(case.derived, "output_tokens", "0.99")),
         "gpu_memory_utilization": None if memory_limits else case.usual_target,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _tokens(p99: float | None) -> float | None:
-    return None if not p99 else float(round_up_tokens(p99))
