@@ -303,8 +303,15 @@ class _Builder:
 GONE: Final[Mapping[str, str]] = {
     "baseline_file": "baselines are learned again after a restart, and limits are absolute until then",
     "engines.canary": "a blackbox_exporter asks engines for one token (docs/deploy.md)",
+    "gateways.interval_seconds": "a gateway is read every second",
+    "gateways.timeout_seconds": "a gateway has 5 s to answer",
+    "gpu.detach_seconds": "the driver stays closed for two minutes after SIGUSR1",
+    "gpu_exporter.interval_seconds": "another GPU exporter is read every 5 s",
+    "host.interval_seconds": "the host is read every 5 s",
     "kubernetes.kubeconfig_file": "outside a pod, name engines in engines.targets or engines.file_sd",
+    "limits.max_label_length": "a label value is cut at 128 characters",
     "otlp": "the Prometheus receiver of an OpenTelemetry Collector reads /metrics (docs/deploy.md)",
+    "pod_resources.keep_seconds": "the kubelet's last answer is used for 5 minutes",
     "stuck_unanswered_min_seconds": "kvpressure asks no engine for a token; a blackbox_exporter does (docs/deploy.md)",
 }
 """What to do instead, by the dotted key of a setting or of a whole section, or by the name of a threshold."""

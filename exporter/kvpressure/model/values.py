@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from kvpressure.model.samples import HistogramSample
 
 QUANTILES = (0.5, 0.95, 0.99)
+_LABELS: Final = {q: str(q) for q in QUANTILES}
 
 Value: TypeAlias = float | HistogramSample | Mapping[str, "Value"]
 """One family's value: a number, a histogram, or one of these per label value, nested in the order of its labels."""
@@ -45,8 +46,8 @@ def known(values: Mapping[str, Value | None]) -> Derived:
 
 
 def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
-    """Return a family labelled with `quantile`; None without values."""
-    return None if values is None else {str(q): value for q, value in zip(quantiles, values, strict=True)}
+    """Return a family labelled with `quantile`, by some of `QUANTILES`; None without values."""
+    return None if values is None else {_LABELS[q]: value for q, value in zip(quantiles, values, strict=True)}
 
 
 def at(derived: Mapping[str, Value], *path: str) -> float | None:

@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import QUANTILES, Derived, Value, known, quantile
+from kvpressure.model.values import QUANTILES, Derived, Value, by_quantile, known, quantile
 from kvpressure.signals.context import Context
 from kvpressure.signals.points import Polls
 from kvpressure.signals.windows import EngineWindow
@@ -54,16 +54,14 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
     found = window.of_histograms(_quantiles)
-    latencies: dict[str, Value] = {
-        kind: dict(zip(map(str, QUANTILES), three, strict=True)) for kind, three in found.items()
-    }
+    latencies = {kind: by_quantile(three) for kind, three in found.items()}
     healthy = {kind: context.baseline[kind] for kind in found if kind in INFLATED and context.baseline.get(kind)}
     inflation: dict[str, Value] = {kind: found[kind][1] / usual for kind, usual in healthy.items()}
     if "e2e" in healthy:
         whole, longer = found["e2e"][1], answers_of(window, context.baseline).growth_factor
         queued = min(whole, found["queue"][1]) if "queue" in found else 0.0
         inflation["e2e"] = (queued + (whole - queued) / longer) / healthy["e2e"]
-    derived = known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
+    derived = known({"latency_seconds": known(latencies) or None, "latency_inflation_ratio": inflation or None})
     if observed := window.of_histograms(_observed):
         derived[OBSERVED] = observed
     return derived

@@ -186,11 +186,14 @@ class EngineHistory:
         """Return what was lost so far, of what no page counts."""
         return self._estimates.take(reading.window.t, reading.derived)
 
-    def observed(self, thresholds: Thresholds) -> Observed:
-        """Return what a prediction of consequences starts from."""
+    def observed(self, thresholds: Thresholds, model_name: str = "", gpus: tuple[str, ...] = ()) -> Observed:
+        """Return what a prediction of consequences starts from: `gpus` are the names of those of the engine alone."""
         curve = self._hit_curve
-        return changed(
-            observed(self._window, self.baseline.values(thresholds)),
+        return observed(
+            self._window,
+            self.baseline.values(thresholds),
+            model_name=model_name,
+            gpus=gpus,
             minutes=self._means.minutes(),
             hit_ratio_before=curve.before,
             turnover_before_factor=curve.before_factor,

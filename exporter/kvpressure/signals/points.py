@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 from kvpressure.model.record import changed, record
@@ -230,7 +231,7 @@ class Tally:
 
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
     """Return quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
-    ordered = sorted([pair for pair in pairs if pair[1] > 0])
+    ordered = sorted([pair for pair in pairs if pair[1] > 0], key=itemgetter(0))
     if not ordered:
         return None
     total = math.fsum([weight for _, weight in ordered])

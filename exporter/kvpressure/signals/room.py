@@ -80,14 +80,14 @@ def share_that_fits(polls: Sequence[Poll], without: Sequence[Poll], prompt: floa
     return mean(fits) if fits else None
 
 
-def less(polls: Sequence[Poll], kept: Sequence[float]) -> list[Poll]:
+def less(polls: Sequence[Poll], kept: Sequence[float]) -> Sequence[Poll]:
     """Return the polls with so much less free."""
     if not any(kept):
-        return list(polls)
+        return polls
     pairs = zip(polls, kept, strict=True)
     return [
-        one if one.free_tokens is None else one._replace(free_tokens=max(0.0, one.free_tokens - tokens))
-        for one, tokens in pairs
+        poll if poll.free_tokens is None else poll._replace(free_tokens=max(0.0, poll.free_tokens - tokens))
+        for poll, tokens in pairs
     ]
 
 

@@ -241,35 +241,35 @@ class EngineWindow:
 
     def seconds_since(
         self,
-        counts: Sequence[float | None],
-        count: Callable[[Point], float | None],
+        measure: Callable[[Point], T],
+        count: Callable[[T], float],
         room: Callable[[Point], float | None],
         least: float,
     ) -> float | None:
         """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        `counts` is `count` of every poll of the window, none of which has a `room` below `least`. Beyond the oldest
-        poll that is known it is by the rate since then. None where it does not grow.
+        It is of what `measure` gives of a poll, -inf where it is not known. No poll of the window has a `room` below
+        `least`. Beyond the oldest poll that is known it is by the rate since then. None where it does not grow.
         """
-        now, newest_t = counts[-1] if counts else None, self.t
-        if now is None:
+        measured = self.each_poll(measure)
+        now, newest_t = count(measured[-1]) if measured else -math.inf, self.t
+        if now == -math.inf:
             return None
-        known = [-math.inf if counted is None else counted for counted in counts]
         # Polls that have certainly counted too much are left out: all after the first that has.
-        after = bisect_right(known, now - least)
+        after = bisect_right(measured, now - least, key=count)
         points, later_t = self.points, newest_t
         later: tuple[float, float] | None = None
         place = min(after, len(points) - 1)
         older = reversed(self._older)
         while True:
             if place >= 0:
-                point, counted = points[place], counts[place]
+                point, counted = points[place], count(measured[place])
                 place -= 1
             elif (before := next(older, None)) is not None:
-                point, counted = before, count(before)
+                point, counted = before, count(measure(before))
             else:
                 break
-            if counted is None or (left := room(point)) is None:
+            if counted == -math.inf or (left := room(point)) is None:
                 continue
             over = now - counted - left
             if over >= 0:

@@ -14,7 +14,7 @@ from kvpressure.cli import installed, main
 from kvpressure.cli.access import page_at, page_url, refusals
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import UnreachableError
 from kvpressure.net.http import Answer
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
@@ -63,7 +63,7 @@ async def test_an_error_of_recording_is_printed_once_until_it_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def read() -> Answer:
-        raise SourceError("unreachable", "connection refused by http://127.0.0.1:9")
+        raise UnreachableError("connection refused by http://127.0.0.1:9")
 
     options = {"duration": 0.9, "interval": 0.2, "label": None}
     await record_pages(read, TraceWriter(tmp_path / "x.jsonl"), options)
