@@ -305,7 +305,7 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
         # How fast places are taken is not known: then hardly any may have been free, on average too.
         running = values(queued, "running")
         return bool(running) and mean(running) >= thresholds.batch.at_cap_min_ratio * highest
-    free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
+    free = sum([highest - batch_of(point) for point in queued if "running" in point.gauges])
     in_steps = thresholds.batch.refill_max_step_count * started / steps
     in_prefill = min(1.0, (points.rate("started") or 0.0) * _prefill_seconds(window))
     expected = max(in_steps, in_prefill) * len(queued)

@@ -54,14 +54,14 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
     found = window.of_histograms(_quantiles)
-    latencies = {kind: by_quantile(three) for kind, three in found.items()}
+    latencies: dict[str, Value] = {kind: by_quantile(three) for kind, three in found.items()}
     healthy = {kind: context.baseline[kind] for kind in found if kind in INFLATED and context.baseline.get(kind)}
     inflation: dict[str, Value] = {kind: found[kind][1] / usual for kind, usual in healthy.items()}
     if "e2e" in healthy:
         whole, longer = found["e2e"][1], answers_of(window, context.baseline).growth_factor
         queued = min(whole, found["queue"][1]) if "queue" in found else 0.0
         inflation["e2e"] = (queued + (whole - queued) / longer) / healthy["e2e"]
-    derived = known({"latency_seconds": known(latencies) or None, "latency_inflation_ratio": inflation or None})
+    derived = known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
     if observed := window.of_histograms(_observed):
         derived[OBSERVED] = observed
     return derived

@@ -44,7 +44,8 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
 def batch_of(point: Point) -> float:
     """Return the batch at a poll: that of its steps if known, else that of the page; 0 without either."""
-    return point.gauges.get(BATCH, point.gauges.get("running", 0.0))
+    gauges = point.gauges
+    return gauges[BATCH] if BATCH in gauges else gauges.get("running", 0.0)
 
 
 def values(points: Sequence[Point], gauge: str) -> Sequence[float]:
@@ -79,6 +80,8 @@ def grown(before: Point, after: Point, counter: str) -> float | None:
 
 def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point]:
     """Return the first and the last of the polls that have a counter, the same one twice where fewer than two do."""
+    if counter in points[0].counters and counter in points[-1].counters:
+        return points[0], points[-1]
     have = [point for point in points if counter in point.counters] or points[:1]
     return have[0], have[-1]
 
@@ -234,8 +237,8 @@ def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]
     ordered = sorted([pair for pair in pairs if pair[1] > 0], key=itemgetter(0))
     if not ordered:
         return None
-    total = math.fsum([weight for _, weight in ordered])
-    up_to = list(itertools.accumulate([weight for _, weight in ordered]))
+    weights = [weight for _, weight in ordered]
+    total, up_to = math.fsum(weights), list(itertools.accumulate(weights))
     return [ordered[min(bisect.bisect_left(up_to, q * total), len(ordered) - 1)][0] for q in qs]
 
 
@@ -248,8 +251,14 @@ def line(points: Sequence[tuple[float, float]]) -> Line | None:
     st = sv = stt = stv = svv = 0.0
     for at, value in points:
         t, v = at - t0, value - v0
-        st, sv, stt, stv, svv = st + t, sv + v, stt + t * t, stv + t * v, svv + v * v
-    tt, tv, vv = stt - st * st / n, stv - st * sv / n, svv - sv * sv / n
+        st += t
+        sv += v
+        stt += t * t
+        stv += t * v
+        svv += v * v
+    tt = stt - st * st / n
+    tv = stv - st * sv / n
+    vv = svv - sv * sv / n
     if tt <= 0:
         return None
     return Line(tv / tt, min(1.0, tv * tv / (tt * vv)) if vv > 0 else 0.0, points[-1][0] - t0)

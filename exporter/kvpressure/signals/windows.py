@@ -60,7 +60,6 @@ class EngineWindow:
         self._names: dict[tuple[str, ...], float] = {}
         """What polls of the window had, gauges and counters; and when a poll last had these."""
         self._signals: frozenset[str] = frozenset()
-        self._per_event: dict[_PerEvent, float | None] = {}
         self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._taken = 0
@@ -98,7 +97,7 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
-        self._per_event, self._once = {}, {}
+        self._once = {}
         self._note_names((*sample.gauges, *sample.counters), t)
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
@@ -210,14 +209,10 @@ class EngineWindow:
         `least` in all, everything known. None when there was none.
         """
         question = total, events, least, seconds
-        if question in self._per_event:
-            return self._per_event[question]
         try:
-            found = self._per_event_in_order(question)
+            return self._per_event_in_order(question)
         except LookupError:  # there is no poll, or one lacks a counter
-            found = _per_event(itertools.chain(reversed(self.points), reversed(self._older)), question)
-        self._per_event[question] = found
-        return found
+            return _per_event(itertools.chain(reversed(self.points), reversed(self._older)), question)
 
     def _per_event_in_order(self, question: _PerEvent) -> float | None:
         """Return the same where polls have both. Raises LookupError where one that is looked at has not."""
