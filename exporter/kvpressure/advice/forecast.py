@@ -169,7 +169,8 @@ def _why_not(step: Step, least: float, *, beside: bool) -> str:
         return f"{-gain:.0%} fewer tokens"
     if gain > least:
         return "gains nothing beside the steps that are advised" if beside else "may gain nothing, by what is not known"
-    return f"gains less than {least:.0%} in the worst case"
+    surely = "" if shift.low == shift.high else " in the worst case"
+    return f"gains less than {least:.0%}{surely}"
 
 
 def _with_standing(case: Case, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:

@@ -32,6 +32,7 @@ TOKENS_ERROR_RATIO: Final = 0.045
 LATENCY_ERROR_RATIO: Final = 0.08
 """Standard deviation of what is simulated of a change, of one engine that is known: in the scheduler lab half of the
 changes came out within 3 % and 5 %, and `bench/advice/results.json` has them all."""
+HELD_UP: Final = "why some of the requests that run get no token in a step"
 CUT: Final = "{0.text} lie in one bucket of their histogram, and the cap inside it"
 
 
@@ -207,12 +208,26 @@ class Model:
         made = [("", then), *((one.known.question, one.beside(self.tokens_factor, changes)) for one in self._others)]
         if changes and self._returning is not None and now is not None and then is not None:
             made.append((QUESTION, self._returning.beside(now, then, changes)))
+        if changes and then is not None and (held_up := self._held_up_factor) > 1:
+            tokens, latency = held_up * then.tokens_per_second, then.latency_p95 / held_up
+            made.append((HELD_UP, replace(then, tokens_per_second=tokens, latency_p95=latency)))
         cut = self.known.prompts.around(server.cap_prompt)
         # All that a bucket has may lie on either side of the cap.
         if cut is not None:
             ends = ((replace(server, cap_prompt=bound), demand) for bound in (cut.low, cut.high))
             made += [(CUT.format(cut), self.outcome(end)) for end in ends]
         return [(question, outcome) for question, outcome in made if outcome is not None]
+
+    @cached_property
+    def _held_up_factor(self) -> float:
+        """Return how many times as many of the requests that run get a token in a step of the simulation, at least 1.
+
+        Where the engine's wait in the batch for what is not simulated, the steps are shorter than simulated.
+        """
+        now, measured = self.outcome(self.state), self.known.measured.decoding_ratio
+        if now is None or not measured or not now.steps_per_second:
+            return 1.0
+        return max(1.0, now.tokens_per_second / now.steps_per_second / now.running / measured)
 
     def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
         """Return what changes make of this engine, set beside one whose tokens a second are multiplied by `factor`."""
@@ -279,11 +294,16 @@ class Model:
 
     def drain_seconds(self, changes: Sequence[ConfigChange]) -> float | None:
         """Return how long after `changes` the queue of now is served; None where it does not grow, or is not served."""
-        if math.isinf(self.known.demand.counted_seconds):
+        if not self.queue_grows:
             return None
         spare = self.served_per_second(changes) - self.arriving_per_second(changes)
         seconds = self.known.measured.waiting / spare if spare > 0 else math.inf
         return seconds if seconds <= DRAIN_MAX_SECONDS else None
+
+    @property
+    def queue_grows(self) -> bool:
+        """Whether requests come at a rate that is more than the engine serves."""
+        return not math.isinf(self.known.demand.counted_seconds)
 
     def arriving_per_second(self, changes: Sequence[ConfigChange] = ()) -> float:
         """Return the requests at a rate that come each second and are not refused at the edge."""
@@ -293,7 +313,7 @@ class Model:
 
     def served_per_second(self, changes: Sequence[ConfigChange] = ()) -> float:
         """Return the answers a second of all servers while requests wait, by the speed that was measured."""
-        if not changes and not math.isinf(self.known.demand.counted_seconds):
+        if not changes and self.queue_grows:
             return self._answers_per_second(self.outcome(self.state))
         server, demand = applied(self.state, changes)
         clients = math.ceil(WAITING_FACTOR * min(holds((server, demand)), server.max_num_seqs)) + 1

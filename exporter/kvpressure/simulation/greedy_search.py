@@ -175,9 +175,10 @@ def _worth_trying(model: Model, caps: Iterable[ConfigChange]) -> Iterator[Config
             yield cap
 
 
-def _helps(model: Model, change: ConfigChange) -> bool:
+def _expected_alone(model: Model, change: ConfigChange) -> Expected | None:
+    """Return what a change does alone, with its range where it may help: else the other engines are not simulated."""
     gain = model.gain([], change, surely=False)
-    return gain is not None and gain.helps
+    return model.expected([], [change], ranged=change.at_best or (gain is not None and gain.helps))
 
 
 def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
@@ -303,11 +304,10 @@ def build_choice(search: Search) -> Choice:
     model = search.model
     steps = [Step(change, alone) for change in search.chosen if (alone := model.expected([], [change])) is not None]
     kinds = {change.key for change in search.chosen}
-    # What does not help the likeliest engine is not worth simulating the others.
     declined = [
         Step(change, expected, search.against.get(key, ""))
         for key, change in search.tried.items()
-        if key not in kinds and (expected := model.expected([], [change], ranged=_helps(model, change))) is not None
+        if key not in kinds and (expected := _expected_alone(model, change)) is not None
     ]
     together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
     return Choice(tuple(steps), tuple(declined), together)

@@ -31,6 +31,7 @@ class Outcome:
     answers_per_second: float
     latencies: tuple[float, ...] = ()
     """Seconds, in rising order."""
+    steps_per_second: float = 0.0
     first_token_seconds: float | None = None
     """Mean seconds from arrival to first token."""
     hit_ratio: float | None = None
@@ -54,15 +55,15 @@ class Tally:
         self.first_tokens: list[float] = []
         self.shortened: list[bool] = []
         self._begun = self.running_seconds = self.waiting_seconds = 0.0
-        self._waited = 0
+        self._waited = self._first_step = 0
 
-    def begin(self, now: float) -> None:
-        """Count from now on."""
-        self.counting, self._begun = True, now
+    def begin(self, now: float, step: int) -> None:
+        """Count from now on, when so many steps are done."""
+        self.counting, self._begun, self._first_step = True, now, step
 
-    def count_again(self, now: float, waiting: int) -> None:
+    def count_again(self, now: float, step: int, waiting: int) -> None:
         """Forget what was counted, and count from now on, when so many are waiting."""
-        self.begin(now)
+        self.begin(now, step)
         self._waited = waiting
         self.tokens = self.preempted = 0
         self.running_seconds = self.waiting_seconds = 0.0
@@ -84,7 +85,7 @@ class Tally:
         self._waited = waiting
 
     def outcome(
-        self, now: float, limit_seconds: float, refused_ratio: float, contexts: Contexts | None
+        self, now: float, step: int, limit_seconds: float, refused_ratio: float, contexts: Contexts | None
     ) -> Outcome | None:
         """Return what was counted, where later answers than `limit_seconds` are late; None without an answer."""
         seconds = now - self._begun
@@ -106,6 +107,7 @@ class Tally:
             shortened_ratio=sum(self.shortened) / len(ordered),
             answers_per_second=len(ordered) / seconds,
             latencies=tuple(ordered),
+            steps_per_second=(step - self._first_step) / seconds,
             first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
             hit_ratio=None if contexts is None else contexts.hit_ratio,
             hits_by_pool=() if contexts is None else contexts.hits_by_pool,

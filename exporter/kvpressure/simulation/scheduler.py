@@ -94,7 +94,7 @@ class Simulation:
         refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
         if demand.grown_seconds and self._at.now >= demand.seconds and len(self.waiting) > len(self.running):
             self.tally.go_on(demand.grown_seconds - demand.seconds, len(self.waiting))
-        return self.tally.outcome(self._at.now, limit_seconds, refused, self.contexts)
+        return self.tally.outcome(self._at.now, self._at.step, limit_seconds, refused, self.contexts)
 
     def _run(self, warm: float, needed: float) -> None:  # noqa: C901, PLR0912, PLR0915 - see the class
         """Go on until so many answers are counted, from when so many clients of a closed loop were answered."""
@@ -295,7 +295,7 @@ class Simulation:
 
             # What is counted from here on.
             if not counting and (tally.answered >= warm if closed else now >= begin):
-                tally.begin(now)
+                tally.begin(now, step)
                 counting = True
             if now >= recount:
                 recount = math.inf
@@ -303,7 +303,7 @@ class Simulation:
                 if self.demand.grown_seconds or len(waiting) > len(
                     running
                 ):  # the queue grows: what clients get now, not what they got
-                    tally.count_again(now, len(waiting))
+                    tally.count_again(now, step, len(waiting))
                     generated, running_seconds, waiting_seconds = 0, 0.0, 0.0
             ended = now >= last
         tally.tokens, tally.running_seconds, tally.waiting_seconds = generated, running_seconds, waiting_seconds
