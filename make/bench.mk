@@ -33,7 +33,3 @@ bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own sc
 
 bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)
 	PYTHONPATH=exporter $(BIN)/python -m bench.fleet
-
-.PHONY: load
-load: $(VENV)/.dev tools ## thousands of rude clients at once: scrapes and polls beside them, printed and written to bench/load.json (6 minutes)
-	PYTHONPATH=exporter $(BIN)/python -m bench.bench_load

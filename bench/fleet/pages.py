@@ -36,5 +36,5 @@ def _node(sick: Snapshot, numbers: range, profile: Profile) -> Snapshot:
 
 def _named(view: EngineView, number: int) -> EngineView:
     names = {"target": f"chat/vllm-{number}:8000", "model_name": f"model-{number % MODELS}"}
-    key, shown = dataclasses.replace(view.key, **names), dataclasses.replace(view.shown, **names)
+    key, shown = view.key._replace(**names), view.shown._replace(**names)
     return dataclasses.replace(view, key=key, shown=shown, namespace="chat", pod=f"vllm-{number}")

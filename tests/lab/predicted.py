@@ -21,8 +21,7 @@ from bench.advice.__main__ import DOCUMENT, FOLDER, KEPT, RESULTS, WARM_SECONDS
 from bench.advice.changes import NOTHING, Key
 from bench.advice.picture import Dot, svg
 from bench.advice.predict import advised
-from bench.stepfit.fit import TERMS
-from bench.stepfit.priors import of_any
+from bench.silicon.prior import TERMS, of_any
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes, priors
 from kvpressure.simulation.config_changes import ConfigChange

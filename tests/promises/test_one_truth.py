@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvpressure.advice.advise import Place, advise
-from kvpressure.cli import sampling
 from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.cli.triage import live
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
@@ -26,8 +26,7 @@ from tests.support.snapshots import lines
 from tests.support.tools import FIXTURES
 
 THRESHOLDS = load_thresholds()
-ACCESS = {"bearer_token_file": None, "ca_file": None, "cert_file": None, "key_file": None, "insecure": False}
-ACCESS |= {"gateway_token_file": None, "config": None, "gateways": (), "kv_events_port": None}
+ACCESS = {"config": None, "gateways": (), "kv_events_port": None, "limits": {}}
 RECORDINGS = [*sorted((FIXTURES / "traces").glob("*.xz")), *sorted((FIXTURES / "cold").glob("*.xz"))]
 
 SERIES = {
@@ -142,7 +141,7 @@ async def test_a_target_with_a_long_name_is_triaged(capsys: pytest.CaptureFixtur
     body = next(line.page for line in lines("idle"))
     async with FaultServer(page(body)) as server:
         url = f"{server.url}/{'x' * 132}"
-        await sampling.prepare((url,), {**ACCESS, "duration": 1.5, "as_json": True}).once()
+        await live.prepare((url,), {**ACCESS, "duration": 1.5, "as_json": True}).once()
     (engine,) = json.loads(capsys.readouterr().out)["engines"]
     assert len(engine["target"]) > 132
     assert engine["model_name"] == "tiny"

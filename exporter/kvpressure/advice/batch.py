@@ -7,7 +7,7 @@ from typing import Final
 
 from kvpressure.advice.case import Case, fits
 from kvpressure.advice.edge import caps_of
-from kvpressure.advice.rollout import expected, no_longer, series, unblocked, unpreempted
+from kvpressure.advice.rollout import expected, no_longer, unblocked, unpreempted
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.limits import LEARNED
 from kvpressure.model.values import at, number
@@ -91,7 +91,7 @@ def more_sequences_in_steps(case: Case) -> Action:
         why="Requests wait although the KV pool has room. How far it may go is not known: the pool's size or the "
         f"lengths of requests are missing. Take steps of a quarter, and stop when the KV cache is at 80 %.{budget}",
         cost="Larger batches make each token take longer.",
-        checks=("Within 2 minutes of each restart:", f"{series('kv_cache_usage_max_ratio', case.place)} < 0.8"),
+        checks=("Within 2 minutes of each restart:", expected(case, "kv_cache_usage_max_ratio", "<", 0.8)),
     )
 
 

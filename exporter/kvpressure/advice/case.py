@@ -267,7 +267,8 @@ class Case:
     @property
     def room(self) -> int | None:
         """How many requests fit the pool at p95 of their tokens."""
-        return fits(self.pool_after, self.request_p95) if self.pool_after and self.request_p95 else None
+        pool, each = self.pool_after, self.request_p95
+        return fits(pool, each) if pool and each else None
 
     def shown(self, name: str) -> str:
         """Return a limit in force as text, or what the runtime takes where none is visible."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.rollout import series
+from kvpressure.advice.rollout import gone
 from kvpressure.advice.shell import past_failures
 from kvpressure.model.action import Action
 from kvpressure.model.values import at, number
@@ -124,4 +124,4 @@ def _loss(case: Case, target: float) -> str:
 
 
 def _no_more_ooms(case: Case) -> tuple[str, ...]:
-    return ("For 30 minutes under traffic:", f"{series('symptom', case.place, symptom='device_oom')} == 0")
+    return ("For 30 minutes under traffic:", gone(case, "device_oom"))

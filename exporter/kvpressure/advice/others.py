@@ -12,7 +12,7 @@ from kvpressure.advice.forecast import more_batch, more_gpus, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import declined
 from kvpressure.advice.replicas import replica, replicas
-from kvpressure.advice.rollout import apply_changes, changed, expected, no_longer, series, watch
+from kvpressure.advice.rollout import apply_changes, changed, expected, gone, no_longer, series, watch
 from kvpressure.advice.shell import look_again, more_cpu, whether_it_runs
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import at, number
@@ -225,7 +225,7 @@ def host_bound(case: Case) -> tuple[list[Action | None], str]:
         current="throttled or crowded" if case.symptom("cpu_pressed") else "not known",
         why="The scheduler and the tokenizer compete for cores; a CPU limit stops them in the middle of a step.",
         cost="The node must have the cores to spare.",
-        checks=("Within 2 minutes:", f"{series('symptom', case.place, symptom='cpu_pressed')} == 0"),
+        checks=("Within 2 minutes:", gone(case, "cpu_pressed")),
         commands=more_cpu(case.place),
     )
     order: list[Action | None] = [cpu, servers] if case.symptom("cpu_pressed") else [servers, cpu]
@@ -234,10 +234,7 @@ def host_bound(case: Case) -> tuple[list[Action | None], str]:
 
 _TOKEN: Final = (
     "Give kvpressure the token that the server wants",
-    (
-        "The server answers and refuses: its token was changed, or kvpressure has none (bearer_token_file, "
-        "--bearer-token-file)."
-    ),
+    ("The server answers and refuses: its token was changed, or kvpressure has none (bearer_token_file)."),
 )
 _PATH: Final = (
     "Correct the address of its metrics",

@@ -97,7 +97,7 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
         rollout.apply_changes(case, changes),
         rollout.host_memory(case),
         rollout.controlled_restart(case),
-        rollout.verify_recovery(case, int(next(iter(sequences.flags.values()))) if sequences else None),
+        rollout.verify_recovery(case),
     ]
 
 
@@ -208,9 +208,8 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     """
     at_once = without_restart(case, model)
     later = [step for step in choice.steps if step.change.key not in _WITHOUT_RESTART]
-    fewer = choice.step("max_num_seqs")
     steps = (*at_once.steps, *later)
-    shared, together = any(step.change.by > 1 for step in steps), None
+    together = None
     if len(steps) > 1 and sum(step.change.by > 1 for step in steps) < 2:
         together = model.expected([], [step.change for step in steps])
     beside = _beside_gpus(case, model, steps)
@@ -233,9 +232,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
         declined(case, choice),
         rollout.verify_recovery(
             case,
-            None if fewer is None else int(fewer.change.value),
-            shared=shared,
-            together=None if together is None else as_shown(case.derived, case.thresholds, together),
+            None if together is None else as_shown(case.derived, case.thresholds, together),
         ),
     ]
 

@@ -12,7 +12,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.desired import ReplicaReading, required_replicas
 from kvpressure.advice.edge import share_text
 from kvpressure.advice.forecast import as_shown
-from kvpressure.advice.rollout import series, unblocked, unpreempted
+from kvpressure.advice.rollout import unblocked, unpreempted, unqueued
 from kvpressure.advice.shell import add_replica, times_as_many
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import at, number
@@ -39,7 +39,7 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
         cost="Another GPU (or set of GPUs) for as long as it runs." if not more else "As many GPUs (or sets of them).",
         checks=(
             "Within 15 minutes it is ready, and traffic is shared. Of each replica:",
-            f"{series('requests_waiting', case.place)} < {max(1, math.ceil(left + 0.5))}",
+            unqueued(case, max(1, math.ceil(left + 0.5))),
         ),
         commands=add_replica(case.place, total),
         expected=expected,
@@ -105,7 +105,7 @@ def route(case: Case, model: Model | None = None) -> Action | None:
         "together. Sessions that have to stay with their replica stay.",
         checks=(
             "Within 2 minutes, without a restart:",
-            f"{series('requests_waiting', case.place)} < 1",
+            unqueued(case),
             unblocked(case),
         ),
         expected=None if shares is None else as_shown(case.derived, case.thresholds, replace(shares, at_best=True)),

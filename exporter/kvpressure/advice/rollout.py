@@ -5,8 +5,9 @@ What must be so after a change, and within how long, is said in terms of our ser
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kvpressure.advice.case import Case, Place
@@ -54,7 +55,7 @@ def controlled_restart(case: Case) -> Action | None:
         cost="The requests running on it are lost; those of the other replicas are not.",
         checks=(
             "Within 10 minutes:",
-            f"{series('symptom', case.place, symptom='restarting')} == 0",
+            gone(case, "restarting"),
             "and no new out of memory line in the log.",
         ),
         commands=restart(case.place),
@@ -72,7 +73,7 @@ def host_memory(case: Case) -> Action | None:
         f"{case.own.words.limits['gpu_memory_utilization']} does not change it; swap space, tokenizers and weights "
         "being loaded do.",
         cost="The node must have it to spare.",
-        checks=("Within 10 minutes:", f"{series('symptom', case.place, symptom='host_oom')} == 0"),
+        checks=("Within 10 minutes:", gone(case, "host_oom")),
         commands=more_host_memory(case.place),
     )
 
@@ -91,16 +92,14 @@ def changed(change: Change, checks: tuple[str, ...]) -> Action:
     )
 
 
-def verify_recovery(
-    case: Case, sequences: int | None = None, *, shared: bool = False, together: Expected | None = None
-) -> Action:
+def verify_recovery(case: Case, together: Expected | None = None) -> Action:
     """Return the action that checks the recovery from KV pressure; `together` is what all steps before it do."""
     more = "" if together is None else " The expected figures are for all steps above together."
     return Action(
         key=VERIFY,
         title="Verify recovery",
         why=f"Only traffic shows whether the pressure is gone: an idle server looks recovered.{more}",
-        checks=recovered(case, sequences, shared=shared),
+        checks=recovered(case),
         commands=look_again(case.place),
         expected=together,
     )
@@ -130,20 +129,33 @@ def series(name: str, place: Place, **labels: str) -> str:
     return f"kvpressure_{name}" + (f"{{{chosen}}}" if chosen else "")
 
 
-def expected(case: Case, name: str, sign: str, bound: float, path: tuple[str, ...] = (), **labels: str) -> str:
-    """Return one comparison that must hold, with the current value."""
-    return compared(series(name, case.place, **labels), sign, bound, at(case.derived, name, *path))
-
-
-def compared(query: str, sign: str, bound: float, now: float | None) -> str:
-    """Return a comparison of a query with a bound, and the current value in a comment."""
+def expected(case: Case, name: str, sign: str, bound: float) -> str:
+    """Return one comparison that must hold, with the current value; "" where it holds already."""
+    now = at(case.derived, name)
+    if now is not None and _SIGNS[sign](now, bound):
+        return ""
     value = "" if now is None else f"  # now {number(now)}"
-    return f"{query} {sign} {number(bound).replace(',', '')}{value}"
+    return f"{series(name, case.place)} {sign} {number(bound).replace(',', '')}{value}"
 
 
-def generated(place: Place) -> str:
-    """Return a PromQL query for generated tokens per second."""
-    return f"rate({series('tokens_total', place, kind='generation')}[2m])"
+_SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def gone(case: Case, symptom: str) -> str:
+    """Return the check that a symptom is gone; "" where it is not there now."""
+    return "" if case.symptom(symptom) is False else f"{series('symptom', case.place, symptom=symptom)} == 0"
+
+
+def generates(case: Case) -> str:
+    """Return the check that tokens are generated; "" where some are."""
+    if at(case.derived, "tokens_per_second", "generation"):
+        return ""
+    return f"rate({series('tokens_total', case.place, kind='generation')}[2m]) > 0"
 
 
 def unblocked(case: Case) -> str:
@@ -151,6 +163,11 @@ def unblocked(case: Case) -> str:
     if case.at_gateway:
         return expected(case, "gateway_queue_requests", "<", 1)
     return expected(case, "admission_blocked_ratio", "<", case.thresholds.symptoms.admission_blocked_min_ratio)
+
+
+def unqueued(case: Case, most: int = 1) -> str:
+    """Return the check that fewer requests wait than so many."""
+    return expected(case, "requests_waiting", "<", most)
 
 
 def unpreempted(case: Case) -> str:
@@ -163,25 +180,15 @@ def after_restart(case: Case) -> Lines:
     return "Within 2 minutes of the restart:", unblocked(case), unpreempted(case)
 
 
-def recovered(case: Case, sequences: int | None = None, *, shared: bool = False) -> Lines:
-    """Return the checks that KV pressure is over; with a new `max_num_seqs`, the batch cannot be larger than that.
-
-    Where the traffic is `shared` with another server, neither batch nor tokens of this one need be what they were.
-    """
-    batch = at(case.derived, "effective_batch_size_quantile", "0.95")
-    tokens = at(case.derived, "tokens_per_second", "generation")
-    lines = [
+def recovered(case: Case) -> Lines:
+    """Return the checks that KV pressure is over."""
+    return (
         "Within 2 minutes of traffic after the change, and then for 5 minutes on end, each holds:",
         f"{series('bottleneck', case.place, cause='kv_cache_pressure')} == 0",
         unblocked(case),
-        *([] if case.at_gateway else [unpreempted(case)]),
-    ]
-    if batch is not None and not shared:
-        bound = batch if sequences is None else min(batch, 0.9 * sequences)
-        lines.append(expected(case, "effective_batch_size_quantile", ">=", bound, ("0.95",), quantile="0.95"))
-    if tokens is not None and not shared and case.symptom("batch_collapse"):
-        lines.append(compared(generated(case.place), ">=", tokens, tokens))
-    return (*lines, "If one does not hold, run triage again: the next step depends on what the server does then.")
+        "" if case.at_gateway else unpreempted(case),
+        "If one does not hold, run triage again: the next step depends on what the server does then.",
+    )
 
 
 def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:
@@ -190,11 +197,12 @@ def no_longer(case: Case, cause: str, within: str, *more: str) -> Lines:
 
 
 def with_open_check(case: Case, checks: Lines) -> Lines:
-    """Return `checks` with at least one that fails now: one that passes before any change proves nothing.
+    """Return `checks` without those that hold already, and at least one that fails now: others prove nothing.
 
     What fails while a cause holds is that it does not; and while pressure is only predicted, that nothing is.
     """
-    if not any("kvpressure_" in line for line in checks):
+    held, checks = "" in checks, tuple(filter(None, checks))
+    if not held and not any("kvpressure_" in line for line in checks):
         return checks
     if case.diagnosis.detail == "full_pool":
         check = expected(case, "kv_cache_usage_ratio", "<", case.thresholds.symptoms.kv_full_min_ratio)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvpressure.advice.case import Case
-from kvpressure.advice.rollout import generated, no_longer
+from kvpressure.advice.rollout import generates, no_longer
 from kvpressure.advice.shell import look_again, replace_stuck, save_evidence
 from kvpressure.model.action import Action
 from kvpressure.model.values import number
@@ -49,7 +49,7 @@ def _restart(case: Case) -> Action:
             case,
             case.diagnosis.cause.value,
             "2 minutes after the new server is ready",
-            f"{generated(case.place)} > 0",
+            generates(case),
         ),
         commands=replace_stuck(case.place),
     )

@@ -7,7 +7,7 @@ The last inputs of a short convolution and a matrix per head. Decision 0041 says
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvpressure.capacity.layers import GATED_DELTA_NETS
@@ -20,8 +20,22 @@ _IN_FLOAT32: Final = frozenset({"nemotron_h"})
 _BLOCKS: Final = 2
 """The running one, and the last that can be shared (prefix caching, which is on by default)."""
 _WITH_CHECKPOINT: Final = 3
-"""One more where a prompt's last boundary is written in the middle of a step: Mamba 2, and Qwen's delta nets on Hopper
-(decision 0041)."""
+"""One more where a prompt's last boundary is written in the middle of a step: Mamba 2, and Qwen's delta nets where
+FlashInfer has their kernel (decision 0041)."""
+_WITHOUT_KERNEL: Final = (
+    "A10",
+    "A40",
+    "GAUDI",
+    "L20",
+    "L4",
+    "MI",
+    "RTX-3090",
+    "RTX-4090",
+    "RTX-6000-ADA",
+    "RTX-A",
+    "T4",
+)
+"""What the names of GPUs begin with that FlashInfer's kernel for delta nets does not run on: older than Hopper."""
 _LARGEST: Final = 10**6
 _DELTA_ALIGNMENT: Final = 64
 """Tokens between which such a net can write its state: blocks are multiples of it."""
@@ -42,6 +56,11 @@ class State:
     matrix_bytes: int | None = None
     blocks: int = _BLOCKS
     alignment: int = 1
+
+    def on(self, gpu: str) -> State:
+        """Return the state as a card of this name holds it: without the checkpoint that its kernels do not write."""
+        exports = self.alignment == _DELTA_ALIGNMENT and not gpu.startswith(_WITHOUT_KERNEL)
+        return self if exports or self.alignment == 1 else replace(self, blocks=self.blocks - 1, alignment=1)
 
     def bytes(self, tensor_parallel: int, value_bytes: int) -> int:
         """Return the bytes on one GPU; heads are divided among the ranks."""

@@ -2,13 +2,14 @@
 
 A document is mappings with string keys, lists and plain scalars. Scalars follow the YAML 1.2 core schema, so `1:30`
 stays a string (PyYAML says 90), `1e-3` is a number and only `true` and `false` are booleans. Duplicate keys, tags,
-several documents, deep nesting, alias bombs and, unless requested, merge keys are problems with a line. Pure.
+several documents, deep nesting, alias bombs and, unless requested, merge keys are problems with a line. Of
+keys that earlier versions had, an error says that one is gone, and what takes its place. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -297,3 +298,30 @@ class _Builder:
 
     def _problem(self, line: int, path: Path, message: str) -> None:
         self.problems.append(Problem(self.name, line, dotted(path), message))
+
+
+GONE: Final[Mapping[str, str]] = {
+    "baseline_file": "baselines are learned again after a restart, and limits are absolute until then",
+    "engines.canary": "a blackbox_exporter asks engines for one token (docs/deploy.md)",
+    "gateways.interval_seconds": "a gateway is read every second",
+    "gateways.timeout_seconds": "a gateway has 5 s to answer",
+    "gpu.detach_seconds": "the driver stays closed for two minutes after SIGUSR1",
+    "gpu_exporter.interval_seconds": "another GPU exporter is read every 5 s",
+    "host.interval_seconds": "the host is read every 5 s",
+    "kubernetes.kubeconfig_file": "outside a pod, name engines in engines.targets or engines.file_sd",
+    "limits.max_label_length": "a label value is cut at 128 characters",
+    "otlp": "the Prometheus receiver of an OpenTelemetry Collector reads /metrics (docs/deploy.md)",
+    "pod_resources.keep_seconds": "the kubelet's last answer is used for 5 minutes",
+    "stuck_unanswered_min_seconds": "kvpressure asks no engine for a token; a blackbox_exporter does (docs/deploy.md)",
+}
+"""What to do instead, by the dotted key of a setting or of a whole section, or by the name of a threshold."""
+
+
+def gone(path: Sequence[str | int]) -> str | None:
+    """Return `is gone: ` and what takes its place for a key, or for one in a section that is gone; None of others."""
+    names = [part for part in path if isinstance(part, str)]
+    for end in range(len(names), 0, -1):
+        instead = GONE.get(".".join(names[:end]))
+        if instead is not None:
+            return f"is gone: {instead}"
+    return None

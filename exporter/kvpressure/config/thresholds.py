@@ -15,8 +15,7 @@ from importlib import resources
 from typing import Any, Final, get_type_hints
 
 from kvpressure.config import strict_yaml
-from kvpressure.config.gone import gone
-from kvpressure.config.strict_yaml import ConfigError, Document, Problem, shown
+from kvpressure.config.strict_yaml import ConfigError, Document, Problem, gone, shown
 
 UNITS: Final[Mapping[str, tuple[float, float]]] = {
     "ratio": (0.0, 1.0),

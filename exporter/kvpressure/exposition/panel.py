@@ -133,8 +133,7 @@ def gpu_card(view: GpuView, past: History | None) -> dict[str, object]:
 
 def ident(key: EngineKey | tuple[str, ...]) -> str:
     """Return a constant HTML id of the engine or GPU, whatever characters its names contain."""
-    names = key if isinstance(key, tuple) else (key.target, key.model_name, key.rank)
-    whole = "\0".join(names).encode("utf-8", "surrogatepass")
+    whole = "\0".join(key).encode("utf-8", "surrogatepass")
     return "e" + hashlib.blake2s(whole, digest_size=8).hexdigest()
 
 

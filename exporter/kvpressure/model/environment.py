@@ -7,8 +7,8 @@ This module imports nothing of ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import field
+from typing import Final, NamedTuple
 
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.record import record
@@ -40,8 +40,7 @@ def role_of_code(code: float | None) -> str:
     return next((role for role, one in ROLE_CODES.items() if one == code), "")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ContainerId:
+class ContainerId(NamedTuple):
     """Labels of one container's series; without Kubernetes, "", "" and the target's name."""
 
     namespace: str

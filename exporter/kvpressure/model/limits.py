@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.values import number
 
 DECLARED: Final = "declared"
@@ -46,4 +45,5 @@ class Limits:
     def with_declared(self, declared: Mapping[str, float]) -> Limits:
         """Return these limits with later declarations, by field name; other names, such as `kv_role`, are no limits."""
         known = self.__dataclass_fields__
-        return replace(self, **{name: Limit(value) for name, value in declared.items() if name in known})
+        found = {name: Limit(value) for name, value in declared.items() if name in known}
+        return changed(self, **found) if found else self

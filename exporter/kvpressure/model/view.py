@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import field
+from typing import Final, NamedTuple
 
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN, those
 from kvpressure.model.environment import DECODE, PREFILL
@@ -113,8 +113,7 @@ ENGINE_LABELS: Final = ("target", "namespace", "pod", "model_name", "engine")
 """What every series of an engine carries."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EngineKey:
+class EngineKey(NamedTuple):
     """Who an engine is: its target's whole name, the model it serves, and its data-parallel rank."""
 
     target: str

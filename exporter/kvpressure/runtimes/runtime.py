@@ -57,7 +57,8 @@ class Wordings:
     `rows` are of trouble; a line that matches several kinds is of the first in the order of the kinds. `refusals` are
     words of rows whose message is a ValueError's: with any other row that is a request's own error. `words` are in each
     line that `facts` (pattern, and what notes it) are learned from, `banner` begins a new start. `quotes` matches lines
-    that repeat what a client sent.
+    that repeat what a client sent. `remedies` are patterns of a refusal to start that names a number, and the flag that
+    takes it.
     """
 
     rows: tuple[Wording, ...] = ()
@@ -66,6 +67,7 @@ class Wordings:
     facts: tuple[tuple[re.Pattern[str], Note], ...] = ()
     banner: str = ""
     quotes: str = ""
+    remedies: tuple[tuple[re.Pattern[str], str], ...] = ()
 
 
 def logged_count(text: str) -> int:

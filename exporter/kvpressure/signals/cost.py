@@ -16,7 +16,7 @@ from kvpressure.model.incident import Incident, Since
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import LOSING
-from kvpressure.signals.points import Point, demand, growth, stepped_back
+from kvpressure.signals.points import Point, grown, mean, stepped_back
 
 LONGEST_INTERVAL_SECONDS: Final = 35.0
 """After a longer time between two pages that are polled every second, it is not known what happened in it."""
@@ -266,9 +266,15 @@ def _newest(points: Sequence[Point], longest_seconds: float) -> _Interval | None
     """Return the time between the newest two polls; None where one lacks what is needed, or it is too long."""
     if len(points) < 2:
         return None
-    pair = points[-2], points[-1]
-    seconds, tokens = pair[1].t - pair[0].t, growth(pair, "generation_tokens")
-    requests = demand(pair)
-    if tokens is None or requests is None or not 0 < seconds <= longest_seconds:
+    before, after = points[-2], points[-1]
+    seconds, tokens = after.t - before.t, grown(before, after, "generation_tokens")
+    demands = [demand for demand in (_demand(before), _demand(after)) if demand is not None]
+    if tokens is None or not demands or not 0 < seconds <= longest_seconds:
         return None
-    return _Interval(pair[1].t, seconds, requests, tokens)
+    return _Interval(after.t, seconds, mean(demands), tokens)
+
+
+def _demand(point: Point) -> float | None:
+    """Return the requests that run or wait at a poll; None where it lacks one of them."""
+    gauges = point.gauges
+    return gauges["running"] + gauges["waiting"] if "running" in gauges and "waiting" in gauges else None

@@ -140,7 +140,7 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return `gateway_queue_requests` and `gateway_queue_seconds`."""
     newest = window.points[-1].gauges if window.points else {}
-    share = window.mean(_SHARE) if _SHARE in newest else None
+    share = window.points.mean(_SHARE) if _SHARE in newest else None
     return known({"gateway_queue_requests": share, "gateway_queue_seconds": newest.get(_SECONDS)})
 
 

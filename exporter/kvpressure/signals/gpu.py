@@ -103,7 +103,7 @@ def _memory_high_compute_low_score(
     window: EngineWindow, thresholds: Thresholds, memory: float, utilization: float
 ) -> float | None:
     """Return ramp(memory) x ramp(1 - utilization) while there is demand, 0 without any, None when that is unknown."""
-    running, waiting = window.mean("running"), window.mean("waiting")
+    running, waiting = window.points.mean("running"), window.points.mean("waiting")
     if running is None or waiting is None:
         return None
     if running + waiting == 0:

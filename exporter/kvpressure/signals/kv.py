@@ -63,7 +63,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     bytes_per_token = context.bytes_per_token or window.cache.bytes_per_token
     return known(
         {
-            "kv_cache_usage_max_ratio": window.max("kv_usage"),
+            "kv_cache_usage_max_ratio": window.points.max("kv_usage"),
             "kv_capacity_tokens": capacity,
             "kv_free_tokens": free,
             "kv_tokens_per_request": per_request,
@@ -71,7 +71,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
             "kv_growth_tokens_per_second": None if trend is None or capacity is None else trend.slope * capacity,
             "kv_exhaustion_seconds": _exhaustion_seconds(window, context.thresholds, free, trend),
             "preemptions_total": window.newest("preemptions"),
-            "preemptions_per_second": window.rate("preemptions"),
+            "preemptions_per_second": window.points.rate("preemptions"),
             "kv_preempted_tokens_per_second": _preempted_tokens(window, per_request),
         }
     )
@@ -79,16 +79,17 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
 def _preempted_tokens(window: EngineWindow, per_request: float | None) -> float | None:
     """Return KV lost with preempted requests: as counted, else as if each had the mean (decision 0310)."""
-    counted = [window.rate(name) for name in ("preempted_prompt_tokens", "preempted_output_tokens")]
+    counted = [window.points.rate(name) for name in ("preempted_prompt_tokens", "preempted_output_tokens")]
     if None not in counted:
         return sum(rate or 0.0 for rate in counted)
-    preemptions = window.rate("preemptions")
+    preemptions = window.points.rate("preemptions")
     return None if preemptions is None or (preemptions and per_request is None) else preemptions * (per_request or 0.0)
 
 
 def _tokens_per_request(window: EngineWindow) -> float | None:
     """Return the mean KV tokens per running request; None while nothing runs or the capacity is unknown."""
-    capacity, usage, running = window.cache.capacity_tokens, window.mean("kv_usage"), window.mean("running")
+    capacity = window.cache.capacity_tokens
+    usage, running = window.points.mean("kv_usage"), window.points.mean("running")
     return None if capacity is None or usage is None or not running else usage * capacity / running
 
 
@@ -133,6 +134,6 @@ def free_tokens(point: Point, cache: CacheConfig) -> float | None:
     if usage is None or cache.capacity_tokens is None:
         return None
     kept = kept_tokens(cache) if point.gauges.get("running") else 0
-    if "used_tokens" in point.gauges:
-        usage = max(point.gauges["used_tokens"] / cache.capacity_tokens, usage - USAGE_ROUNDING)
+    if "free_tokens" in point.gauges:
+        usage = max(1.0 - point.gauges["free_tokens"] / cache.capacity_tokens, usage - USAGE_ROUNDING)
     return max(0.0, (1.0 - usage) * cache.capacity_tokens - kept)

@@ -32,12 +32,12 @@ def placed_share(window: EngineWindow) -> float | None:
 
 
 def _share(window: EngineWindow, counter: str, *more: str) -> float | None:
-    some, prompts = window.delta(counter), window.delta("prompt_tokens")
-    if some is None and (found := window.delta("found_prompt_tokens")) is not None and prompts is not None:
+    some, prompts = window.points.growth(counter), window.points.growth("prompt_tokens")
+    if some is None and (found := window.points.growth("found_prompt_tokens")) is not None and prompts is not None:
         some, prompts = prompts, prompts + found
-    if some is None or not prompts or window.delta("preemptions"):
+    if some is None or not prompts or window.points.growth("preemptions"):
         return None
-    return min(1.0, (some + sum(window.delta(name) or 0.0 for name in more)) / prompts)
+    return min(1.0, (some + sum(window.points.growth(name) or 0.0 for name in more)) / prompts)
 
 
 def typical_prompt_tokens(window: EngineWindow) -> float | None:
@@ -51,7 +51,7 @@ def typical_prompt_tokens(window: EngineWindow) -> float | None:
 
 
 def _typical_prompt_tokens(window: EngineWindow) -> float | None:
-    finished = ratio(window.delta("finished_prompt_tokens"), window.delta("finished_prompts"))
+    finished = ratio(window.points.growth("finished_prompt_tokens"), window.points.growth("finished_prompts"))
     started = window.per_event("prompt_tokens", "started", least=RECENT_STARTS, seconds=RECENT_SECONDS)
     means = [mean for mean in (finished, started) if mean is not None]
     if means:

@@ -125,8 +125,8 @@ class PoolMeans:
 
 
 def _follows(last: _Reading, t: float, counters: Mapping[str, float]) -> bool:
-    grown = all(counters.get(name, -1.0) >= value for name, value in last.counters.items())
-    return 0 < t - last.t <= LONGEST_GAP_SECONDS and grown
+    fell = [name for name, value in last.counters.items() if name not in counters or counters[name] < value]
+    return 0 < t - last.t <= LONGEST_GAP_SECONDS and not fell
 
 
 def _interval(before: _Reading, after: _Reading) -> Interval:

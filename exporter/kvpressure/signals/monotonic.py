@@ -41,16 +41,18 @@ class Monotonic:
 
     def fell(self, values: Mapping[str, float]) -> bool:
         """Whether a counter is lower than it was: another process counts."""
+        return bool(self._fallen(values))
+
+    def _fallen(self, values: Mapping[str, float]) -> list[str]:
         last = self._last
-        return any(name in last and value < last[name] for name, value in values.items())
+        return [name for name, value in values.items() if name in last and value < last[name]]
 
     def counters(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return `values` plus what was counted before each one's last fall."""
-        last, carry = self._last, self._carry
-        for name, value in values.items():
-            if name in last and value < last[name]:
-                carry[name] = carry.get(name, 0.0) + last[name]
-            last[name] = value
+        carry = self._carry
+        for name in self._fallen(values):
+            carry[name] = carry.get(name, 0.0) + self._last[name]
+        self._last |= values
         if not carry:
             return values
         return {name: value + carry.get(name, 0.0) for name, value in values.items()}
@@ -61,7 +63,7 @@ class Monotonic:
             before = self._last_histograms.get(name)
             if before is not None and before.bounds != value.bounds:
                 self._carry_histograms.pop(name, None)
-            elif before is not None and value.count < before.count:
+            elif before is not None and value.counts[-1] < before.counts[-1]:
                 self._carry_histograms[name] = _added(before, self._carry_histograms.get(name))
             self._last_histograms[name] = value
         if not self._carry_histograms:

@@ -83,14 +83,12 @@ class Octaves:
         best: float | None = None
         longest = _octave(now.turnover_seconds)
         for octave, all_of_them in self._means.items():
-            mine = own._means.get(octave, _Mean())
+            mine = own._means.get(octave, _NO_TIME)
             seconds = all_of_them.seconds - mine.seconds
             if octave > longest or seconds < thresholds.eviction.known_min_seconds:
                 continue
-            hits, tokens = (
-                (getattr(all_of_them, name) * all_of_them.seconds - getattr(mine, name) * mine.seconds) / seconds
-                for name in ("ratio", "prompt_tokens")
-            )
+            hits = (all_of_them.ratio * all_of_them.seconds - mine.ratio * mine.seconds) / seconds
+            tokens = (all_of_them.prompt_tokens * all_of_them.seconds - mine.prompt_tokens * mine.seconds) / seconds
             if tokens <= now.prompt_tokens * _SAME_LENGTH:
                 best = max(best or 0.0, min(1.0, hits))
         return best
@@ -122,6 +120,9 @@ class _Mean:
         share = elapsed / min(self.seconds, half_life_seconds / math.log(2))
         self.ratio += (now.ratio - self.ratio) * share
         self.prompt_tokens += (now.prompt_tokens - self.prompt_tokens) * share
+
+
+_NO_TIME: Final = _Mean()
 
 
 def _octave(seconds: float) -> int:

@@ -6,7 +6,8 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Final
 
 from kvpressure.model.record import changed, record
 from kvpressure.model.samples import HistogramSample
@@ -43,14 +44,15 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
 def batch_of(point: Point) -> float:
     """Return the batch at a poll: that of its steps if known, else that of the page; 0 without either."""
-    return point.gauges.get(BATCH, point.gauges.get("running", 0.0))
+    gauges = point.gauges
+    return gauges[BATCH] if BATCH in gauges else gauges.get("running", 0.0)
 
 
 def values(points: Sequence[Point], gauge: str) -> Sequence[float]:
     """Return the readings of a gauge, polls without it left out."""
     if isinstance(points, Polls):
         return points.values(gauge)
-    return [value for point in points if (value := point.gauges.get(gauge)) is not None]
+    return [point.gauges[gauge] for point in points if gauge in point.gauges]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -58,159 +60,139 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-_DEMAND: Final = frozenset({"running", "waiting"})
-
-
-def demand(points: Sequence[Point]) -> float | None:
-    """Return the mean of the requests that run or wait, over the polls that have both; None where none has."""
-    if isinstance(points, Polls):
-        return points.demand()
-    found = [point.gauges["running"] + point.gauges["waiting"] for point in points if point.gauges.keys() >= _DEMAND]
-    return mean(found) if found else None
-
-
 def growth(points: Sequence[Point], counter: str) -> float | None:
     """Return how much a counter grew from the first reading to the last; None with fewer than two."""
-    ends = points.ends(counter) if isinstance(points, Polls) else _ends(points, counter)
-    return None if ends is None else ends[0]
+    first, last = _ends(points, counter)
+    return None if first is last else last.counters[counter] - first.counters[counter]
 
 
 def rate(points: Sequence[Point], counter: str) -> float | None:
     """Return growth per second between the first reading and the last; None with fewer than two."""
-    ends = points.ends(counter) if isinstance(points, Polls) else _ends(points, counter)
-    return None if ends is None else ends[0] / ends[1]
+    first, last = _ends(points, counter)
+    return None if first is last else (last.counters[counter] - first.counters[counter]) / (last.t - first.t)
 
 
 def grown(before: Point, after: Point, counter: str) -> float | None:
     """Return how much a counter grew between two polls; None where one of them lacks it."""
-    first, last = before.counters.get(counter), after.counters.get(counter)
-    return None if first is None or last is None else last - first
+    first, last = before.counters, after.counters
+    return last[counter] - first[counter] if counter in first and counter in last else None
 
 
-_Ends: TypeAlias = tuple[float, float]
-"""By how much a counter grew between its first reading and its last, and the seconds between these."""
-
-
-def _ends(points: Sequence[Point], counter: str) -> _Ends | None:
-    # Nearly every poll has every counter: the first and the last of them are looked at first.
-    first = last = None
-    for point in points:
-        if counter in point.counters:
-            first = point
-            break
-    for point in reversed(points):
-        if counter in point.counters:
-            last = point
-            break
-    if first is None or last is None or first is last:
-        return None
-    return last.counters[counter] - first.counters[counter], last.t - first.t
+def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point]:
+    """Return the first and the last of the polls that have a counter, the same one twice where fewer than two do."""
+    if counter in points[0].counters and counter in points[-1].counters:
+        return points[0], points[-1]
+    have = [point for point in points if counter in point.counters] or points[:1]
+    return have[0], have[-1]
 
 
 class Polls(list[Point]):
-    """Consecutive polls, oldest first, that answer by the name of a signal without a walk over them.
+    """Consecutive polls, oldest first, that answer by the name of a signal, hardly ever with a walk over them.
 
-    Readings are kept in columns from the time they are first asked for; sums and ends are computed once between two
-    polls. `enter` and `leave` alone may change it. What it returns holds until then.
+    Readings of gauges are kept in columns from the time they are first asked for. `enter` and `leave` alone may change
+    it. What it returns holds until then.
     """
 
-    __slots__ = ("_columns", "_counted", "_ends", "_first", "_means", "_values", "_whole", "times")
+    __slots__ = ("_first", "_no_counters", "_no_gauges", "_readings", "_values", "_whole", "times")
 
     def __init__(self, points: Sequence[Point] = (), *, whole: Polls | None = None, first: int = 0) -> None:
         super().__init__(points)
-        last = first + len(points)
-        self.times: list[float] = [point.t for point in points] if whole is None else whole.times[first:last]
+        self.times: list[float] = [point.t for point in points] if whole is None else whole.times[first:]
         self._whole, self._first = whole, first
-        self._columns: dict[str, list[float | None]] = {}
-        self._counted: dict[str, list[float | None]] = {}
-        self._values: dict[str, Sequence[float]] = {}
-        self._means: dict[str, float | None] = {}
-        self._ends: dict[str, _Ends | None] = {}
+        self._no_counters: set[str] = set()
+        self._no_gauges: set[str] = set()
+        """Those that were asked for, and that no poll has."""
+        self._readings: dict[str, list[float | None]] = {}
+        self._values: dict[str, list[float]] = {}
 
     def enter(self, point: Point) -> None:
         """Take the newest poll in."""
         self.append(point)
         self.times.append(point.t)
-        gauges = point.gauges
-        for gauge, column in self._columns.items():
-            column.append(gauges.get(gauge))
-        counters = point.counters
-        for counter, column in self._counted.items():
-            column.append(counters.get(counter))
-        self._values, self._means, self._ends = {}, {}, {}
+        self._no_counters -= point.counters.keys()
+        self._no_gauges -= point.gauges.keys()
+        gauges, values = point.gauges, self._values
+        for gauge, readings in self._readings.items():
+            if gauge in gauges:
+                readings.append(gauges[gauge])
+                values[gauge].append(gauges[gauge])
+            else:
+                readings.append(None)
 
     def leave(self) -> Point:
         """Let the oldest poll go."""
         del self.times[0]
-        for column in self._columns.values():
-            del column[0]
-        for column in self._counted.values():
-            del column[0]
-        self._values, self._means, self._ends = {}, {}, {}
+        for gauge, readings in self._readings.items():
+            if readings[0] is not None:
+                del self._values[gauge][0]
+            del readings[0]
         return self.pop(0)
 
-    def newest(self, first: int, last: int | None = None) -> Polls:
-        """Return the polls from the place `first` on, to the one before `last` if that is given."""
-        return Polls(self[first:last], whole=self, first=first)
-
-    def since(self, t: float) -> Polls:
-        """Return the polls from `t` (unix seconds) on."""
-        return self.newest(bisect.bisect_left(self.times, t))
+    def newest(self, first: int) -> Polls:
+        """Return the polls from the place `first` on."""
+        return Polls(self[first:], whole=self, first=first)
 
     def readings(self, gauge: str) -> Sequence[float | None]:
         """Return the reading of a gauge at each poll, None where it lacks it."""
-        if gauge in self._columns:
-            return self._columns[gauge]
-        if self._whole is None:
-            column = [point.gauges.get(gauge) for point in self]
-        else:
-            column = list(self._whole.readings(gauge)[self._first : self._first + len(self)])
-        self._columns[gauge] = column
-        return column
+        if gauge in self._readings:
+            return self._readings[gauge]
+        return [None] * len(self) if gauge in self._no_gauges else self._kept(gauge)
 
-    def counts(self, counter: str) -> Sequence[float | None]:
-        """Return the reading of a counter at each poll, None where it lacks it."""
-        if counter not in self._counted:
-            self._counted[counter] = [point.counters.get(counter) for point in self]
-        return self._counted[counter]
+    def _kept(self, gauge: str) -> Sequence[float | None]:
+        """Return the readings of a gauge, and keep them from now on if there are any."""
+        if self._whole is None:
+            readings = [point.gauges.get(gauge) for point in self]
+        else:
+            readings = list(self._whole.readings(gauge)[self._first :])
+        self._values[gauge] = [value for value in readings if value is not None]
+        if self._values[gauge]:
+            self._readings[gauge] = readings
+        else:
+            self._no_gauges.add(gauge)
+        return readings
 
     def values(self, gauge: str) -> Sequence[float]:
         """Return the readings of a gauge, polls without it left out."""
-        if gauge not in self._values:
-            self._values[gauge] = [value for value in self.readings(gauge) if value is not None]
+        if gauge not in self._readings and gauge not in self._no_gauges:
+            self._kept(gauge)
         return self._values[gauge]
 
     def mean(self, gauge: str) -> float | None:
         """Return the mean of a gauge; None where no poll has it."""
-        if gauge not in self._means:
-            readings = self.values(gauge)
-            self._means[gauge] = sum(readings) / len(readings) if readings else None
-        return self._means[gauge]
+        values = self.values(gauge)
+        return sum(values) / len(values) if values else None
 
-    def ends(self, counter: str) -> _Ends | None:
-        """Return what a counter grew by, and over which time; None with fewer than two readings."""
-        if counter not in self._ends:
-            self._ends[counter] = _ends(self, counter)
-        return self._ends[counter]
+    def max(self, gauge: str) -> float | None:
+        """Return the highest reading of a gauge; None where no poll has it."""
+        values = self.values(gauge)
+        return max(values) if values else None
 
     def growth(self, counter: str) -> float | None:
         """Return how much a counter grew from the first reading to the last; None with fewer than two."""
-        ends = self._ends[counter] if counter in self._ends else self.ends(counter)
-        return None if ends is None else ends[0]
+        if not self:
+            return None
+        first, last = self[0], self[-1]
+        if counter not in first.counters or counter not in last.counters:
+            first, last = self._ends(counter)
+        return None if first is last else last.counters[counter] - first.counters[counter]
 
     def rate(self, counter: str) -> float | None:
         """Return growth per second between the first reading and the last; None with fewer than two."""
-        ends = self._ends[counter] if counter in self._ends else self.ends(counter)
-        return None if ends is None else ends[0] / ends[1]
+        if not self:
+            return None
+        first, last = self[0], self[-1]
+        if counter not in first.counters or counter not in last.counters:
+            first, last = self._ends(counter)
+        return None if first is last else (last.counters[counter] - first.counters[counter]) / (last.t - first.t)
 
-    def demand(self) -> float | None:
-        """Return the mean of the requests that run or wait, over the polls that have both; None where none has."""
-        found = [
-            running + waiting
-            for running, waiting in zip(self.readings("running"), self.readings("waiting"), strict=True)
-            if running is not None and waiting is not None
-        ]
-        return mean(found) if found else None
+    def _ends(self, counter: str) -> tuple[Point, Point]:
+        """Return the first and the last poll that have a counter, the same one twice where fewer than two do."""
+        if counter in self._no_counters:
+            return self[0], self[0]
+        ends = _ends(self, counter)
+        if counter not in ends[0].counters:
+            self._no_counters.add(counter)
+        return ends
 
 
 CLOCK_STEP_SECONDS: Final = 5.0
@@ -252,11 +234,11 @@ class Tally:
 
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
     """Return quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
-    ordered = sorted([pair for pair in pairs if pair[1] > 0])
+    ordered = sorted([pair for pair in pairs if pair[1] > 0], key=itemgetter(0))
     if not ordered:
         return None
-    total = math.fsum([weight for _, weight in ordered])
-    up_to = list(itertools.accumulate([weight for _, weight in ordered]))
+    weights = [weight for _, weight in ordered]
+    total, up_to = math.fsum(weights), list(itertools.accumulate(weights))
     return [ordered[min(bisect.bisect_left(up_to, q * total), len(ordered) - 1)][0] for q in qs]
 
 
@@ -269,8 +251,14 @@ def line(points: Sequence[tuple[float, float]]) -> Line | None:
     st = sv = stt = stv = svv = 0.0
     for at, value in points:
         t, v = at - t0, value - v0
-        st, sv, stt, stv, svv = st + t, sv + v, stt + t * t, stv + t * v, svv + v * v
-    tt, tv, vv = stt - st * st / n, stv - st * sv / n, svv - sv * sv / n
+        st += t
+        sv += v
+        stt += t * t
+        stv += t * v
+        svv += v * v
+    tt = stt - st * st / n
+    tv = stv - st * sv / n
+    vv = svv - sv * sv / n
     if tt <= 0:
         return None
     return Line(tv / tt, min(1.0, tv * tv / (tt * vv)) if vv > 0 else 0.0, points[-1][0] - t0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.model.family import engine_family, json_value
@@ -63,7 +64,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
         "computed_prompt_tokens_total": _computed_so_far(window),
         "computed_prompt_tokens_per_second": computed,
     }
-    free, generated = free_tokens(points, cache), window.rate("generation_tokens")
+    free, generated = free_tokens(points, cache), window.points.rate("generation_tokens")
     if cache.prefix_caching is False or free is None or computed is None or generated is None:
         return known(found)
     return known(
@@ -125,7 +126,7 @@ def computed_rate(points: Polls) -> float | None:
 
 def _touched_prompt_tokens_per_second(window: EngineWindow, computed: float, hits: float | None) -> float | None:
     """Return the prompt tokens computed or found; runtimes differ in which of them they count as processed."""
-    prompts = window.rate("prompt_tokens")
+    prompts = window.points.rate("prompt_tokens")
     if prompts is None or hits is None:
         return None
     return max(prompts, computed / (1.0 - hits)) if hits < 1.0 else prompts
@@ -147,44 +148,39 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
     prompt is counted at its end and takes its blocks before: one more or less may have been counted in between.
     """
     prompt = typical_prompt_tokens(window) or 0.0
-    usage_max = window.max("kv_usage") or 0.0
+    usage_max = window.points.max("kv_usage") or 0.0
     capacity, kept = window.cache.capacity_tokens or 0, kept_tokens(window.cache)
     least = max(0.0, (1.0 - usage_max) * capacity - kept)
 
     def free_at(point: Point, more: float) -> float | None:
-        usage = point.gauges.get("kv_usage")
-        if usage is None:
+        if "kv_usage" not in point.gauges:
             return None
-        free = (1.0 - usage) * capacity - kept
-        free = (max(0.0, free)) + more
-        return max(0.0, free)
+        free = (1.0 - point.gauges["kv_usage"]) * capacity - kept
+        return max(0.0, free + more) if free > 0 else max(0.0, more)
 
-    touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.rate("prompt_tokens")
-    factor = touched / prompts if touched is not None and prompts else None
-
-    def touched_tokens(counted: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
-        return [
-            None if prompt is None or generated is None or factor is None else prompt * factor + generated
-            for prompt, generated in counted
-        ]
-
-    return {
-        "cache_eviction_age_min_seconds": window.seconds_since(
-            touched_tokens(window.each_poll(_prompts_and_answers)),
-            lambda point: touched_tokens([_prompts_and_answers(point)])[0],
+    touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.points.rate("prompt_tokens")
+    longest_age = window.seconds_since(_written, float, lambda point: free_at(point, prompt), least + prompt)
+    shortest_age = None
+    if touched is not None and prompts:
+        factor = touched / prompts
+        shortest_age = window.seconds_since(
+            _prompts_and_answers,
+            lambda tokens: tokens[0] * factor + tokens[1],
             lambda point: free_at(point, -prompt),
             max(0.0, least - prompt),
-        ),
-        "cache_eviction_age_max_seconds": window.seconds_since(
-            window.each_poll(_written), _written, lambda point: free_at(point, prompt), least + prompt
-        ),
-    }
+        )
+    return {"cache_eviction_age_min_seconds": shortest_age, "cache_eviction_age_max_seconds": longest_age}
 
 
-def _prompts_and_answers(point: Point) -> tuple[float | None, float | None]:
-    """Return the prompt tokens and generated tokens counted so far."""
-    return point.counters.get("prompt_tokens"), point.counters.get("generation_tokens")
+def _prompts_and_answers(point: Point) -> tuple[float, float]:
+    """Return the prompt tokens and generated tokens counted so far; -inf where one of them is not known."""
+    counters = point.counters
+    if "prompt_tokens" not in counters or "generation_tokens" not in counters:
+        return -math.inf, -math.inf
+    return counters["prompt_tokens"], counters["generation_tokens"]
 
 
-def _written(point: Point) -> float | None:
-    return written_tokens(point.counters)
+def _written(point: Point) -> float:
+    """Return the tokens written so far; -inf where that is not known."""
+    written = written_tokens(point.counters)
+    return -math.inf if written is None else written

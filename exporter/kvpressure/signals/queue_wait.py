@@ -8,7 +8,7 @@ all the others, because they were preempted or have a lower priority, the slowes
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -99,33 +99,31 @@ def drain_seconds(window: EngineWindow, waiting: float | None, least_seconds: fl
     """
     if waiting is None or waiting <= 0:
         return waiting
-    now, drain = window.newest(_admissions(window)), None
+    admissions, drain = _admissions(window), None
+    now = window.newest(admissions)
     if now is None:
         return None
-    points, newest_t = window.points, window.t
-    counts = points.counts(_admissions(window))
-    for place in range(len(points) - 1, -1, -1):
-        t, read = points.times[place], counts[place]
-        if read is not None and read < now:
-            drain = waiting * (newest_t - t) / (now - read)
-            if newest_t - t >= least_seconds:
+    for point in reversed(window.points):
+        if admissions in point.counters and point.counters[admissions] < now:
+            seconds = window.t - point.t
+            drain = waiting * seconds / (now - point.counters[admissions])
+            if seconds >= least_seconds:
                 break
     return drain
 
 
 def in_vain_seconds(window: EngineWindow, waiting: float | None) -> float | None:
     """Return for how long requests have waited and none was admitted; None where one was in the window, or unknown."""
-    now = window.newest(_admissions(window))
+    admissions = _admissions(window)
+    now = window.newest(admissions)
     if not waiting or now is None:
         return None
-    points, since, queued = window.points, window.t, True
-    counts, queue = points.counts(_admissions(window)), points.readings("waiting")
-    for place in range(len(points) - 1, -1, -1):
-        read = now if (count := counts[place]) is None else count
-        if read < now:
+    since, queued = window.t, True
+    for point in reversed(window.points):
+        if admissions in point.counters and point.counters[admissions] < now:
             return None
-        queued = queued and (queue[place] or 0.0) > 0
-        since = points.times[place] if queued else since
+        queued = queued and point.gauges.get("waiting", 0.0) > 0
+        since = point.t if queued else since
     return window.t - since
 
 
@@ -162,8 +160,11 @@ def _slowest_first_token(window: EngineWindow, seconds: float) -> float | None:
 def _shrinks(window: EngineWindow, thresholds: Thresholds) -> bool:
     """Whether far fewer wait than a moment ago: what is over soon is not reported any more."""
     seconds = thresholds.verdict.verdict_window_seconds
-    before, now = (
-        window.points.newest(bisect_right(window.points.times, window.t - lately)).values("waiting")
-        for lately in (seconds, seconds / NEWEST_PARTS)
-    )
+    before, now = _waiting(window, seconds), _waiting(window, seconds / NEWEST_PARTS)
     return bool(now) and mean(now) < thresholds.queue.queue_shrinks_max_ratio * mean(before)
+
+
+def _waiting(window: EngineWindow, seconds: float) -> Sequence[float]:
+    """Return how many waited at the polls of the last seconds that have it."""
+    first = bisect_right(window.points.times, window.t - seconds)
+    return [waiting for waiting in window.points.readings("waiting")[first:] if waiting is not None]

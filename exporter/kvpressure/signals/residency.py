@@ -27,7 +27,7 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     found, and none of evicted ones.
     """
     idle = window.of_histograms(_mean_idle)
-    served = ratio(window.delta("inference_seconds"), window.delta("ended"))
+    served = ratio(window.points.growth("inference_seconds"), window.points.growth("ended"))
     if idle is None or served is None or idle <= served:
         return {}
     return {"cache_eviction_age_seconds": idle - served}

@@ -79,7 +79,7 @@ def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float |
     """
     if queue.waiting is not None and queue.waiting <= 0:
         return 0.0
-    started, trend = window.rate("started"), window.trend("waiting", window.seconds)
+    started, trend = window.points.rate("started"), window.trend("waiting", window.seconds)
     if not started or queue.waiting is None:
         return None
     growth = 0.0 if trend is None else trend.slope
@@ -160,7 +160,7 @@ def _prefilling(window: EngineWindow, context: Context) -> float | None:
     finished = window.per_event(
         "finished_prompt_tokens", "finished_prompts", least=RECENT_STARTS, seconds=window.seconds
     )
-    tokens, started = window.rate("prompt_tokens"), window.rate("started")
+    tokens, started = window.points.rate("prompt_tokens"), window.points.rate("started")
     if tokens is None or started is None:
         return None
     if not tokens or not started:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.record import record
 from kvpressure.signals.gateway import IN_ENGINE
-from kvpressure.signals.points import Point
+from kvpressure.signals.points import Point, grown
 from kvpressure.signals.progress import how_paused
 from kvpressure.signals.windows import EngineWindow
 
@@ -68,6 +68,10 @@ class Stall:
     full_ratio: float = 0.0
 
 
+SERVED: Final = Stall()
+"""Somebody just was, as far as is known."""
+
+
 class _Mark(NamedTuple):
     """A poll of an unserved stretch, with the batches of its polls so far added up, and how many these are."""
 
@@ -100,7 +104,7 @@ class _Stretch:
         while len(marks) > 1 and marks[1].point.t <= newest.t - _TRICKLE_SECONDS:
             marks.popleft()
         first = marks[0]
-        tokens, seconds = _growth(first.point, newest, "generation_tokens"), newest.t - first.point.t
+        tokens, seconds = grown(first.point, newest, "generation_tokens"), newest.t - first.point.t
         polls = self.polls - first.polls
         runs = (self.running - first.running) / polls if polls else self.running / self.polls
         return None if tokens is None or seconds <= 0 else tokens / seconds, runs
@@ -127,7 +131,7 @@ class ServiceWatch:
         running, waiting = point.gauges.get("running"), _waiting(point)
         if running is None or "keeps_last_step" in point.gauges or how_paused(point):
             self._stretch = None
-            return Stall()
+            return SERVED
         self._learn(point, running)
         if before is None or point.t <= window.joined or not (running or waiting) or _served(before, point):
             self._stretch = _Stretch(point, point.t, filled=point.t, running=running)
@@ -144,7 +148,7 @@ class ServiceWatch:
     def _stall(self, point: Point, window: EngineWindow) -> Stall:
         stretch = self._stretch
         if stretch is None:
-            return Stall()
+            return SERVED
         first, counted = stretch.first, _counts_service(point)
         tokens = point.counters.get("generation_tokens")
         if tokens is not None:
@@ -177,7 +181,7 @@ class ServiceWatch:
         seconds = point.t - mark.t
         if seconds < _RATE_SECONDS:
             return
-        rates = [_growth(mark, point, name) for name in ("generation_tokens", "steps")]
+        rates = [grown(mark, point, name) for name in ("generation_tokens", "steps")]
         tokens, steps = (None if one is None else one / seconds for one in rates)
         batch = (running + mark.gauges["running"]) / 2
         self._tokens_per_second = _highest(self._tokens_per_second, tokens)
@@ -190,18 +194,14 @@ class ServiceWatch:
     def _newest_step_seconds(self, point: Point) -> float | None:
         """Return the seconds of a step since anybody was served, None without a step."""
         stretch = self._stretch
-        steps = None if stretch is None else _growth(stretch.first, point, "steps")
+        steps = None if stretch is None else grown(stretch.first, point, "steps")
         return None if stretch is None or not steps else (point.t - stretch.served) / steps
 
 
 def _waiting(point: Point) -> float:
     """Return how many wait in the engine itself."""
-    return point.gauges.get(IN_ENGINE, point.gauges.get("waiting", 0.0))
-
-
-def _growth(before: Point, after: Point, name: str) -> float | None:
-    first, last = before.counters.get(name), after.counters.get(name)
-    return None if first is None or last is None else last - first
+    gauges = point.gauges
+    return gauges[IN_ENGINE] if IN_ENGINE in gauges else gauges.get("waiting", 0.0)
 
 
 def _counts_service(point: Point) -> bool:
@@ -210,11 +210,11 @@ def _counts_service(point: Point) -> bool:
 
 def _served(before: Point, after: Point) -> bool:
     """Return whether somebody was served between two polls."""
-    started, finished = _growth(before, after, "started"), _growth(before, after, "finished")
+    started, finished = grown(before, after, "started"), grown(before, after, "finished")
     if started is None and finished is None:
         names = ("finished_prompts", "generation_tokens")
-        return bool(next((grown for name in names if (grown := _growth(before, after, name)) is not None), 0.0))
-    return bool(started) or (finished or 0.0) > (_growth(before, after, "aborted") or 0.0)
+        return bool(next((more for name in names if (more := grown(before, after, name)) is not None), 0.0))
+    return bool(started) or (finished or 0.0) > (grown(before, after, "aborted") or 0.0)
 
 
 def _follow_cache(stretch: _Stretch, before: Point, after: Point, window: EngineWindow) -> None:
@@ -226,10 +226,10 @@ def _follow_cache(stretch: _Stretch, before: Point, after: Point, window: Engine
         return
     stretch.peak, stretch.highest = max(stretch.peak, usage_before), max(stretch.highest, usage)
     if stretch.peak >= _LEAST_USE_RATIO and usage <= _FALL_RATIO * stretch.peak:
-        stretch.falls += not _growth(before, after, "aborted")
+        stretch.falls += not grown(before, after, "aborted")
         stretch.peak, stretch.excess = usage, 0.0
         return
-    generated = _growth(before, after, "generation_tokens") or 0.0
+    generated = grown(before, after, "generation_tokens") or 0.0
     capacity, block = window.cache.capacity_tokens, window.cache.block_size or 16
     if capacity is None:
         if usage - usage_before > (_FILL_RATIO if generated else 0.0):

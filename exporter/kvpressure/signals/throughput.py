@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
@@ -10,10 +11,10 @@ from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.values import Derived, at, known
 from kvpressure.signals.batch import never_decoded
 from kvpressure.signals.context import Context
-from kvpressure.signals.points import mean
+from kvpressure.signals.points import mean, rate
 from kvpressure.signals.windows import EngineWindow
 
-_KINDS: Final = ("prompt", "generation")
+_KINDS: Final = {"prompt": "prompt_tokens", "generation": "generation_tokens"}
 
 FAMILIES: Final = (
     engine_family(
@@ -50,8 +51,8 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     moved_bytes, moved_bytes_per_second = _estimated(window, "estimated_read_bytes", "estimated_write_bytes")
     return known(
         {
-            "tokens_total": known({kind: window.newest(f"{kind}_tokens") for kind in _KINDS}),
-            "tokens_per_second": known({kind: window.rate(f"{kind}_tokens") for kind in _KINDS}),
+            "tokens_total": known({kind: window.newest(counter) for kind, counter in _KINDS.items()}),
+            "tokens_per_second": known({kind: window.points.rate(counter) for kind, counter in _KINDS.items()}),
             "throughput_plateau": plateau(window, context.thresholds),
             "estimated_flops_total": flops,
             "estimated_memory_bytes_total": moved_bytes,
@@ -66,7 +67,7 @@ def _estimated(window: EngineWindow, *counters: str) -> tuple[float | None, floa
     so_far = [count for counter in counters if (count := window.newest(counter))]
     if len(so_far) < len(counters):
         return None, None
-    rates = [rate for counter in counters if (rate := window.rate(counter)) is not None]
+    rates = [rate for counter in counters if (rate := window.points.rate(counter)) is not None]
     return sum(so_far), sum(rates) if len(rates) == len(counters) else None
 
 
@@ -77,21 +78,30 @@ def plateau(window: EngineWindow, thresholds: Thresholds) -> float | None:
     """
     if never_decoded(window):
         return None
-    middle = window.t - window.seconds / 2
-    points = window.points
-    early, late = points.newest(0, bisect_right(points.times, middle)), points.since(middle)
+    points, middle = window.points, window.t - window.seconds / 2
+    # A poll in the middle is in both halves.
+    early_end, late_start = bisect_right(points.times, middle), bisect_left(points.times, middle)
+    early, late = points[:early_end], points[late_start:]
     if len(early) < 2 or early[-1].t - early[0].t < window.seconds / 4:
         return None
-    before, after = early.rate("generation_tokens"), late.rate("generation_tokens")
-    demand_before, demand_after = early.demand(), late.demand()
+    before, after = rate(early, "generation_tokens"), rate(late, "generation_tokens")
+    running, waiting = points.readings("running"), points.readings("waiting")
+    demand_before = _demand(running[:early_end], waiting[:early_end])
+    demand_after = _demand(running[late_start:], waiting[late_start:])
     if before is None or after is None or demand_before is None or demand_after is None:
         return None
-    queued = mean(late.values("waiting")) >= 1.0
+    queued = mean([many for many in waiting[late_start:] if many is not None]) >= 1.0
     rising = demand_after - demand_before >= max(
         1.0, thresholds.symptoms.plateau_demand_growth_min_ratio * demand_before
     )
     flat = after <= before * (1.0 + thresholds.symptoms.plateau_token_growth_max_ratio)
     return float((queued or rising) and flat)
+
+
+def _demand(running: Sequence[float | None], waiting: Sequence[float | None]) -> float | None:
+    """Return the mean of the requests that run or wait, over the polls that have both; None where none has."""
+    both = [run + wait for run, wait in zip(running, waiting, strict=True) if run is not None and wait is not None]
+    return mean(both) if both else None
 
 
 def tokens_of_a_step(derived: Derived) -> float | None:

@@ -123,7 +123,7 @@ def burstiness(window: EngineWindow) -> float | None:
         if arrived is not None:
             index = (newest - t) // BURST_BIN_SECONDS
             bins[index] = bins[index] + arrived if index in bins else arrived
-    counts = [max(0.0, count) for count in bins.values()]
+    counts = [count if count > 0 else 0.0 for count in bins.values()]
     return max(counts) * len(counts) / sum(counts) if len(counts) >= 4 and sum(counts) > 0 else None
 
 
@@ -154,7 +154,10 @@ def derive_refusals(window: EngineWindow, _: Context) -> Derived:
     if not _is_shedding_load(window):
         return {}
     return known(
-        {"requests_refused_total": window.newest("rejected"), "requests_refused_per_second": window.rate("rejected")}
+        {
+            "requests_refused_total": window.newest("rejected"),
+            "requests_refused_per_second": window.points.rate("rejected"),
+        }
     )
 
 
@@ -165,8 +168,11 @@ def _is_shedding_load(window: EngineWindow) -> bool:
 
 def refused_ratio(points: Polls, window: EngineWindow) -> float | None:
     """Return the share of requests sent during `points` that it refused, each attempt counted; None where none came."""
-    refused, (_, arrived) = points.growth("rejected"), _arrivals(points[0], points[-1])
-    if refused is None or arrived is None or not _is_shedding_load(window):
+    refused = points.growth("rejected")
+    if refused is None or not _is_shedding_load(window):
+        return None
+    _, arrived = _arrivals(points[0], points[-1])
+    if arrived is None:
         return None
     sent = refused + max(0.0, arrived)
     return refused / sent if sent else None
@@ -174,6 +180,7 @@ def refused_ratio(points: Polls, window: EngineWindow) -> float | None:
 
 def _arrived_so_far(point: Point) -> float | None:
     """Return requests that ended plus those the engine holds; None when the poll lacks one of them."""
-    finished = point.counters.get("finished")
-    running, waiting = point.gauges.get("running"), point.gauges.get("waiting")
-    return None if finished is None or running is None or waiting is None else finished + running + waiting
+    gauges, counters = point.gauges, point.counters
+    if "finished" not in counters or "running" not in gauges or "waiting" not in gauges:
+        return None
+    return counters["finished"] + gauges["running"] + gauges["waiting"]

@@ -62,12 +62,12 @@ def transfer_of(points: Polls, window: EngineWindow, context: Context, deferral:
         return _held(points, window, context.thresholds)
     if role != DECODE:
         return Transfer()
-    count, seconds = window.delta("remote_transfers"), window.delta("transfer_seconds")
+    count, seconds = window.points.growth("remote_transfers"), window.points.growth("transfer_seconds")
     return Transfer(
         role,
-        in_flight=window.rate("transfer_seconds"),
+        in_flight=window.points.rate("transfer_seconds"),
         seconds=seconds / count if seconds is not None and count else None,
-        bytes_per_second=window.rate("transfer_bytes"),
+        bytes_per_second=window.points.rate("transfer_bytes"),
     )
 
 
@@ -96,7 +96,7 @@ def _held(points: Polls, window: EngineWindow, thresholds: Thresholds) -> Transf
             if "kv_usage" in point.gauges
         ]
     )
-    used, ended = mean(usage) * capacity, window.rate("finished_prompt_tokens")
+    used, ended = mean(usage) * capacity, window.points.rate("finished_prompt_tokens")
     seconds = None if ended is None else held / ended if ended else math.inf if held else 0.0
     return Transfer(PREFILL, held, held / used if used else 0.0, seconds)
 

@@ -5,24 +5,42 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.context import Context
-from kvpressure.signals.eviction import Eviction
+from kvpressure.signals.eviction import NOTHING_EVICTED, Eviction
 from kvpressure.signals.fit import Fit, fit_of
 from kvpressure.signals.gpu import utilization_since
 from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, slowdown_factor, time_outside_engine
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Polls, mean
-from kvpressure.signals.pools import OtherPool, other_pool
 from kvpressure.signals.progress import Progress, progress_of
-from kvpressure.signals.stall import Stall
+from kvpressure.signals.stall import SERVED, Stall
 from kvpressure.signals.traffic import refused_ratio
 from kvpressure.signals.transfer import Transfer, transfer_of
 from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
 from kvpressure.signals.windows import EngineWindow
+
+POOLS: Final = {"state_usage": "Mamba states", "window_usage": "sliding windows"}
+"""Gauges, and what their pools hold."""
+
+
+@record
+class OtherPool:
+    """The fullest pool beside that of tokens: `name` is what it holds, "" where there is none; `usage_ratio` a mean."""
+
+    name: str = ""
+    usage_ratio: float = 0.0
+
+
+def other_pool(points: Polls) -> OtherPool:
+    """Return the fullest of the pools that the page tells apart."""
+    means = [(value, name) for gauge, name in POOLS.items() if (value := points.mean(gauge)) is not None]
+    usage, name = max(means, default=(0.0, ""))
+    return OtherPool(name, usage)
+
 
 BURST_SECONDS = 5.0
 LATE_FACTOR = 2.0
@@ -96,16 +114,18 @@ class VerdictWindow:
     answers: Answers = field(default_factory=Answers)
     outside: TimeOutsideEngine | None = None
     progress: Progress = field(default_factory=Progress)
-    stall: Stall = field(default_factory=Stall)
+    stall: Stall = SERVED
     pool: OtherPool = field(default_factory=OtherPool)
     deferral: Deferral = field(default_factory=Deferral)
-    eviction: Eviction = field(default_factory=Eviction)
+    eviction: Eviction = NOTHING_EVICTED
     transfer: Transfer = field(default_factory=Transfer)
     optional: Mapping[str, Any] = field(default_factory=dict)
 
 
-def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
-    """Return what the newest polls of `window` say."""
+def verdict_window(
+    window: EngineWindow, context: Context, eviction: Eviction = NOTHING_EVICTED, stall: Stall = SERVED
+) -> VerdictWindow:
+    """Return what the newest polls of `window` say, with what is remembered of evictions and of who was served."""
     thresholds = context.thresholds
     points = window.latest(thresholds.verdict.verdict_window_seconds, int(thresholds.verdict.verdict_min_poll_count))
     if not points:
@@ -128,7 +148,7 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         ),
         busy=_busy(points),
         kv_usage_ratio=mean(usage) if usage else None,
-        highest_kv_usage_ratio=window.max("kv_usage"),
+        highest_kv_usage_ratio=window.points.max("kv_usage"),
         refused_ratio=refused_ratio(points, window),
         gpu_utilization_ratio=utilization_since(context.gpus, points[0].t),
         queue=queue_of(points, streams=streams),
@@ -136,14 +156,16 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         preemption=Preemption(
             burst_count=_preemption_bursts(points, usage, thresholds.symptoms.preempting_min_usage_ratio),
             request_ratio=_preempted_ratio(points),
-            in_window=bool(window.delta("preemptions")),
-            in_long_window=window.increased_in_long_window("preemptions"),
+            in_window=bool(window.points.growth("preemptions")),
+            in_long_window=window.long_delta("preemptions") > 0,
         ),
         throughput=_throughput(points, window, context),
         answers=answers_of(window, context.baseline),
         outside=time_outside_engine(points, window, thresholds.verdict.verdict_window_seconds),
         progress=progress_of(window, thresholds.verdict.verdict_window_seconds),
+        stall=stall,
         deferral=deferral,
+        eviction=eviction,
         pool=other_pool(points),
         transfer=transfer_of(points, window, context, deferral),
         optional=groups_of(points),

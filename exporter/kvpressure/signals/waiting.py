@@ -89,7 +89,7 @@ def streams_idle(points: Polls, window: EngineWindow, thresholds: Thresholds) ->
     or no later than for those that wait for their turn, the deferred ones are not on their way to one: they are streams
     whose next piece of input is missing.
     """
-    deferred, started = mean(points.values("waiting_deferred") or [0.0]), window.rate("started")
+    deferred, started = mean(points.values("waiting_deferred") or [0.0]), window.points.rate("started")
     ttft = window.histogram("ttft")
     if deferred <= 0 or not started or ttft is None:
         return False
@@ -137,7 +137,7 @@ class Deferral:
 def deferral_of(window: EngineWindow) -> Deferral:
     """Return what the window's polls show."""
     looked_up = _ever(window, "external_queries")
-    slots, running, ever = (window.max(name) for name in ("adapter_slots", "adapters_running", "adapters_seen"))
+    slots, running, ever = (window.points.max(name) for name in ("adapter_slots", "adapters_running", "adapters_seen"))
     return Deferral(
         slots=slots,
         adapters_oversubscribed=None if slots is None or ever is None else ever > slots,
@@ -166,7 +166,7 @@ def _seconds_per_gigabyte(window: EngineWindow) -> float | None:
 
 def _brought_ratio(window: EngineWindow) -> float | None:
     """Return the share over the window; without a lookup in it, since the server started."""
-    hits, queries = window.delta("external_hits"), window.delta("external_queries")
+    hits, queries = window.points.growth("external_hits"), window.points.growth("external_queries")
     if not queries:
         hits, queries = window.newest("external_hits"), window.newest("external_queries")
     return None if hits is None or not queries else min(1.0, hits / queries)

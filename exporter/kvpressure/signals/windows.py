@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from kvpressure.model.samples import CacheConfig, EngineSample, HistogramSample
@@ -37,7 +38,7 @@ class EngineWindow:
     >>> window = EngineWindow(seconds=60, long_window_seconds=600)
     >>> window.add(0.0, EngineSample("m", "0", {"running": 1.0}, {"steps": 10.0}))
     >>> window.add(1.0, EngineSample("m", "0", {"running": 3.0}, {"steps": 25.0}))
-    >>> window.mean("running"), window.delta("steps"), window.rate("steps")
+    >>> window.points.mean("running"), window.points.growth("steps"), window.points.rate("steps")
     (2.0, 15.0, 15.0)
     """
 
@@ -56,12 +57,14 @@ class EngineWindow:
         self._long = SpacedHistograms(long_window_seconds, long_window_seconds / LONG_POINTS, LONG_POINTS + 1)
         self._older: deque[Point] = deque(maxlen=LONG_POINTS)
         self._highest: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
-        self._last_read: dict[str, float] = {}
-        self._per_event: dict[_PerEvent, float | None] = {}
+        self._names: dict[tuple[str, ...], float] = {}
+        """What polls of the window had, gauges and counters; and when a poll last had these."""
+        self._signals: frozenset[str] = frozenset()
         self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
-        self._intervals: dict[Callable[[Point, Point], Any], tuple[list[float], list[Any]]] = {}
-        self._polls: dict[Callable[..., Any], tuple[tuple[object, ...], list[float], list[Any]]] = {}
+        self._taken = 0
+        self._intervals: defaultdict[Callable[[Point, Point], Any], _Kept] = defaultdict(_Kept)
+        self._polls: defaultdict[Callable[..., Any], _Kept] = defaultdict(_Kept)
 
     def add(
         self,
@@ -94,8 +97,8 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
-        self._per_event, self._once = {}, {}
-        self._last_read.update(dict.fromkeys(itertools.chain(sample.gauges, sample.counters), t))
+        self._once = {}
+        self._note_names((*sample.gauges, *sample.counters), t)
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
             self._once_of_histograms.clear()
@@ -109,9 +112,20 @@ class EngineWindow:
             self.points.leave()
         self.points.enter(point)
         self.t = point.t
+        self._taken += 1
         oldest = point.t - self.seconds
         while self.points[0].t < oldest:
             self._keep_older(self.points.leave())
+
+    def _note_names(self, names: tuple[str, ...], t: float) -> None:
+        """Keep the names of what polls of the window had; most have the same ones."""
+        are_new = names not in self._names
+        self._names[names] = t
+        gone = [others for others, last in self._names.items() if last < self.points[0].t]
+        for others in gone:
+            del self._names[others]
+        if are_new or gone:
+            self._signals = frozenset(itertools.chain(*self._names))
 
     def _note_highest(self, t: float, running: float | None) -> None:
         """Keep the running maximum: readings that no later one reached."""
@@ -153,22 +167,15 @@ class EngineWindow:
 
     def signals(self) -> frozenset[str]:
         """Return names of the gauges and counters that some poll of the window had."""
-        if not self.points:
-            return frozenset()
-        oldest = self.points[0].t
-        return frozenset([name for name, t in self._last_read.items() if t >= oldest])
+        return self._signals
 
     def histograms(self) -> frozenset[str]:
         """Return names of the histograms that the page has, as signals: `ttft_histogram` of `ttft`."""
-        return frozenset(f"{name}_histogram" for name in self._recent.newest)
+        return frozenset([f"{name}_histogram" for name in self._recent.newest])
 
     def shows(self, signal: str) -> bool:
         """Whether some poll of the window had this gauge or counter."""
-        return bool(self.points) and self._last_read.get(signal, -math.inf) >= self.points[0].t
-
-    def series(self, gauge: str) -> Sequence[float]:
-        """Return the window's readings of a gauge, oldest first, polls without it left out."""
-        return self.points.values(gauge)
+        return signal in self._signals
 
     def trend(self, gauge: str, seconds: float) -> Line | None:
         """Return the straight line through the readings of a gauge over the last `seconds`; None with too few."""
@@ -176,40 +183,24 @@ class EngineWindow:
         readings = zip(self.points.times[first:], self.points.readings(gauge)[first:], strict=True)
         return line([(t, value) for t, value in readings if value is not None])
 
-    def mean(self, gauge: str) -> float | None:
-        """Return the mean of the window's readings."""
-        return self.points.mean(gauge)
-
-    def max(self, gauge: str) -> float | None:
-        """Return the highest of the window's readings."""
-        return max(self.points.values(gauge), default=None)
-
-    def delta(self, counter: str) -> float | None:
-        """Return growth of a counter over the window; None with fewer than two readings."""
-        return self.points.growth(counter)
-
-    def rate(self, counter: str) -> float | None:
-        """Return growth per second over the window; None with fewer than two readings."""
-        return self.points.rate(counter)
-
     def newest(self, counter: str) -> float | None:
         """Return the newest reading of a counter in the window."""
-        for point in reversed(self.points):
-            if counter in point.counters:
-                return point.counters[counter]
-        return None
-
-    def increased_in_long_window(self, counter: str) -> bool:
-        """Whether a counter grew within the long window."""
-        return self.long_delta(counter) > 0
+        counters = self.points[-1].counters if self.points else {}
+        if counter in counters:
+            return counters[counter]
+        if counter not in self._signals:
+            return None
+        return next((point.counters[counter] for point in reversed(self.points) if counter in point.counters), None)
 
     def long_delta(self, counter: str) -> float:
         """Return how much a counter grew within the long window, 0 where it is not known."""
         newest = self.newest(counter)
         if newest is None:
             return 0.0
-        points = itertools.chain(self._older, self.points)
-        return newest - next(point.counters[counter] for point in points if counter in point.counters)
+        for point in itertools.chain(self._older, self.points):
+            if counter in point.counters:
+                return newest - point.counters[counter]
+        return 0.0
 
     def per_event(self, total: str, events: str, *, least: float, seconds: float) -> float | None:
         """Return growth of `total` per growth of `events` over the shortest time up to now with enough of them.
@@ -218,62 +209,62 @@ class EngineWindow:
         `least` in all, everything known. None when there was none.
         """
         question = total, events, least, seconds
-        if question in self._per_event:
-            return self._per_event[question]
+        try:
+            return self._per_event_in_order(question)
+        except LookupError:  # there is no poll, or one lacks a counter
+            return _per_event(itertools.chain(reversed(self.points), reversed(self._older)), question)
+
+    def _per_event_in_order(self, question: _PerEvent) -> float | None:
+        """Return the same where polls have both. Raises LookupError where one that is looked at has not."""
+        total, events, least, seconds = question
+        # Neither time nor a counter goes back: once a poll is far enough away, all before it are.
         points = self.points
-        counts, totals = points.counts(events), points.counts(total)
-        if not points or None in counts or None in totals:
-            found = _per_event(itertools.chain(reversed(points), reversed(self._older)), question)
-        else:
-            # Neither time nor a counter goes back: once a poll is far enough away, all before it are.
-            newest, newest_t = points[-1].counters[events], self.t
-            low, high = 0, len(points)
-            while low < high:
-                middle = (low + high) // 2
-                point = points[middle]
-                if newest - point.counters[events] >= least and newest_t - point.t >= seconds:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low:
-                oldest = points[low - 1].counters
-                found = (points[-1].counters[total] - oldest[total]) / (newest - oldest[events])
+        newest, newest_t = points[-1].counters, self.t
+        low, high = 0, len(points)
+        while low < high:
+            middle = (low + high) // 2
+            point = points[middle]
+            if newest[events] - point.counters[events] >= least and newest_t - point.t >= seconds:
+                low = middle + 1
             else:
-                found = _per_event(itertools.chain((points[-1], points[0]), reversed(self._older)), question)
-        self._per_event[question] = found
-        return found
+                high = middle
+        oldest = points[max(0, low - 1)].counters
+        grown, count = newest[total] - oldest[total], newest[events] - oldest[events]
+        if low:
+            return grown / count
+        return _per_event(itertools.chain((points[-1], points[0]), reversed(self._older)), question)
 
     def seconds_since(
         self,
-        counts: Sequence[float | None],
-        count: Callable[[Point], float | None],
+        measure: Callable[[Point], T],
+        count: Callable[[T], float],
         room: Callable[[Point], float | None],
         least: float,
     ) -> float | None:
         """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        `counts` is `count` of every poll of the window, none of which has a `room` below `least`. Beyond the oldest
-        poll that is known it is by the rate since then. None where it does not grow.
+        It is of what `measure` gives of a poll, -inf where it is not known. No poll of the window has a `room` below
+        `least`. Beyond the oldest poll that is known it is by the rate since then. None where it does not grow.
         """
-        now, newest_t = counts[-1] if counts else None, self.t
-        if now is None:
+        measured = self.each_poll(measure)
+        now, newest_t = count(measured[-1]) if measured else -math.inf, self.t
+        if now == -math.inf:
             return None
-        known = [-math.inf if counted is None else counted for counted in counts]
         # Polls that have certainly counted too much are left out: all after the first that has.
-        after = bisect_right(known, now - least)
+        after = bisect_right(measured, now - least, key=count)
         points, later_t = self.points, newest_t
         later: tuple[float, float] | None = None
         place = min(after, len(points) - 1)
         older = reversed(self._older)
         while True:
             if place >= 0:
-                point, counted = points[place], counts[place]
+                point, counted = points[place], count(measured[place])
                 place -= 1
             elif (before := next(older, None)) is not None:
-                point, counted = before, count(before)
+                point, counted = before, count(measure(before))
             else:
                 break
-            if counted is None or (left := room(point)) is None:
+            if counted == -math.inf or (left := room(point)) is None:
                 continue
             over = now - counted - left
             if over >= 0:
@@ -290,39 +281,26 @@ class EngineWindow:
         `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
         window.
         """
-        kept = self._intervals.get(compute)
-        if kept is None:
-            kept = self._intervals[compute] = [], []
-        ends, results = kept
-        points, since = self.points, ends[-1] if ends else -math.inf
-        later = len(points) - 1
-        while later > 0 and points[later].t > since:
-            later -= 1
-        for earlier, point in itertools.pairwise(points[later:]):
-            ends.append(point.t)
-            results.append(compute(earlier, point))
-        gone = bisect_right(ends, points[0].t) if points else 0
-        if gone:
-            del ends[:gone], results[:gone]
-        return results
+        kept, points, count = self._intervals[compute], self.points, len(self.points)
+        for later in range(max(1, count - self._taken + kept.taken), count):
+            kept.results.append(compute(points[later - 1], points[later]))
+        del kept.results[: len(kept.results) + 1 - count]
+        kept.taken = self._taken
+        return kept.results
 
     def each_poll(self, compute: Callable[..., T], *arguments: object) -> Sequence[T]:
         """Return what `compute(poll, *arguments)` gives for each poll, oldest first.
 
         Its results are kept while their polls are in the window and the arguments are what they were.
         """
-        kept = self._polls.get(compute)
-        if kept is None or kept[0] != arguments:
-            kept = self._polls[compute] = arguments, [], []
-        _, times, results = kept
-        points = self.points
-        gone = bisect_left(times, points[0].t) if points else 0
-        if gone:
-            del times[:gone], results[:gone]
-        for point in points[len(times) :]:
-            times.append(point.t)
-            results.append(compute(point, *arguments))
-        return results
+        kept, points, count = self._polls[compute], self.points, len(self.points)
+        if kept.arguments != arguments:
+            kept = self._polls[compute] = _Kept(arguments)
+        for point in points[max(0, count - self._taken + kept.taken) :]:
+            kept.results.append(compute(point, *arguments))
+        del kept.results[: len(kept.results) - count]
+        kept.taken = self._taken
+        return kept.results
 
     def latest(self, seconds: float, least: int) -> Polls:
         """Return the polls of the last `seconds`, but at least the newest `least` of them, oldest first."""
@@ -336,21 +314,24 @@ class EngineWindow:
         None when unknown or when nothing was observed.
         """
         first = 0 if seconds is None else self._recent.place(self.t - seconds)
-        return self.of_histograms(EngineWindow._recent_growth, name, first)
-
-    def _recent_growth(self, name: str, first: int) -> HistogramSample | None:
         return self._recent.growth(name, first)
 
     def long_histogram(self, name: str) -> HistogramSample | None:
         """Return what a histogram observed within the long window."""
-        return self.of_histograms(EngineWindow._long_growth, name)
-
-    def _long_growth(self, name: str) -> HistogramSample | None:
         return self._long.growth(name)
 
     def total(self, name: str) -> HistogramSample | None:
         """Return the histogram since this engine was first polled or its server started, monotonic over restarts."""
         return self._recent.newest.get(name)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Results of a function of polls with these arguments, as of so many polls taken in."""
+
+    arguments: tuple[object, ...] = ()
+    taken: int = 0
+    results: list[Any] = field(default_factory=list)
 
 
 _PerEvent: TypeAlias = tuple[str, str, float, float]

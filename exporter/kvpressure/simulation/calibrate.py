@@ -15,14 +15,13 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.answers import COARSE_ANSWERS
 from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_load
 from kvpressure.simulation.demand import demand_of
 from kvpressure.simulation.hits import MeasuredHits, has_sessions
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.page import Page, mean_of, read, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
-from kvpressure.simulation.scheduler import Simulation, simulate
+from kvpressure.simulation.scheduler import COARSE_ANSWERS, Simulation, simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, Server, StepTimes
 from kvpressure.simulation.step_table import StepTable, fitted_to
 from kvpressure.simulation.steps import SHARED_RATIO, Steps, UnknownError, steps_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from kvpressure.model.linear_system import solved
@@ -45,12 +46,17 @@ class Prior:
     scale: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fit:
-    """Coefficients, and the covariance of their logarithms."""
+    """Coefficients, and the inverse of the covariance of their logarithms, which is how precise they are."""
 
     values: tuple[float, ...]
-    covariance: tuple[tuple[float, ...], ...]
+    precision: Sequence[Values]
+
+    @cached_property
+    def covariance(self) -> tuple[tuple[float, ...], ...]:
+        """The covariance of the logarithms."""
+        return inverse(self.precision)
 
     def end(self, figure: Callable[[Values], float], deviations: float) -> tuple[float, ...]:
         """Return the likeliest coefficients with which the logarithm of a figure is so many deviations higher."""
@@ -96,14 +102,14 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
     for one, line in enumerate(penalty):
         for other, weight in enumerate(line):
             normal[one][other] += weight
-    return Fit(values, inverse(normal))
+    return Fit(values, normal)
 
 
 def _scaled(rows: Sequence[Row], prior: Prior) -> list[float]:
     """Return the prior's logarithms, all moved so that the rows come to what they came to."""
     values = [math.exp(one) for one in prior.logarithms]
-    sums = sum(sum(x * value for x, value in zip(row.factors, values, strict=True)) for row in rows)
-    by = math.log(sum(row.total for row in rows) / sums) if sums else 0.0
+    sums = sum([sum([x * value for x, value in zip(row.factors, values, strict=True)]) for row in rows])
+    by = math.log(sum([row.total for row in rows]) / sums) if sums else 0.0
     return [one + by for one in prior.logarithms]
 
 
@@ -126,9 +132,10 @@ def _normal(rows: Sequence[Row], values: Values) -> tuple[list[list[float]], lis
         slopes = [x * value for x, value in zip(row.factors, values, strict=True)]
         weight, left = row.deviation**-2, row.total - sum(slopes)
         for one in size:
-            right[one] += weight * slopes[one] * left
+            line, weighted = normal[one], weight * slopes[one]
+            right[one] += weighted * left
             for other in size:
-                normal[one][other] += weight * slopes[one] * slopes[other]
+                line[other] += weighted * slopes[other]
     return normal, right
 
 

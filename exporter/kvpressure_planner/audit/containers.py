@@ -65,9 +65,12 @@ def describe(item: Item, at: Path, given: Manifests, stated: Mapping[str, str]) 
     mounted = _mounted(item, at, maps)
     fill = Documents(stated, item.source.budget)
     docker = _is_docker(at, spec)
+    env = {name: None if value is None else fill.word(value) for name, value in _variables(item, at, maps).items()}
     entrypoint, command, args = (
         tuple(map(fill.word, _words(spec, keys, docker=docker))) for keys in (ENTRYPOINTS, COMMANDS, ARGUMENTS)
     )
+    if "ExecStart" in spec:
+        command = tuple(map(Filling(_of_unit(spec, env), item.source.budget).word, command))
     image = fill.word(image_text(spec) or text(get(spec, "resources", "image_id")).removeprefix("docker:"))
     if entrypoint:
         command, args = entrypoint, (*command, *args)
@@ -77,11 +80,18 @@ def describe(item: Item, at: Path, given: Manifests, stated: Mapping[str, str]) 
         image,
         command,
         args,
-        {name: None if value is None else fill.word(value) for name, value in _variables(item, at, maps).items()},
+        env,
         {path: text(get(source.data, *key)) for path, (source, key) in mounted.items()},
         mounted,
         tuple(_wrong(item, at, spec)),
     )
+
+
+def _of_unit(spec: Mapping[str, Any], env: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    """Return the variables that a unit's command is filled in with; a file of them may set each to something else."""
+    if spec.get("EnvironmentFile") is None:
+        return env
+    return {name: None if one is None else filled_word(one, f"${{{name}}}", [name]) for name, one in env.items()}
 
 
 def image_text(spec: Mapping[str, Any]) -> str:
@@ -256,6 +266,20 @@ class Documents:
             at = match.end()
             self.budget.take(len(parts[-1]))
         return filled_word("".join([*parts, written[at:]]), written, names) if names else written
+
+
+def as_shell(written: str, stated: Mapping[str, str]) -> tuple[str, dict[str, str | None]]:
+    """Return a script with a document's own variables as the shell's, and those that are known."""
+    env: dict[str, str | None] = {}
+
+    def shown(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        if known := name in stated or match[2] is not None:
+            value = stated.get(name, match[2])
+            env[name] = filled_word(value, f"${{{name}}}", [name])
+        return f"${{{name}}}" if known or match[1] else match[0]
+
+    return _JINJA.sub(shown, written), env
 
 
 def stated_in(outer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvpressure.commandline.programs import base, container_run
-from kvpressure.commandline.words import Budget, BudgetExceededError, Filling, Variables
+from kvpressure.commandline.words import Budget, BudgetExceededError, Filling
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, read_start, runtime_of
 from kvpressure.runtimes.registry import ASSUMED
@@ -23,6 +23,7 @@ from kvpressure_planner.audit.containers import (
     STARTS,
     VARIABLES,
     Described,
+    as_shell,
     describe,
     interpolated,
     labels_of,
@@ -36,6 +37,7 @@ from kvpressure_planner.audit.manifests import Item, Manifests, Source, get, map
 from kvpressure_planner.audit.manifests import shape as shape_of
 from kvpressure_planner.audit.model import Problem
 
+NO_VARIABLES: Final[Mapping[str, str]] = {}
 TOO_MUCH: Final = f"the file comes to more than is read; what is behind this is not read, and {NOT_JUDGED}"
 MAX_DEPTH: Final = 24
 # Nothing below these starts a server, whatever it says.
@@ -48,7 +50,7 @@ _SKIPPED: Final = frozenset(
     )
 )
 _BY_ITSELF: Final = (*ENTRYPOINTS, *(key for key in COMMANDS if key != "run"), *ARGUMENTS)
-_MAY_START: Final = re.compile(r"serve|api_server|launch_server|dynamo\.|\brun\b")
+_MAY_START: Final = re.compile(r"serve|api_server|launch_server|dynamo\.|\brun\b|\bcurl\b|\brunpodctl\b")
 _DOCUMENT: Final = re.compile(
     r"^\s*(services|llm_configs|applications|containers|engine_kwargs|\[Service\]|\[Container\]|kind|image|job\s.*\{)\b|"
     r"^\[(Service|Container)\]",
@@ -65,7 +67,12 @@ _SHAPES: Final = {
 _POD: Final[Path] = ("spec", "template", "spec")
 _TEMPLATES: Final = frozenset(("ServingRuntime", "ClusterServingRuntime"))
 """Kinds that start nothing by themselves."""
-_LEADER, _WORKER = "leaderTemplate", "workerTemplate"
+_LEADER, _WORKER, _PLAY_VARIABLES = "leaderTemplate", "workerTemplate", "vars"
+_LAST: Final = (_WORKER, _PLAY_VARIABLES)
+_SENT: Final = re.compile(
+    r"\s(?:--data(?:-raw|-binary)?|-d|--json)[ =]+(?:'(\{[^']*\})'|\"(\{(?:[^\"\\]|\\.)*\})\")", re.DOTALL
+)
+"""JSON that a script sends with curl, in either quotes."""
 
 
 def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[Engine | Problem]:
@@ -118,7 +125,7 @@ class _Walk:
             for position, one in enumerate(value):
                 yield from self._value(one, (*at, position), stated)
         elif isinstance(value, str):
-            yield from self.text(value, at)
+            yield from self.text(value, at, stated)
 
     def _mapping(self, value: Mapping[str, Any], at: Path, stated: Mapping[str, str]) -> Iterator[Engine | Problem]:
         if "vars" in value:
@@ -149,15 +156,19 @@ class _Walk:
     ) -> Iterator[Engine | Problem]:
         """Yield the engines below a mapping, but for the keys that describe one at it."""
         # The leader of a group before its workers, which are a part of it.
-        leads = False
-        for key in sorted(value, key=lambda key: key == _WORKER):
+        # The variables of a play after its tasks, which use them.
+        leads = starts = False
+        for key in sorted(value, key=lambda key: key in _LAST):
             described = key in VARIABLES or (key in consumed and not (key in STARTS and isinstance(value[key], dict)))
             if key in _SKIPPED or described or str(key)[:2] == "x-" or (key == _WORKER and leads):
+                continue
+            if key == _PLAY_VARIABLES and starts:
                 continue
             if wrong := list(self._wrong_shape(value[key], (*at, key))):
                 yield from wrong
                 continue
             for one in self._value(value[key], (*at, key), stated):
+                starts = starts or isinstance(one, Engine)
                 leads = leads or (key == _LEADER and isinstance(one, Engine))
                 yield one
 
@@ -180,8 +191,11 @@ class _Walk:
         of_pod = self.item.kind in places.RESTARTED and at == _POD[: len(at)]
         return (of_compose or of_pod) and value is not None and not isinstance(value, dict)
 
-    def text(self, value: str, at: Path) -> Iterator[Engine | Problem]:
-        """Yield what a text starts: as a script, or as a document of its own (a unit, a compose file, Ray Serve's)."""
+    def text(self, value: str, at: Path, stated: Mapping[str, str] = NO_VARIABLES) -> Iterator[Engine | Problem]:
+        """Yield what a text starts: as a script, or as a document of its own (a unit, a compose file, Ray Serve's).
+
+        `stated` are the variables of the document around it.
+        """
         if not self.depth or (at and self.item.kind in {"Secret", "ConfigMap"}):
             return
         is_document = at != (SCRIPT,) and "\n" in value and _DOCUMENT.search(value) is not None
@@ -195,15 +209,20 @@ class _Walk:
                 yield Problem(f"{whose}, which sets its engine's options itself; {NOT_JUDGED}", self.item.place(at))
         is_script = at[-1:] == (SCRIPT,) or ("\n" in value or " --" in value)
         if is_script and _MAY_START.search(value):
-            env: Variables = describe(self.item, at[:-1], self.given, {}).env if at else {}
-            yield from self._started(Described(command=("sh", "-c", value), env=env), at, by_command=True)
+            env = dict(describe(self.item, at[:-1], self.given, {}).env) if at else {}
+            script, known = as_shell(value, stated)
+            described = Described(command=("sh", "-c", script), env=env | known)
+            yield from self._started(described, at, by_command=True)
+        for single, double in _SENT.findall(value) if is_script else ():
+            yield from self._document(single or double.replace('\\"', '"'), at)
 
     def _document(self, value: str, at: Path) -> Iterator[Engine | Problem]:
         """Yield the engines of a document in a text, with its lines where it is written as a block."""
         begin, source = self.item.line(at) or 0, self.item.source
         first = value.lstrip("\n").split("\n", 1)[0].strip()
         in_block = begin < len(source.text) and source.text[begin].strip() == first != ""
-        for inner in read(value, source.name).items:
+        # What a script writes or sends is in another format than the script.
+        for inner in read(value, "" if at == (SCRIPT,) else source.name).items:
             lines = {path: line + begin for path, line in inner.source.lines.items()} if in_block else {}
             last = min(begin + value.count("\n") + 1, len(source.text))
             at_file = Source(source.name, source.text, lines, last, source.variables, source.budget)
@@ -259,7 +278,8 @@ class _Walk:
     def _written(self, start: Start) -> list[str]:
         """Return the documents that here-documents write, but for those that a server of the script reads."""
         used = {word for server in start.servers for word in server.words}
-        return [value for path, value in start.written.items() if path not in used and _DOCUMENT.search(value)]
+        written = ((path, value) for path, value in start.written.items() if path not in used)
+        return [value for _, value in written if _DOCUMENT.search(value) or value.lstrip()[:1] == "{"]
 
     def _engine(
         self,

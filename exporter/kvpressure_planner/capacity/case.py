@@ -201,7 +201,7 @@ def _sampler_warnings(case: Case, sequences: int) -> Iterator[str]:
     if case.state_sequences is not None and case.state_sequences < default:
         yield (
             f"{title} refuses to start with its default {flag} {number(default)}: layers with a state have blocks for "
-            f"{number(case.state_sequences)} sequences; give {flag}"
+            f"{number(case.state_sequences)} sequences; give {flag} {case.state_sequences} or fewer"
         )
     fitting = case.sequences_to_declare
     if fitting is not None and fitting > MORE_SEQUENCES * max(1, sequences):
@@ -260,11 +260,11 @@ def _model_warnings(case: Case) -> Iterator[str]:
         return
     if memory is not None:
         yield from _parallel_warnings(geometry, memory.tensor_parallel)
-    if geometry.state is not None and geometry.state_layers:
+    if isinstance(case.pool, BytePool) and case.pool.cost.state_layers:
         yield (
             f"{geometry.state_layers} of {geometry.layers} layers hold a fixed state: blocks become "
-            f"{number(case.pool.block_tokens)} tokens, and each request takes {geometry.state.blocks} of them in each "
-            "such layer (prefix caching; one without)"
+            f"{number(case.pool.block_tokens)} tokens, and each request takes {case.pool.cost.state_blocks} of them in "
+            "each such layer (prefix caching; one without)"
         )
     if any(group.window is not None for group in geometry.groups) and len(geometry.groups) > 1:
         yield (f"layers with a window are counted with their window, {case.runtime.planning.windows}")

@@ -16,6 +16,7 @@ _ONE_LAYER: Final = ("mtp", "eagle", "eagle3")
 """Ends of the methods that add one layer of the model's own kind, however many tokens they guess."""
 _IN_NAMES: Final = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
 """What a draft's name tells the server of its method, where none is given."""
+_MOST_TOKENS: Final = 1000
 _UNKNOWN_SIZE: Final = "the KV cache and weights of {} are not known here (--speculative-config)"
 
 
@@ -28,7 +29,13 @@ def with_drafts(geometry: Geometry, written: str, read: Callable[[str], Geometry
         given = json.loads(written)
     except (ValueError, RecursionError) as error:
         raise ValueError("the value of --speculative-config is not JSON") from error
-    method, name = _method(given) if isinstance(given, dict) else ("", "")
+    given = given if isinstance(given, dict) else {}
+    method, name = _method(given)
+    if geometry.state is not None:
+        # A step that checks n guesses writes a state after each of them.
+        tokens = given.get("num_speculative_tokens")
+        blocks = geometry.state.blocks + (tokens if isinstance(tokens, int) and 0 < tokens < _MOST_TOKENS else 0)
+        geometry = replace(geometry, state=replace(geometry.state, blocks=blocks))
     if method in _WITHOUT_CACHE or name in _WITHOUT_CACHE:
         return geometry
     if method.endswith(_ONE_LAYER):

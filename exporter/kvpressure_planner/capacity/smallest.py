@@ -22,6 +22,8 @@ def smallest_pool(
     geometry: Geometry, cost: KvCost, memory: Memory, traffic: PlannedTraffic, batched_tokens: int
 ) -> tuple[BytePool, tuple[Step, ...]]:
     """Return the pool of one engine: that of the pipeline stage which holds the fewest requests."""
+    if geometry.state is not None:
+        geometry = replace(geometry, state=geometry.state.on(memory.gpu))
     cost = geometry.costing(cost.value_bytes, memory.tensor_parallel, cost.requested_block_tokens)
     if memory.pipeline_parallel == 1:
         return pool_from_memory(geometry, cost, memory, batched_tokens)

@@ -246,9 +246,14 @@ def test_recovery_is_judged_by_our_series_with_what_is_seen_now():
     labels = 'namespace="prod",model_name="llama-3"'
     assert f'kvpressure_bottleneck{{{labels},cause="kv_cache_pressure"}} == 0' in checks
     assert f"kvpressure_admission_blocked_ratio{{{labels}}} < 0.5  # now 0.85" in checks
-    # With 22 sequences allowed, a batch of 41 is not to be expected.
-    assert f'kvpressure_effective_batch_size_quantile{{{labels},quantile="0.95"}} >= 19.8  # now 41' in checks
     assert "2 minutes" in checks[0]
+
+
+@pytest.mark.parametrize(("ratio", "is_verified"), [(0.3, True), (0.0, False)])
+def test_what_holds_already_is_not_verified(ratio: float, is_verified: bool):
+    checks = kv(derived={"preempted_request_ratio": ratio})["verify"].checks
+    assert any("preempted_request_ratio" in check for check in checks) is is_verified
+    assert "" not in checks
 
 
 def test_a_host_oom_is_told_apart_from_the_gpu():

@@ -136,6 +136,17 @@ def test_queries_to_verify_with_have_balanced_strings_whatever_the_model_is_call
 
 
 @pytest.mark.parametrize("cause", list(Cause))
+@pytest.mark.parametrize("stage", list(Stage))
+@pytest.mark.parametrize("symptom", ["preempting", "device_oom", "host_oom", "memory_rising"])
+def test_no_printed_condition_holds_now(cause, stage, symptom):
+    for check in (check for action in advice(cause, stage, **{symptom: True}) for check in action.checks):
+        found = re.search(r" ([<>]=?) ([\d.]+)  # now ([\d.,]+)$", check)
+        if found is not None:
+            now, bound = float(found[3].replace(",", "")), float(found[2])
+            assert now >= bound if found[1][0] == "<" else now <= bound, check
+
+
+@pytest.mark.parametrize("cause", list(Cause))
 @pytest.mark.parametrize("place", [PRODUCTION, PROCESS], ids=["kubernetes", "process"])
 def test_commands_for_a_known_place_have_no_placeholder_for_what_is_known(cause, place):
     for action in advice(cause, Stage.FAILING, place=place, device_oom=True):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvpressure.capacity.geometry import ModelConfigError, read_geometry
@@ -56,3 +58,15 @@ def test_a_tower_of_any_type_breaks_nothing() -> None:
     weights = geometry("llama-3-8b", vision_config=tower).weights
     assert weights is not None
     assert weights.tower.parameters == 2 * 8 * (4 * 8 + 2 * 16) + 8 * (8 + 4096)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "block_tokens", "blocks"),
+    [("", 1600, 3), ("H100", 1600, 3), ("RTX-5090", 1600, 3), ("RTX-A6000", 1568, 2), ("A100-80", 1568, 2)],
+)
+def test_cards_without_the_kernel_of_delta_nets_keep_no_checkpoint(gpu: str, block_tokens: int, blocks: int) -> None:
+    """Qwen3.8-27B with an FP8 cache, an RTX A6000: "Setting attention block size to 1568 tokens"."""
+    read = geometry("qwen3.6-27b")
+    assert read.state is not None
+    placed = replace(read, state=read.state.on(gpu)).cost("fp8", 1)
+    assert (placed.block_tokens, placed.state_blocks) == (block_tokens, blocks)

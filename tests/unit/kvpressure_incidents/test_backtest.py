@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure_incidents.backtest import compared
+from kvpressure_incidents.look import compared
 
 LIMITS = load_thresholds()
 OTHER = LIMITS.with_values(kv_saturated_min_ratio=0.99)

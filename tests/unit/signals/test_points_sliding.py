@@ -257,7 +257,7 @@ def _falls_and_rises(points: Sequence[Point], since: float) -> tuple[int, int]:
 
 def test_a_part_of_the_polls_answers_as_the_whole_of_them_would() -> None:
     whole = Polls([Point(float(t), {"running": float(t)} if t % 3 else {}, {"steps": 2.0 * t}) for t in range(10)])
-    part = whole.since(5.0)
+    part = whole.newest(5)
     assert (part.times, part.readings("running")) == ([5.0, 6.0, 7.0, 8.0, 9.0], [5.0, None, 7.0, 8.0, None])
     assert (part.mean("running"), part.growth("steps"), part.rate("steps")) == (pytest.approx(20 / 3), 8.0, 2.0)
     assert part.growth("nothing") is None

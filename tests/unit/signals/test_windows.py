@@ -32,30 +32,30 @@ def hist(*counts: float, total: float = 0.0, bounds=(1.0, 2.0, INF)) -> Histogra
 
 def test_a_counter_that_falls_is_a_restart_from_zero():
     window = window_of({"steps": 100.0}, {"steps": 130.0}, {"steps": 7.0}, {"steps": 9.0})
-    assert window.delta("steps") == 30 + 9
+    assert window.points.growth("steps") == 30 + 9
 
 
 def test_a_restart_that_the_counter_alone_does_not_show_is_known_from_the_page():
     window = window_of({"steps": 10.0})
     window.add(1.0, sample(counters={"steps": 25.0}), restarted=True)
-    assert window.delta("steps") == 25
+    assert window.points.growth("steps") == 25
 
 
 def test_one_counter_that_falls_does_not_touch_the_others():
     window = window_of({"steps": 10.0, "finished": 5.0}, {"steps": 3.0, "finished": 6.0})
-    assert (window.delta("steps"), window.delta("finished")) == (3, 1)
+    assert (window.points.growth("steps"), window.points.growth("finished")) == (3, 1)
 
 
 def test_a_missing_poll_changes_no_total_and_no_rate():
     window = EngineWindow(60, 600)
     for t in (0, 1, 2, 7, 8, 9, 10):
         window.add(float(t), sample(counters={"steps": 10.0 * t}))
-    assert (window.delta("steps"), window.rate("steps")) == (100, 10)
+    assert (window.points.growth("steps"), window.points.rate("steps")) == (100, 10)
 
 
 def test_a_signal_absent_from_some_polls_is_measured_between_those_that_have_it():
     window = window_of({}, {"steps": 10.0}, {}, {"steps": 50.0}, {})
-    assert (window.delta("steps"), window.rate("steps")) == (40, 20)
+    assert (window.points.growth("steps"), window.points.rate("steps")) == (40, 20)
 
 
 def test_a_mean_per_event_looks_back_just_far_enough():
@@ -75,9 +75,9 @@ def test_what_another_replica_counted_before_it_answered_is_not_growth():
     ours, other = 1_000_000.0, 999_000.0  # when each process began
     window.add(ours + 100, sample(counters={"steps": 500.0, "started": 7.0}), started=ours)
     window.add(ours + 101, sample(counters={"steps": 90_000.0, "started": 9000.0}), started=other, restarted=True)
-    assert (window.delta("steps"), window.delta("started")) == (0.0, 0.0)
+    assert (window.points.growth("steps"), window.points.growth("started")) == (0.0, 0.0)
     window.add(ours + 102, sample(counters={"steps": 90_010.0, "started": 9001.0}), started=other)
-    assert (window.delta("steps"), window.delta("started")) == (10.0, 1.0)
+    assert (window.points.growth("steps"), window.points.growth("started")) == (10.0, 1.0)
 
 
 def test_counters_that_fall_although_the_process_is_an_old_one_are_another_process_too():
@@ -85,7 +85,7 @@ def test_counters_that_fall_although_the_process_is_an_old_one_are_another_proce
     for t, steps, counts in ((100.0, 500.0, (5.0, 6.0)), (101.0, 400.0, (1.0, 4.0)), (110.0, 420.0, (3.0, 7.0))):
         histogram = HistogramSample(bounds, counts, 10.0 * counts[-1])
         window.add(1e6 + t, EngineSample("m", "0", {}, {"steps": steps}, {"ttft": histogram}), started=1e6 - 100)
-    assert window.delta("steps") == 20.0
+    assert window.points.growth("steps") == 20.0
     assert window.histogram("ttft") == HistogramSample(bounds, (2.0, 3.0), 30.0)
 
 
@@ -93,14 +93,14 @@ def test_a_process_that_is_new_counts_from_zero_whatever_its_clock_says():
     window = EngineWindow(seconds=60, long_window_seconds=600)
     window.add(1e6, sample(counters={"steps": 500.0}), started=1e6 - 4000)
     window.add(1e6 + 30, sample(counters={"steps": 40.0}), started=1e6 - 20, restarted=True)
-    assert window.delta("steps") == 40.0
+    assert window.points.growth("steps") == 40.0
 
 
 def test_the_highest_batch_is_remembered_beyond_the_window_until_the_server_restarts():
     window = EngineWindow(60, 600)
     for t in range(500):
         window.add(float(t), sample({"running": 30.0 if t < 50 else 5.0}))
-    assert (window.max("running"), window.highest_running()) == (5, 30)
+    assert (window.points.max("running"), window.highest_running()) == (5, 30)
     for t in range(500, 700):
         window.add(float(t), sample({"running": 5.0}))
     assert window.highest_running() == 5
@@ -109,22 +109,22 @@ def test_the_highest_batch_is_remembered_beyond_the_window_until_the_server_rest
 
 
 def test_one_reading_gives_no_delta():
-    assert window_of({"steps": 10.0}).delta("steps") is None
-    assert window_of({"steps": 10.0}).rate("steps") is None
+    assert window_of({"steps": 10.0}).points.growth("steps") is None
+    assert window_of({"steps": 10.0}).points.rate("steps") is None
 
 
 def test_readings_older_than_the_window_do_not_count():
     window = EngineWindow(20, 600)
     for t in range(100):
         window.add(float(t), sample({"running": float(t)}, {"steps": float(t) ** 2}))
-    assert list(window.series("running")) == [float(t) for t in range(79, 100)]
-    assert window.delta("steps") == 99**2 - 79**2
+    assert list(window.points.values("running")) == [float(t) for t in range(79, 100)]
+    assert window.points.growth("steps") == 99**2 - 79**2
 
 
 def test_a_poll_that_is_not_newer_is_dropped():
     window = window_of({"steps": 1.0}, {"steps": 2.0})
     window.add(0.5, sample(counters={"steps": 500.0}))
-    assert window.delta("steps") == 1
+    assert window.points.growth("steps") == 1
 
 
 def test_the_window_is_bounded_by_count_as_well():
@@ -227,8 +227,8 @@ def test_computing_twice_at_one_poll_still_gives_that_poll():
     window = EngineWindow(seconds=2, long_window_seconds=30)
     for t, running in ((0.0, 1.0), (1.0, 2.0), (2.0, 6.0), (3.0, 4.0)):
         window.add(t, sample({"running": running, f"at_{t:.0f}": 1.0}))
-        assert window.series("running")[-1] == window.series("running")[-1] == running
-    assert (window.mean("running"), window.max("running")) == (4.0, 6.0)
+        assert window.points.values("running")[-1] == window.points.values("running")[-1] == running
+    assert (window.points.mean("running"), window.points.max("running")) == (4.0, 6.0)
     assert window.signals() == {"running", "at_1", "at_2", "at_3"}
 
 
@@ -247,7 +247,7 @@ def test_readings_kept_as_polls_come_are_those_of_the_polls_in_the_window(polls:
         gauges = {"running": running, "kv_usage": usage}
         window.add(t, sample({name: value for name, value in gauges.items() if value is not None}))
         for gauge in gauges:
-            assert list(window.series(gauge)) == [p.gauges[gauge] for p in window.points if gauge in p.gauges]
+            assert list(window.points.values(gauge)) == [p.gauges[gauge] for p in window.points if gauge in p.gauges]
             assert window.shows(gauge) == (gauge in window.signals())
 
 
@@ -255,8 +255,8 @@ def test_readings_are_forgotten_with_the_polls_that_are_too_many():
     window = EngineWindow(60, 600)
     for n in range(MAX_POINTS + 50):
         window.add(n * 0.01, sample({"running": float(n)}))
-        window.series("running")
-    assert list(window.series("running")) == [float(n) for n in range(50, MAX_POINTS + 50)]
+        window.points.values("running")
+    assert list(window.points.values("running")) == [float(n) for n in range(50, MAX_POINTS + 50)]
 
 
 def test_what_a_histogram_saw_lately_follows_the_time_also_between_two_pages_that_bring_it():
@@ -270,12 +270,12 @@ def test_what_a_histogram_saw_lately_follows_the_time_also_between_two_pages_tha
         assert (0 if observed is None else observed.count) == 3.0 * (last - since)
 
 
-def tokens(point: Point) -> float | None:
-    return point.counters.get("tokens")
+def tokens(point: Point) -> float:
+    return point.counters.get("tokens", -INF)
 
 
 def seconds_since(window: EngineWindow, count: Any, room: Any, least: float) -> float | None:
-    return window.seconds_since([count(point) for point in window.points], count, room, least)
+    return window.seconds_since(count, float, room, least)
 
 
 def test_how_long_ago_a_count_was_less_is_found_between_polls_and_beyond_them():
@@ -292,4 +292,4 @@ def test_how_long_ago_a_count_was_less_is_found_between_polls_and_beyond_them():
 def test_a_count_that_stands_still_or_is_not_there_was_never_less():
     still = window_of(*({"tokens": 5.0} for _ in range(60)))
     assert seconds_since(still, tokens, lambda _: 1.0, 1.0) is None
-    assert seconds_since(still, lambda _: None, lambda _: 1.0, 1.0) is None
+    assert seconds_since(still, lambda _: -INF, lambda _: 1.0, 1.0) is None

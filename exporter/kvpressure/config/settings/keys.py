@@ -16,9 +16,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from kvpressure.config import strict_yaml
-from kvpressure.config.gone import gone
 from kvpressure.config.settings.types import Gpus, ListenAddresses, SdPatterns, Vendors
-from kvpressure.config.strict_yaml import ConfigError, Problem, shown
+from kvpressure.config.strict_yaml import ConfigError, Problem, gone, shown
 
 ENV_PREFIX: Final = "KVPRESSURE_"
 _SCALARS: Final = {str: "string", Path: "path", float: "number", int: "integer", bool: "boolean"}

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
-from kvpressure.config.gone import gone
 from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, prune, require_mapping, suggestion, validate
 from kvpressure.config.settings.model import Settings
-from kvpressure.config.strict_yaml import ConfigError, Document, Problem
+from kvpressure.config.strict_yaml import ConfigError, Document, Problem, gone
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.net.urls import default_name, split_url
 
@@ -24,7 +23,6 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "web.listen-address": ("web", "listen_address"),
     "web.telemetry-path": ("web", "telemetry_path"),
     "web.config.file": ("web", "config_file"),
-    "port": ("kubernetes", "port"),
     "log.level": ("log", "level"),
     "log.format": ("log", "format"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, fact
-from kvpressure.diagnosis.predicates.queue import must_be_deferred
+from kvpressure.diagnosis.predicates.queue import may_be_sessions, must_be_deferred
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 
 
@@ -39,11 +39,11 @@ def looping_long(facts: Facts) -> bool:
     return facts.window.progress.looping_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
-@fact("generation_tokens")
+@fact("generation_tokens", "prompt_tokens")
 def computes_long_prompt(facts: Facts) -> bool | None:
     """Return whether the cache only filled for so long, lately too, with one prompt and hardly anything else."""
-    if "generation_tokens" not in facts.inputs.signals:
-        return None  # whether answers or a prompt fill it does not show
+    if not facts.inputs.signals.issuperset(("generation_tokens", "prompt_tokens")):
+        return None  # whether answers, a prompt or several fill it does not show
     progress, thresholds = facts.window.progress, facts.thresholds
     long = progress.filling_seconds >= thresholds.progress.long_prompt_min_seconds
     return long and progress.filled_ratio >= thresholds.progress.long_prompt_min_ratio
@@ -72,7 +72,7 @@ def nothing_runs(facts: Facts) -> bool:
 
 
 @fact("log", REASONS)
-def still_long(facts: Facts) -> bool:
+def still_long(facts: Facts) -> bool | None:
     """Return whether requests wait for a place, none runs, and nothing has come out for so long that it is no pause.
 
     Without the reasons for waiting, they may be deferred: that ends by itself more often, so it has to last longer.
@@ -80,6 +80,7 @@ def still_long(facts: Facts) -> bool:
     window, thresholds = facts.window, facts.thresholds
     if window.queue.reasons_known:
         return window.progress.still_seconds >= thresholds.progress.stuck_min_seconds
-    return window.progress.still_seconds >= thresholds.progress.stuck_frozen_min_seconds and not must_be_deferred.state(
-        facts
-    )
+    lasts = window.progress.still_seconds >= thresholds.progress.stuck_frozen_min_seconds
+    if not lasts or must_be_deferred.state(facts):
+        return False
+    return None if may_be_sessions.state(facts) else True

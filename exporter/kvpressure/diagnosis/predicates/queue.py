@@ -159,6 +159,19 @@ def streams_only(facts: Facts) -> bool:
 
 
 @fact()
+def may_be_sessions(facts: Facts) -> bool:
+    """Return whether those that wait may be sessions without input, of which the page does not say whether they are.
+
+    They stay as few, and take little of the cache. The versions that have sessions also count prompts by their source.
+    """
+    found, thresholds = facts.window.stall, facts.thresholds
+    few = not found.grows and found.waits < thresholds.progress.stuck_deferred_min_count
+    small = (facts.window.kv_usage_ratio or 0.0) < thresholds.queue.stream_idle_max_usage_ratio
+    untold = not facts.window.queue.reasons_known and "computed_prompt_tokens" in facts.inputs.signals
+    return untold and few and small
+
+
+@fact()
 def adapters_lack_slots(facts: Facts) -> bool | None:
     """Return whether more adapters were requested than may run at once, and all slots were taken."""
     found = facts.window.deferral

@@ -6,7 +6,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Shared, fact
-from kvpressure.diagnosis.predicates.queue import finished_prompts_fill_the_cache, may_fetch
+from kvpressure.diagnosis.predicates.queue import finished_prompts_fill_the_cache, may_be_sessions, may_fetch
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 
 _LEAST_POLLS: Final = 3
@@ -67,9 +67,11 @@ def _something_runs(facts: Facts) -> bool:
 
 
 @fact(REASONS)
-def _waits_for_a_place(facts: Facts) -> bool:
-    """Return whether a request waits for a place in the batch: not all that wait are deferred."""
+def _waits_for_a_place(facts: Facts) -> bool | None:
+    """Return whether a request waits for a place in the batch: not all that wait are deferred; None where untold."""
     found = facts.window.stall
+    if may_be_sessions.state(facts):
+        return None
     return found.waits >= 1 and found.deferred < found.waits
 
 

@@ -298,6 +298,7 @@ VARIABLES: Final = (
         {
             "kvcache-percent": "gpu-memory-utilization",
             "kv-cache-percent": "gpu-memory-utilization",
+            "gpu-mem-fraction": "gpu-memory-utilization",
             "model-name": "model",
         },
         "NIM_PASSTHROUGH_ARGS",

@@ -84,6 +84,11 @@ LOGS: Final = Wordings(
         (re.compile(r"overriding num_gpu_blocks=(\d{1,12}) with num_gpu_blocks_override=(\d{1,12})"), _override),
     ),
     banner="vllm api server version",
+    remedies=(
+        (re.compile(r"exceeds available mamba cache blocks \((\d{1,9})\)"), "--max-num-seqs"),
+        (re.compile(r"estimated maximum model length is (\d{1,9})"), "--max-model-len"),
+        (re.compile(r"maximum number of tokens that can be stored in kv cache \((\d{1,9})\)"), "--max-model-len"),
+    ),
     quotes=r"received (?:raw http )?request |generated response |request \S{1,200} details: "
     # At level ERROR and WARNING it names the model that a request named and fields it does not know.
     r"|error with model |\bthe model [`'\"]|fields were present in the request",

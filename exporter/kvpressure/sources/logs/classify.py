@@ -99,7 +99,10 @@ class StartUp:
         start = self._start
         if start.tokens is None or start.concurrency_tokens is None or start.concurrency_error_tokens is None:
             return False
-        return abs(start.concurrency_tokens - start.tokens) > start.concurrency_error_tokens
+        return (
+            start.concurrency_tokens >= 1
+            and abs(start.concurrency_tokens - start.tokens) > start.concurrency_error_tokens
+        )
 
     def _block_size(self) -> int | None:
         """Return tokens in a block: concurrency = blocks * block size / longest request, solved for the block size."""
@@ -154,6 +157,7 @@ _SHARED: Final = (
 # Death before the others: "EngineDeadError: ... OutOfMemoryError(...)" repeats why it died.
 _ORDER: Final = ("engine_dead", "host_oom", "device_oom", "preemption", "kv_exhausted", _CAPACITY, "other")
 _LOGS: Final = tuple(runtime.logs for runtime in RUNTIMES)
+_REMEDIES: Final = tuple(remedy for log in _LOGS for remedy in log.remedies)
 _WORDINGS: Final = sorted((*_SHARED, *(row for log in _LOGS for row in log.rows)), key=lambda row: _ORDER.index(row[0]))
 """Kind, words that a line of it holds, and what these must be part of ("" for nothing more); all in lower case."""
 
@@ -223,6 +227,16 @@ def locate(text: str) -> tuple[str, int] | None:
                 continue
             return None if quotes_request(text) else (kind, start)
     return None
+
+
+def remedy(text: str) -> str:
+    """Return the flag with which a server would start that refuses to in this line, "" where it names no number.
+
+    >>> remedy("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856).")
+    '--max-num-seqs 856'
+    """
+    matches = ((flag, pattern.search(text.lower())) for pattern, flag in _REMEDIES)
+    return next((f"{flag} {match[1]}" for flag, match in matches if match and int(match[1])), "")
 
 
 def _quiet(text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from kvpressure.model.environment import LOG_KINDS, ContainerId, LogReport
 from kvpressure.printable import brief
-from kvpressure.sources.logs.classify import StartUp, locate, plain
+from kvpressure.sources.logs.classify import StartUp, locate, plain, remedy
 from kvpressure.sources.logs.lines import Line
 
 MAX_LINES: Final = 2000
@@ -90,7 +90,9 @@ class Tally:
         if kind_and_count is None:
             return False
         kind, start = kind_and_count
-        self._lines[kind] = brief(text if start < EXCERPT_CHARACTERS // 2 else text[start - _BEFORE_MATCH :], 200)
+        starts = f"; start it with {flag}" if kind == "kv_exhausted" and (flag := remedy(text)) else ""
+        excerpt = text if start < EXCERPT_CHARACTERS // 2 else text[start - _BEFORE_MATCH :]
+        self._lines[kind] = brief(excerpt, EXCERPT_CHARACTERS - len(starts)) + starts
         if happened is not None:
             self._latest[kind] = max(happened, self._latest.get(kind, happened))
         before = stamped < self._since if stamped is not None else old

@@ -104,3 +104,11 @@ def test_the_name_of_a_draft_tells_its_method_where_none_is_given(name: str) -> 
 def test_a_draft_whose_size_is_not_known_is_said_to_be(written: str) -> None:
     with pytest.raises(ValueError, match="speculative-config"):
         with_drafts(geometry("Qwen/Qwen3-32B"), written, known)
+
+
+@pytest.mark.parametrize(("draft", "more"), [({"method": "mtp"}, 2), ({"method": "ngram"}, 2), ({}, 0)])
+def test_a_state_is_kept_for_each_token_that_is_guessed(draft: dict[str, object], more: int) -> None:
+    plain = geometry("Qwen/Qwen3.5-9B")
+    drafted = with_drafts(plain, config(**draft), known) if draft else plain
+    assert plain.state is not None is not drafted.state
+    assert drafted.state.blocks == plain.state.blocks + more  # type: ignore[union-attr]

@@ -127,3 +127,30 @@ def test_the_start_up_lines_give_capacity_and_bytes_and_count_one_start():
     assert report.counts["kv_capacity"] == 1
     assert report.kv_capacity_tokens == 131_072
     assert report.kv_bytes_per_token == 65_536
+
+
+MAMBA = (
+    "ERROR 08-20 11:02:41 [core.py:1165] ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856). "
+)
+TOO_LONG = (
+    "ValueError: To serve at least one request with the models's max seq len (65536), (4.76 GiB KV cache is needed, "
+    "which is larger than the available KV cache memory (1.56 GiB). Based on the available memory, the estimated "
+    "maximum model length is 15984. Try increasing `gpu_memory_utilization` or decreasing `max_model_len`."
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        (f"{MAMBA}Each decode sequence requires one Mamba cache block.", "; start it with --max-num-seqs 856"),
+        (TOO_LONG, "; start it with --max-model-len 15984"),
+        (TOO_LONG.replace("15984", "0"), ""),
+        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.", ""),
+    ],
+)
+def test_a_refusal_that_names_a_number_gets_the_flag_that_takes_it(line: str, fix: str):
+    count = tally()
+    assert count.take(Line(line), START, old=False)
+    shown = count.report(START).lines["kv_exhausted"]
+    assert shown.endswith(fix) if fix else "start it with" not in shown
+    assert len(shown) <= 200
