@@ -13,6 +13,8 @@ from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.prometheus.names import Json
 
 INDENT: Final = "  "
+_CAPTION_COLUMNS: Final = 12
+BEHIND_CAPTION: Final = INDENT + " " * _CAPTION_COLUMNS
 _FOR_ROOM: Final = those(lambda row: row.for_room)
 """Their loss is counted from step times and the requests that wait, not from healthy time."""
 COUNTED_RATIO: Final = 0.75
@@ -155,7 +157,7 @@ def _expected(action: Json) -> str:
 def lines(incident: Json) -> Iterator[str]:
     """Yield the lines of one incident, one for each thing that is known."""
     yield f"{cause_label(incident)}: {engine_name(incident)}"
-    yield from (f"{INDENT}{caption:<12}{text}" for caption, text in _known(incident) if text)
+    yield from (f"{INDENT}{caption:<{_CAPTION_COLUMNS}}{text}" for caption, text in _known(incident) if text)
 
 
 def _known(incident: Json) -> Iterator[tuple[str, str]]:
