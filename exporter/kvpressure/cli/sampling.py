@@ -65,8 +65,9 @@ def targets_of(
             url=base,
             path=path or "/metrics",
             gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,
-            tls=access.tls(),
+            tls=access.tls,
             bearer_token_file=access.bearer_token_file,
+            basic_auth=access.basic_auth,
             kv_events=None if kv_events_port is None else KvEventsSettings(port=kv_events_port),
             limits=None if (port := port_here(base)) is None else owners[port].limits,
         )

@@ -101,6 +101,7 @@ PRECEDENCE: Final = (
     "kv.stays_full",
     # The same, for a place in the batch.
     "gateway.unexplained",
+    "unknown.no_preemptions",
     "healthy.drains",
     "healthy.passing_queue",
     "kv.longest",

@@ -195,7 +195,7 @@ def refusal_of(status: int, body: bytes, where: str, path: str, *, sent: bool) -
 def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str, str]:
     """Return what happened, and what to do."""
     if "no org id" in message.lower():
-        return "requires a tenant", "give --org-id"
+        return "requires a tenant", "give --header X-Scope-OrgID:TENANT"
     if 300 <= status < 400:
         todo = "give the address that it redirects to; a page to log in means that credentials are missing"
         return "answered with a redirect, which is not followed", todo

@@ -316,10 +316,14 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
 
 
 def _cap_is_untold(points: Polls, thresholds: Thresholds) -> bool:
-    """Return whether a steady batch may as well be one of a full cache: steps or starts are not counted."""
+    """Return whether a steady batch may as well be one of a full cache: steps or starts are not counted.
+
+    Where room is kept for answers, the cache is full for the next request well before all of it is in use.
+    """
     counted = points.growth("started") is not None and points.growth("steps")
-    usage = points.values("kv_usage")
-    return not counted and bool(usage) and mean(usage) >= thresholds.symptoms.kv_saturated_min_ratio
+    usage, room, symptoms = points.values("kv_usage"), thresholds.room, thresholds.symptoms
+    full = room.room_ample_max_usage_ratio if points.values("reserve_ratio") else symptoms.kv_saturated_min_ratio
+    return not counted and bool(usage) and mean(usage) >= full
 
 
 def _at_declared_cap(window: EngineWindow, context: Context) -> bool:

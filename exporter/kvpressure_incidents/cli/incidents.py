@@ -46,7 +46,6 @@ MAX_WORKERS = 4
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="The label cluster; may be repeated.")
 @click.option("--selector", default="", metavar="MATCHERS", help='Label matchers of engines, such as namespace="prod".')
 @click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
-@click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to report.")
 @click.option("--thresholds", type=EXISTING_FILE, help=_THRESHOLDS)
 @click.option("--backtest", type=EXISTING_FILE, help="YAML of other thresholds: report how the incidents would differ.")
 @click.option("--gpus-per-engine", type=click.IntRange(1), help="GPUs of one engine, for costs in GPU-seconds.")
@@ -136,11 +135,10 @@ def _question(options: dict[str, Any], thresholds: Thresholds, other: Thresholds
     since, until = (min(now, max(0.0, read(name, partial(moment_of, now=now)))) for name in ("since", "until"))
     span = Span(since, until)
     step = None if options["step"] is None else read("step", seconds_of)
-    shortest = read("at_least", seconds_of)
     selection = read("selector", lambda text: Selection.of(text).within(options["clusters"]))
     if span.end <= span.start:
         raise click.UsageError("--since must be before --until")
     if step is not None and not 15 <= step <= 60:
         raise click.UsageError("--step must be from 15s to 60s")
     span = Span(round(span.start, 3), round(span.end, 3))
-    return Question(span, selection, thresholds, other, step, shortest)
+    return Question(span, selection, thresholds, other, step)

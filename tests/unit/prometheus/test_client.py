@@ -34,7 +34,7 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
             "(it says: 404 page not found); is it a Prometheus? Mimir",
         ),
         ((404, b"<html><title>Not found</title>"), "/api/v1/query_range; is it a Prometheus?"),
-        (failure(400, "invalid parameter: no org id"), "give --org-id"),
+        (failure(400, "invalid parameter: no org id"), "give --header X-Scope-OrgID:TENANT"),
         (failure(400, "parse error: unexpected }"), "unexpected }); check --selector"),
         ((302, b""), "not followed"),
         ((200, b"<html>Log in</html>"), "is it a Prometheus"),

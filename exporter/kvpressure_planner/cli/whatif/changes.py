@@ -106,7 +106,7 @@ def _memory(given: _Given) -> to.ConfigChange:
     if now is None:
         name = given.runtime.advice.flags.limits[to.MEMORY]
         also = "" if name == "--gpu-memory-utilization" else f" ({name})"
-        given.refuse(f"what is in force is not on the page; say it with --gpu-memory-utilization{also}")
+        given.refuse(f"what is in force is not on the page; say it with --limit gpu-memory-utilization=0.9{also}")
     return to.memory_share(now.value, given.limit())
 
 
