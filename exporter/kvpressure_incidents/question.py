@@ -67,8 +67,8 @@ def moment_of(text: str, now: float) -> float:
     try:
         if re.fullmatch(r"\d+(\.\d+)?", plain):
             return float(plain)
-        found = datetime.fromisoformat(plain)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(plain)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is not a time such as 30d, 2026-01-31, 2026-01-31T12:00:00Z or unix seconds"
