@@ -315,7 +315,7 @@ class _Walk:
             at=at,
             pod=metadata,
             declared=Declared(
-                divided(replace(reading, hidden=hidden), mapping(places.found(item, at, "parallelism"))),
+                divided(replace(reading, hidden=hidden), mapping(places.nearest_value(item, at, "parallelism"))),
                 self._style(described, at),
                 described.mounted,
             ),

@@ -171,6 +171,7 @@ LOGS: Final = Wordings(
         ("preemption", "kv cache pool is full. retract requests", ""),
         ("preemption", "decode out of memory happened", ""),  # until 0.4.6
         ("kv_exhausted", "not enough memory. please try to increase --mem-fraction-static", ""),
+        ("kv_exhausted", "leave no gpu memory for the kv cache", ""),
         (
             "kv_exhausted",
             "out of memory. try to lower your batch size",
