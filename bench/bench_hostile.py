@@ -79,7 +79,7 @@ def settings_with(hostile: dict[str, Any] | None, engine: str, port: int) -> dic
     if hostile is not None:
         settings |= {
             "gateways": {"targets": [{"name": "gateway", "url": hostile["gateway"]}]},
-            "gpu_exporter": {"url": hostile["gpu"] + "/metrics", "interval_seconds": 1},
+            "gpu_exporter": {"url": hostile["gpu"] + "/metrics"},
             "logs": {
                 "enabled": "true",
                 "files": [{"target": f"feed-{n}", "path": path} for n, path in enumerate(hostile["logs"])],

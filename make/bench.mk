@@ -13,6 +13,10 @@ bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rul
 bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; two hours of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
 
+.PHONY: bench-worlds
+bench-worlds: $(VENV)/.dev ## predictions against a foreign simulator's outcomes, open and closed arrivals apart; needs ../shared/worlds
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict)
+
 .PHONY: bench-working-set
 bench-working-set: $(VENV)/.dev ## cures of eviction: predicted, done, measured; half an hour of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.lab
@@ -29,7 +33,3 @@ bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own sc
 
 bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)
 	PYTHONPATH=exporter $(BIN)/python -m bench.fleet
-
-.PHONY: load
-load: $(VENV)/.dev tools ## thousands of rude clients at once: scrapes and polls beside them, printed and written to bench/load.json (6 minutes)
-	PYTHONPATH=exporter $(BIN)/python -m bench.bench_load

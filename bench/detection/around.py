@@ -24,8 +24,9 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import Snapshot
 from kvpressure.exposition.text import SnapshotCollector
 from kvpressure.model.environment import ContainerId, Environment
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import TimedOutError
 from kvpressure.net.guard import Health
+from kvpressure.sources.gpu.backend import LibraryNotFoundError
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.pod_log import FileLog
 
@@ -147,10 +148,10 @@ def _source(seed: int) -> Around:
     for step in _steps():
         t, fails = START + step * STEP_SECONDS, absent or begin <= step < begin + lasts
         if fails:
-            health.down(t, SourceError("library_not_found" if absent else "timeout", "no answer"))
+            health.down(t, (LibraryNotFoundError if absent else TimedOutError)("no answer"))
         else:
             health.up(t)
-        other.down(t, SourceError("library_not_found", "libamd_smi.so is not installed"))
+        other.down(t, LibraryNotFoundError("libamd_smi.so is not installed"))
         if fails and not absent:
             found.true.setdefault(SOURCE, set()).add(step)
         found.pages.append(Snapshot(t, sources=(health.latest, other.latest)))

@@ -16,9 +16,10 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import EngineSample, HistogramSample
 from kvpressure.model.view import LOSING
+from kvpressure.prometheus.client import Server
 from kvpressure.prometheus.names import Json, Target
 from kvpressure.prometheus.targets import Discovered
-from kvpressure_incidents.follow import Follower
+from kvpressure_incidents.follow import Follower, Task
 
 LEAST_SECONDS: Final = 120.0
 LOSING_WORDS: Final = frozenset(cause.value for cause in LOSING)
@@ -86,8 +87,9 @@ def told(
 ) -> list[Json]:
     """The incidents that a look back tells of."""
     target = Target((("instance", "bench"),))
-    follower = Follower(Discovered(target, "vllm", step), step, thresholds, shortest, declared)
-    follower.advises = False
+    discovered = Discovered(target, "vllm", step)
+    task = Task(Server("http://none"), discovered, (), None, (thresholds,), shortest, declared)
+    follower = Follower(task, step, thresholds, advises=False)
     for frame in thinned(frames, step, phase):
         follower.page(frame.page)
     follower.stretch_ends(last=True)

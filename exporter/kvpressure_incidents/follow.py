@@ -78,13 +78,9 @@ class Task:
 class Follower:
     """One target, stretch after stretch; the baselines of its engines are kept between them."""
 
-    discovered: Discovered
+    task: Task
     step: float
     thresholds: Thresholds
-    shortest_seconds: float
-    declared: tuple[DeclaredLimit, ...] | None = None
-    role: str = ""
-    has_gpus: bool = False
     advises: bool = True
     samples: int = 0
     _newest: float = float("-inf")
@@ -97,15 +93,15 @@ class Follower:
     def __post_init__(self) -> None:
         settings, self._limits = paced(self.step, self.thresholds)
         self._pipeline = Pipeline(settings, self._limits)
-        target = self.discovered.target
+        target = self.task.discovered.target
         self._target = Target(
             target.name,
             namespace=target.namespace,
             pod=target.pod,
             container=target.get("container"),
-            limits=self.declared,
-            role=self.role,
-            gpus=(ALL_GPUS,) if self.has_gpus else (),
+            limits=self.task.declared,
+            role=self.task.role,
+            gpus=(ALL_GPUS,) if self.task.gpus else (),
         )
 
     def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = (), gpus: GpuReport | None = None) -> None:
@@ -115,12 +111,13 @@ class Follower:
             self._pipeline.on_gpus(GPU_EXPORTER, gpus)
         self._pipeline.set_environment(page.t, Environment(reports=gateways))
         ranks = len(page.engines)
-        whole = (with_gateways(one, self._target, ranks, gateways)[0] for one in page.engines)
-        samples = {(one.model_name, one.engine): one for one in whole}
+        whole = (with_gateways(sample, self._target, ranks, gateways)[0] for sample in page.engines)
+        samples = {(sample.model_name, sample.engine): sample for sample in whole}
         for view in self._pipeline.on_page(self._target, page):
             self.samples += 1
             if view.key not in self._collectors:
-                self._collectors[view.key] = Collector(dict(self.discovered.target.labels), self._limits, self.step)
+                labels = dict(self.task.discovered.target.labels)
+                self._collectors[view.key] = Collector(labels, self._limits, self.step)
             ended = self._collectors[view.key].add(view, samples[view.key.model_name, view.key.rank])
             self._ended.setdefault(view.key, []).extend(ended)
         self._pipeline.expire(page.t)
@@ -133,19 +130,19 @@ class Follower:
 
     def incidents(self) -> Iterator[Json]:
         """Yield the incidents that were long enough, with the advice."""
-        least = max(self.step, self.shortest_seconds - LATE_INTERVALS * self.step)
-        for ended in self._ended.values():
-            long = [one for one in ended if one.seconds >= least]
-            costly = sorted(long, key=lambda one: -one.cost)[:MAX_PREDICTED]
-            for one in long:
-                actions = self._advice(one.view if one in costly else replace(one.view, observed=None))
-                yield {**one.incident, "actions": actions}
+        least = max(self.step, self.task.shortest_seconds - LATE_INTERVALS * self.step)
+        for every in self._ended.values():
+            long = [ended for ended in every if ended.seconds >= least]
+            costly = sorted(long, key=lambda ended: -ended.cost)[:MAX_PREDICTED]
+            for ended in long:
+                actions = self._advice(ended.view if ended in costly else replace(ended.view, observed=None))
+                yield {**ended.incident, "actions": actions}
 
     def unjudged(self) -> Iterator[Json]:
         """Yield where requests waited for long without a known cause."""
         for key, collector in self._collectors.items():
             for detail, seconds in collector.unjudged.items():
-                if seconds >= self.shortest_seconds:
+                if seconds >= self.task.shortest_seconds:
                     names = {"target": key.target, "model_name": key.model_name, "engine": key.rank}
                     yield {**names, "detail": detail or None, "seconds": seconds}
 
@@ -168,46 +165,71 @@ def follow(server: Prometheus, task: Task) -> Json:
 
     Raises PrometheusError.
     """
-    discovered = task.discovered
-    maker = PageMaker(discovered.table, discovered.target, task.step or SHORTEST_STEP_SECONDS)
-    queue = Queue(server, task.pool, discovered.target.name) if task.pool else None
-    gpus = Gpus(server, task.gpus) if task.gpus else None
-    eras: list[list[Follower]] = []
-    unread = ""
+    reading = _Reading(server, task)
     for span, last in task.stretches:
-        pages = read_pages(server, discovered.target, maker, discovered.table, span, discovered.lacks)
-        first = list(itertools.islice(pages, PROBED_PAGES))
-        own = interval_of([page.t for page in first]) if not eras or len(first) >= SURE_PAGES else None
-        if own and own > LONGEST_STEP_SECONDS * LATE_FACTOR:
-            unread = f"scraped every {own:.0f} s; verdicts need a scrape a minute"
-            continue
-        every = max(own or SHORTEST_STEP_SECONDS, task.step or 0.0)
-        if first and (not eras or (own and _another(every, eras[-1][0].step))):
-            known = task.shortest_seconds, task.declared, task.role, bool(task.gpus)
-            eras.append([Follower(discovered, every, one, *known) for one in task.settings])
-        if eras:
-            for page in itertools.chain(first, pages):
-                around = queue.at(page.t) if queue else (), gpus.at(page.t) if gpus else None
-                for follower in eras[-1]:
-                    follower.page(page, *around)
-            for follower in eras[-1]:
-                follower.stretch_ends(last=last)
-    firsts = [era[0] for era in eras]
-    found = [[one for era in eras for one in era[place].incidents()] for place in range(len(task.settings))]
-    incidents, *others = [sorted(listed, key=lambda one: one["began"]) for listed in found]
+        reading.stretch(span, last=last)
+    by_setting = zip(*reading.eras, strict=True) if reading.eras else itertools.repeat((), len(task.settings))
+    incidents, *others = [_oldest_first(followers) for followers in by_setting]
+    followers = [era[0] for era in reading.eras]
     return {
         "incidents": incidents,
         "others": others,
-        "unjudged": [row for follower in firsts for row in follower.unjudged()],
-        "samples": sum(follower.samples for follower in firsts),
-        "unread": unread,
+        "unjudged": [row for follower in followers for row in follower.unjudged()],
+        "samples": sum(follower.samples for follower in followers),
+        "unread": reading.unread,
         "warnings": list(server.warnings),
     }
 
 
-def _another(step: float, before: float) -> bool:
-    """Whether the scrape interval was changed: windows made for one do not suit the other."""
-    return max(step, before) > STEP_FACTOR * min(step, before)
+class _Reading:
+    """What was read of a target: `eras` have a follower for each of the settings, and one scrape interval each."""
+
+    def __init__(self, server: Prometheus, task: Task) -> None:
+        self._server, self._task, discovered = server, task, task.discovered
+        self._maker = PageMaker(discovered.table, discovered.target, task.step or SHORTEST_STEP_SECONDS)
+        self._queue = Queue(server, task.pool, discovered.target.name) if task.pool else None
+        self._gpus = Gpus(server, task.gpus) if task.gpus else None
+        self.eras: list[list[Follower]] = []
+        self.unread = ""
+
+    def stretch(self, span: Span, *, last: bool) -> None:
+        """Read the next stretch; the `last` reaches the end of the time."""
+        discovered = self._task.discovered
+        pages = read_pages(self._server, discovered.target, self._maker, discovered.table, span, discovered.lacks)
+        probed = list(itertools.islice(pages, PROBED_PAGES))
+        known = not self.eras or len(probed) >= SURE_PAGES
+        interval = interval_of([page.t for page in probed]) if known else None
+        if interval and interval > LONGEST_STEP_SECONDS * LATE_FACTOR:
+            self.unread = f"scraped every {interval:.0f} s; verdicts need a scrape a minute"
+            return
+        if probed:
+            self._begin_era(interval)
+        if self.eras:
+            self._read(itertools.chain(probed, pages), last=last)
+
+    def _begin_era(self, interval: float | None) -> None:
+        """Begin another era where the scrape interval was changed: windows made for one do not suit the other."""
+        step = max(interval or SHORTEST_STEP_SECONDS, self._task.step or 0.0)
+        if self.eras:
+            before = self.eras[-1][0].step
+            if not interval or max(step, before) <= STEP_FACTOR * min(step, before):
+                return
+        self.eras.append([Follower(self._task, step, thresholds) for thresholds in self._task.settings])
+
+    def _read(self, pages: Iterator[EnginePage], *, last: bool) -> None:
+        followers = self.eras[-1]
+        for page in pages:
+            gateways = self._queue.at(page.t) if self._queue else ()
+            gpus = self._gpus.at(page.t) if self._gpus else None
+            for follower in followers:
+                follower.page(page, gateways, gpus)
+        for follower in followers:
+            follower.stretch_ends(last=last)
+
+
+def _oldest_first(followers: Sequence[Follower]) -> list[Json]:
+    incidents = [incident for follower in followers for incident in follower.incidents()]
+    return sorted(incidents, key=lambda incident: incident["began"])
 
 
 def work(task: Task) -> Json:
@@ -233,7 +255,7 @@ def in_parallel(tasks: Sequence[Task], workers: int, finished: Callable[[Task, J
         over = True
     except BrokenProcessPool as error:
         text = "a process that read was killed, perhaps for want of memory; give fewer --workers"
-        raise PrometheusError("killed", text) from error
+        raise PrometheusError(text) from error
     finally:
         if not over:
             for process in set(multiprocessing.active_children()) - before:

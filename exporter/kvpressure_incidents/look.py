@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from kvpressure import __version__
@@ -21,7 +22,7 @@ from kvpressure.prometheus.targets import Discovered, names_there, slowest, targ
 from kvpressure_incidents import alerts, reported
 from kvpressure_incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure_incidents.question import Question
-from kvpressure_incidents.screens import QUEUE_STEP, queued, screened, screens, stretches
+from kvpressure_incidents.screens import QUEUE_STEP, Screen, queued, screened, screens, stretches
 from kvpressure_incidents.words import EngineName, engine_of
 
 LEAD_SECONDS: Final = 1200.0
@@ -40,9 +41,9 @@ def look_back(server: Server, question: Question, progress: Progress, *, workers
         look.query_alerts()
         look.query_exporter()
         tasks = list(look.tasks())
-        found = look.follow(tasks, workers)
+        answers = look.follow(tasks, workers)
         look.warnings += client.warnings
-    return look.document(tasks, found)
+    return look.document(tasks, answers)
 
 
 @dataclass(slots=True)
@@ -67,23 +68,28 @@ class _Look:
     warnings: list[str] = field(default_factory=list)
 
     def discover(self) -> None:
-        """Find the targets, and the gateways before them."""
+        """Find the targets, what else is known of them, and the gateways before them."""
         self.spelled = names_there(self.client, self.question.selection, self.question.span)
         for spelled in self.spelled:
             known = {(discovered.runtime, discovered.target) for _, discovered in self.targets}
-            found = targets_there(self.client, spelled, self.question.selection, self.question.span)
+            there = targets_there(self.client, spelled, self.question.selection, self.question.span)
             # A target that has series in several spellings is read in all of them at once.
-            self.targets += [(spelled, one) for one in found if (one.runtime, one.target) not in known]
+            self.targets += [(spelled, each) for each in there if (each.runtime, each.target) not in known]
         self.declared = declared_there(self.client, self.question.span)
-        every = [discovered.target for _, discovered in self.targets]
-        self.roles, self.gpus = self._known("roles of engines", roles_there), self._known("GPUs", gpus_there)
+        self.roles = self._known("roles of engines", roles_there)
+        self.gpus = self._known("GPUs", gpus_there)
+        self.discover_gateways()
+
+    def discover_gateways(self) -> None:
+        """Find the gateways before the targets."""
+        targets = [discovered.target for _, discovered in self.targets]
         try:
-            there = pools_there(self.client, self.question.span)
+            pools = pools_there(self.client, self.question.span)
         except PrometheusError as error:
             self.warnings.append(f"queues of gateways were not read: {error.sentence}")
             return
-        self.pools = behind(there, every)
-        alone = {pool.title for pool in there} - {pool.title for pool in self.pools.values()}
+        self.pools = behind(pools, targets)
+        alone = {pool.title for pool in pools} - {pool.title for pool in self.pools.values()}
         self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in sorted(alone)]
 
     def _known(
@@ -98,16 +104,7 @@ class _Look:
 
     def screen(self) -> None:
         """Find the suspects: the stretches in which an incident may be."""
-        parts = []
-        for spelled in self.spelled:
-            interval = slowest([one for own, one in self.targets if own is spelled], LONGEST_STEP_SECONDS)
-            # Two settings mostly have the same screens: each is queried once.
-            every = (screens(spelled, self.question.selection, interval, limits) for limits in self.question.settings)
-            parts += [
-                (spelled, screen, page)
-                for screen in dict.fromkeys(itertools.chain.from_iterable(every))
-                for page in pages(self.question.span, screen.step, screen.page_seconds)
-            ]
+        parts = list(self._screens())
         by_labels = {discovered.target.labels: discovered.target for _, discovered in self.targets}
         for number, (spelled, screen, page) in enumerate(parts):
             self.progress("screening", number, len(parts))
@@ -116,6 +113,18 @@ class _Look:
                     self.suspects.setdefault(target, []).extend(Span(*span) for span in spans)
         self.progress("screening", len(parts), len(parts))
         self.screen_gateways()
+
+    def _screens(self) -> Iterator[tuple[Spelled, Screen, Span]]:
+        """Yield the queries of the screens, page by page."""
+        question = self.question
+        for spelled in self.spelled:
+            targets = [discovered for own, discovered in self.targets if own is spelled]
+            interval = slowest(targets, LONGEST_STEP_SECONDS)
+            # Two settings mostly have the same screens: each is queried once.
+            every = (screens(spelled, question.selection, interval, limits) for limits in question.settings)
+            for screen in dict.fromkeys(itertools.chain.from_iterable(every)):
+                for page in pages(question.span, screen.step, screen.page_seconds):
+                    yield spelled, screen, page
 
     def screen_gateways(self) -> None:
         """Add the stretches in which requests waited at a gateway to the suspects."""
@@ -155,72 +164,94 @@ class _Look:
     def tasks(self) -> Iterator[Task]:
         """Yield the targets to read sample by sample, with their stretches."""
         question = self.question
-        how = question.step, question.settings, question.shortest_seconds
         for _, discovered in self.targets:
             target = discovered.target
             if suspects := joined(self.suspects.get(target, []), 0.0):
                 spans = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
-                read = tuple((span, span.end >= question.span.end) for span in spans)
-                known = self.declared.get(pod_of(target)), self.pools.get(target), self.roles.get(target, "")
-                yield Task(self.server, discovered, read, *how, *known, self.gpus.get(target, ""))
+                yield Task(
+                    self.server,
+                    discovered,
+                    tuple((span, span.end >= question.span.end) for span in spans),
+                    question.step,
+                    question.settings,
+                    question.shortest_seconds,
+                    declared=self.declared.get(pod_of(target)),
+                    pool=self.pools.get(target),
+                    role=self.roles.get(target, ""),
+                    gpus=self.gpus.get(target, ""),
+                )
 
     def follow(self, tasks: Sequence[Task], workers: int) -> list[Json]:
         """Return the incidents of each target."""
-        found: dict[tuple[str, Target], Json] = {}
+        answers: dict[tuple[str, Target], Json] = {}
         self.progress("reading", 0, len(tasks))
 
-        def finished(task: Task, value: Json) -> None:
-            found[task.discovered.runtime, task.discovered.target] = value
-            self.progress("reading", len(found), len(tasks))
+        def finished(task: Task, answer: Json) -> None:
+            answers[task.discovered.runtime, task.discovered.target] = answer
+            self.progress("reading", len(answers), len(tasks))
 
         if workers <= 1 or len(tasks) <= 1:
             for task in tasks:
                 finished(task, follow(self.client, task))
         else:
             in_parallel(tasks, workers, finished)
-        return [found[task.discovered.runtime, task.discovered.target] for task in tasks]
+        return [answers[task.discovered.runtime, task.discovered.target] for task in tasks]
 
-    def document(self, tasks: Sequence[Task], found: Sequence[Json]) -> Json:
-        """Return everything as one document."""
-        question = self.question
-        found = [task.discovered.selected(one) for task, one in zip(tasks, found, strict=True)]
-        incidents = [incident for one in found for incident in one["incidents"]]
-        others = [incident for one in found for listed in one["others"] for incident in listed]
-        targets = [discovered.target for _, discovered in self.targets]
-        if self.alerts is not None and self.alerts.any:
-            alerts.attach(incidents, self.alerts, targets, question.span.end)
-        alone, _ = (
-            reported.attach(listed, self.reported, targets, question.shortest_seconds) for listed in (incidents, others)
-        )
-        chosen = frozenset[tuple[str, str]]().union(*(discovered.engines or () for _, discovered in self.targets))
-        warnings = dict.fromkeys((*self.warnings, *(warning for one in found for warning in one["warnings"])))
-        incidents.sort(key=lambda one: (one["began"], engine_of(one)))
+    def document(self, tasks: Sequence[Task], answers: Sequence[Json]) -> Json:
+        """Return everything as one document; the answers are those of the tasks, in their order."""
+        answers = [task.discovered.selected(answer) for task, answer in zip(tasks, answers, strict=True)]
+        warnings = itertools.chain(self.warnings, *(answer["warnings"] for answer in answers))
         return {
             "schema_version": VERSION,
             "kind": "incidents",
             "kvpressure": __version__,
-            "prometheus": self.server.url,
-            "selector": question.selection.matchers,
-            "since": question.span.start,
-            "until": question.span.end,
-            "thresholds": question.thresholds.hash,
-            "shortest_seconds": question.shortest_seconds,
+            **self._asked(),
             "targets": len(self.targets),
             "targets_read": len(tasks),
             "seconds_read": round(sum(span.seconds for task in tasks for span, _ in task.stretches), 3),
-            "samples_read": sum(one["samples"] for one in found),
+            "samples_read": sum(answer["samples"] for answer in answers),
+            **self._judged(answers),
+            "unjudged": [row for answer in answers for row in answer["unjudged"]],
+            "unread": [
+                {"target": task.discovered.target.name, "why": answer["unread"]}
+                for task, answer in zip(tasks, answers, strict=True)
+                if answer["unread"]
+            ],
+            "warnings": list(dict.fromkeys(warnings)),
+        }
+
+    def _asked(self) -> Json:
+        return {
+            "prometheus": self.server.url,
+            "selector": self.question.selection.matchers,
+            "since": self.question.span.start,
+            "until": self.question.span.end,
+            "thresholds": self.question.thresholds.hash,
+            "shortest_seconds": self.question.shortest_seconds,
+        }
+
+    def _judged(self, answers: Sequence[Json]) -> Json:
+        """Return the incidents, with what alerts and an exporter said of them, and what else an exporter said."""
+        question = self.question
+        incidents = [incident for answer in answers for incident in answer["incidents"]]
+        others = [incident for answer in answers for listed in answer["others"] for incident in listed]
+        targets = [discovered.target for _, discovered in self.targets]
+        if self.alerts is not None and self.alerts.any:
+            alerts.attach(incidents, self.alerts, targets, question.span.end)
+        alone = reported.attach(incidents, self.reported, targets, question.shortest_seconds)
+        reported.attach(others, self.reported, targets, question.shortest_seconds)
+        chosen = frozenset[tuple[str, str]]().union(*(discovered.engines or () for _, discovered in self.targets))
+        incidents.sort(key=_by_time)
+        return {
             "incidents": incidents,
-            "exporter_alone": [one for one in alone if not chosen or (one["model_name"], one["engine"]) in chosen],
+            "exporter_alone": [row for row in alone if not chosen or (row["model_name"], row["engine"]) in chosen],
             "backtest": question.other and compared(question.thresholds, incidents, question.other, others),
             "has_rules": None if self.alerts is None else self.alerts.any,
-            "unjudged": [row for one in found for row in one["unjudged"]],
-            "unread": [
-                {"target": task.discovered.target.name, "why": one["unread"]}
-                for task, one in zip(tasks, found, strict=True)
-                if one["unread"]
-            ],
-            "warnings": list(warnings),
         }
+
+
+def _by_time(incident: Json) -> tuple[float, EngineName]:
+    return incident["began"], engine_of(incident)
 
 
 def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, others: Sequence[Json]) -> Json:
@@ -229,45 +260,45 @@ def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, o
     Two incidents are the same where they overlap on one engine, even where one setting splits it in two.
     """
     by_engine: dict[EngineName, list[Json]] = {}
-    for one in others:
-        by_engine.setdefault(engine_of(one), []).append(one)
+    for incident in others:
+        by_engine.setdefault(engine_of(incident), []).append(incident)
     met: set[int] = set()
     same, lost, changed = 0, [], []
-    for one in incidents:
-        matches = [other for other in by_engine.get(engine_of(one), ()) if _shared(one, other) >= 0]
+    for incident in incidents:
+        matches = [other for other in by_engine.get(engine_of(incident), ()) if _shared(incident, other) >= 0]
         met.update(map(id, matches))
         if not matches:
-            lost.append(_brief(one))
+            lost.append(_brief(incident))
             continue
-        best = max(matches, key=lambda other: _shared(one, other))
-        if (one["cause"], one["detail"]) == (best["cause"], best["detail"]):
+        best = max(matches, key=partial(_shared, incident))
+        if _cause(incident) == _cause(best):
             same += 1
         else:
-            changed.append({**_brief(one), "before": _cause(one), "after": _cause(best)})
+            changed.append({**_brief(incident), "before": _cause(incident), "after": _cause(best)})
     values = {name: (value, after.values[name]) for name, value in before.values.items()}
     return {
         "thresholds": after.hash,
         "changed_thresholds": {
             name: {"before": first, "after": second} for name, (first, second) in values.items() if first != second
         },
-        "incidents": sorted(others, key=lambda one: (one["began"], engine_of(one))),
+        "incidents": sorted(others, key=_by_time),
         "same": same,
         "only_before": lost,
-        "only_after": [_brief(one) for one in others if id(one) not in met],
+        "only_after": [_brief(incident) for incident in others if id(incident) not in met],
         "changed_cause": changed,
     }
 
 
-def _brief(one: Json) -> Json:
+def _brief(incident: Json) -> Json:
     names = ("target", "model_name", "engine", "cause", "detail", "began", "ended", "seconds", "lost_tokens")
-    return {name: one[name] for name in names}
+    return {name: incident[name] for name in names}
 
 
-def _cause(one: Json) -> Json:
-    return {"cause": one["cause"], "detail": one["detail"]}
+def _cause(incident: Json) -> Json:
+    return {"cause": incident["cause"], "detail": incident["detail"]}
 
 
-def _shared(one: Json, other: Json) -> float:
+def _shared(first: Json, second: Json) -> float:
     """Return the seconds that two incidents share, below 0 where they do not overlap."""
-    ends = (each["began"] + each["seconds"] for each in (one, other))
-    return float(min(ends) - max(one["began"], other["began"]))
+    ends = (incident["began"] + incident["seconds"] for incident in (first, second))
+    return float(min(ends) - max(first["began"], second["began"]))

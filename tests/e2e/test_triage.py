@@ -30,7 +30,7 @@ async def watched(url: str, log: Path) -> tuple[int, str]:
 
 async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp_path):
     refused = f"http://127.0.0.1:{free_port()}"
-    told = ("--namespace", "prod", "--deployment", "llama", "--max-num-seqs", "32")
+    told = ("--namespace", "prod", "--workload", "deploy/llama", "--limit", "max-num-seqs=32")
     async with (
         serving("long-context-collapse") as pressed,
         serving("idle") as idle,
@@ -75,9 +75,17 @@ async def test_the_exit_code_and_the_words_of_triage_follow_the_worst_engine(tmp
 async def test_advice_tells_what_to_do_at_the_end_of_a_recording():
     preempting, capped, calm = await asyncio.gather(
         kvpressure(
-            "triage", "--advice", "--trace", TRACES / "preemption-thrash.jsonl.xz", "--max-num-seqs", "32", "--json"
+            "triage",
+            "--advice",
+            "--trace",
+            TRACES / "preemption-thrash.jsonl.xz",
+            "--limit",
+            "max-num-seqs=32",
+            "--json",
         ),
-        kvpressure("triage", "--advice", "--trace", TRACES / "sequence-cap-queue.jsonl.xz", "--unit", "vllm.service"),
+        kvpressure(
+            "triage", "--advice", "--trace", TRACES / "sequence-cap-queue.jsonl.xz", "--workload", "unit/vllm.service"
+        ),
         kvpressure("triage", "--advice", "--trace", TRACES / "light-load.jsonl.xz"),
     )
     assert (preempting[0], capped[0], calm[0]) == (1, 1, 0)

@@ -30,7 +30,7 @@ from tests.support.processes import free_port, get
 
 WARM_SECONDS: Final = 60.0
 MEASURED_SECONDS: Final = 120.0
-KNOWN: Final = ("--duration", "30", "--max-num-seqs", "32")
+KNOWN: Final = ("--duration", "30", "--limit", "max-num-seqs=32")
 BLOCKS: Final = "--num-gpu-blocks-override"
 GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 GOODPUT_LOSS_MAX_RATIO: Final = 0.03

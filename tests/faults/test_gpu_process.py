@@ -17,7 +17,7 @@ from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
 from kvpressure.net.waiting import cancel
 from kvpressure.sources.gpu import process
-from kvpressure.sources.gpu.backend import EXIT_CODES, GpuSettings
+from kvpressure.sources.gpu.backend import EXIT_CODES, GpuSettings, LibraryNotFoundError
 from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment, real_gpus
 from kvpressure.sources.gpu.record import record_gpus
 from kvpressure.sources.gpu.spawn import ChildProcess
@@ -276,7 +276,7 @@ def test_a_child_without_a_library_says_so_by_its_code(world: World) -> None:
         assert child.stderr is not None
         last_words = child.stderr.read()  # its input stays open: without a parent it has nothing to say
         child.communicate(timeout=120)
-    assert child.returncode == EXIT_CODES["library_not_found"]
+    assert child.returncode == EXIT_CODES[LibraryNotFoundError]
     assert b"libnvidia-ml.so.1 cannot be loaded" in last_words
 
 

@@ -14,10 +14,9 @@ import structlog
 
 from kvpressure.config.settings.model import LogFileSettings, LogsSettings
 from kvpressure.model.environment import LOG_KINDS, ContainerId, ContainerState
-from kvpressure.model.errors import SourceError
 from kvpressure.sources import logs as source
 from kvpressure.sources.logs import LogsSource
-from kvpressure.sources.logs.safe_open import Tree
+from kvpressure.sources.logs.safe_open import PermissionDeniedError, Tree
 from tests.support.engine_kit import VirtualClock
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
@@ -181,7 +180,7 @@ async def test_one_forbidden_log_is_disabled_alone_and_recovers(make, clock: Vir
 
     def forbidding(tree: Tree, parts: tuple[str, ...]) -> int:
         if "vllm" in parts:
-            raise SourceError("permission", "may not")
+            raise PermissionDeniedError("may not")
         return real(tree, parts)
 
     logs = make()

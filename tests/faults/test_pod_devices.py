@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from kvpressure.config.settings.model import PodResourcesSettings
 from kvpressure.model.environment import Assignment, ContainerId
 from kvpressure.model.errors import SourceError
-from kvpressure.sources.pod_devices import PodDevicesSource
+from kvpressure.sources.pod_devices import KEEP_SECONDS, PodDevicesSource
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, KernelNames, PluginDevice
 from kvpressure.sources.pod_devices.kubelet import list_devices
 from tests.stubs.kubelet import Answers, Kubelet, claim, container, pod
@@ -212,10 +212,10 @@ async def test_a_restarted_kubelet_is_asked_again_on_its_new_socket(socket: Path
 
 async def test_what_a_silent_kubelet_said_last_is_dropped_when_it_is_too_old(socket: Path):
     clock = VirtualClock()
-    source = source_of(socket, clock, keep_seconds=60.0)
+    source = source_of(socket, clock)
     async with Kubelet(socket, ONE_ENGINE):
         await once(source)
-    await clock.advance(60)
+    await clock.advance(KEEP_SECONDS)
     await once(source)
     assert source.devices == {LLAMA: Assignment((A,))}
     await clock.advance(0.1)

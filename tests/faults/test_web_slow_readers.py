@@ -1,6 +1,6 @@
 """Who asks for a large page and does not take it: a page is held once however many ask, and only so many pages.
 
-On virtual time but for what is measured in bytes. `make load` measures the same at 512 engines on the real process.
+On virtual time but for what is measured in bytes.
 """
 
 from __future__ import annotations

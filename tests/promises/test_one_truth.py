@@ -26,8 +26,7 @@ from tests.support.snapshots import lines
 from tests.support.tools import FIXTURES
 
 THRESHOLDS = load_thresholds()
-ACCESS = {"bearer_token_file": None, "ca_file": None, "cert_file": None, "key_file": None, "insecure": False}
-ACCESS |= {"gateway_token_file": None, "config": None, "gateways": (), "kv_events_port": None}
+ACCESS = {"config": None, "gateways": (), "kv_events_port": None, "limits": {}}
 RECORDINGS = [*sorted((FIXTURES / "traces").glob("*.xz")), *sorted((FIXTURES / "cold").glob("*.xz"))]
 
 SERIES = {

@@ -38,8 +38,7 @@ from tests.support.snapshots import collapsed
 from tests.support.web_kit import FakeExporter, anyone
 
 PAGE = single("vllm-0.32.0-two-ranks.prom").replace(b'model_name="tiny"', f'model_name="{HOSTILE}"'.encode())
-ACCESS = {"bearer_token_file": None, "ca_file": None, "cert_file": None, "key_file": None, "insecure": False}
-ACCESS |= {"gateway_token_file": None, "config": None, "gateways": (), "kv_events_port": None}
+ACCESS = {"config": None, "gateways": (), "kv_events_port": None, "limits": {}}
 
 
 def recording(folder: Path, **more: object) -> Path:

@@ -35,7 +35,7 @@ def test_a_page_of_the_newest_version_gives_its_signals_capacity_and_runtime():
     assert read.runtime == "sglang"
     assert read.started is None
     assert engine.engine == "0"
-    assert engine.gauges.keys() == {"running", "waiting", "kv_usage", "used_tokens", "reserve_ratio"}
+    assert engine.gauges.keys() == {"running", "waiting", "kv_usage", "free_tokens", "reserve_ratio"}
     assert engine.gauges["kv_usage"] > 0.9
     missing = {"steps", "rejected", "prefilled", "prefill_seconds", "accepted_draft_tokens", "prefix_hits"}
     assert not missing & engine.counters.keys()

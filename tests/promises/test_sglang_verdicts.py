@@ -142,7 +142,7 @@ def test_advice_at_the_cap_raises_its_flag():
 
 
 def test_advise_prints_its_flags_and_ends_with_one():
-    result = run("triage", "--advice", "--trace", trace("kv-pressure"), "--namespace", "prod", "--deployment", "llama")
+    result = run("triage", "--advice", "--trace", trace("kv-pressure"), "--namespace", "prod", "--workload", "llama")
     assert result.exit_code == 1, result.output
     assert "--context-length=" in result.output or "--kv-cache-dtype=fp8_e4m3" in result.output
     assert "vllm" not in result.output.lower()

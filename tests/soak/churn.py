@@ -133,7 +133,7 @@ def _settings(file: Path, number: int) -> Settings:
             "engines": {"file_sd": [{"files": [file]}]},
             "poll": {"interval_seconds": POLL_SECONDS},
             "host": {"enabled": False},
-            "limits": {"max_label_length": 100 + number % 2},
+            "limits": {"max_engines": 400 + number % 2},
         }
     )
 

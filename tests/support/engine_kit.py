@@ -10,9 +10,9 @@ from pathlib import Path
 
 from kvpressure.config.settings import PollSettings
 from kvpressure.engines.engine import EngineSource, PollNames
-from kvpressure.engines.reader import PageError
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.net.schedule import Clock
+from kvpressure.promtext.lines import WithoutMetricsError
 from tests.support.servers import FaultServer
 
 NAMES = PollNames(("vllm:num_requests_running", "vllm:generation_tokens_total"), ("vllm:num_requests_running", "more"))
@@ -62,7 +62,7 @@ class TinyReader:
         found = dict(re.findall(rb"^(vllm:\w+|process_start\w+)(?:\{[^}]*\})? ([\d.e+]+)", page, re.MULTILINE))
         started = found.pop(b"process_start_time_seconds", None)
         if not found and started is None and b"vllm:" not in page:
-            raise PageError("not_metrics", f"no known series, begins with {page[:4000]!r}")
+            raise WithoutMetricsError(f"no known series, begins with {page[:4000]!r}")
         tokens = found.get(b"vllm:generation_tokens_total")
         engine = EngineSample("m", "0", {}, {"generation_tokens": float(tokens)} if tokens else {})
         return EnginePage(t, (engine,) if found else (), float(started) if started else None)

@@ -40,7 +40,7 @@ _STEPS: Final = (
     "compute.mixed",
 )
 _MUST_BE: Final = ("deferred.must_be_*",)
-_UNTOLD: Final = ("unknown.no_capacity", "unknown.no_reasons")
+_UNTOLD: Final = ("unknown.no_capacity", "unknown.no_reasons", "unknown.no_preemptions")
 _BOUNDS: Final = ("kv.longest", "kv.preempted")
 _OTHER_LIMITS: Final = ("concurrency.prefill_budget", "concurrency.head_of_line", "concurrency.another_limit")
 _SHORT: Final = (

@@ -9,9 +9,10 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.schemas.incidents import VERSION
+from kvpressure.prometheus.client import Server
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.targets import Discovered
-from kvpressure_incidents.follow import Follower
+from kvpressure_incidents.follow import Follower, Task
 from tests.support.tools import FIXTURES
 
 TARGET = Target((("instance", "llm:8000"), ("namespace", "prod"), ("pod", "llm-0")))
@@ -20,11 +21,9 @@ TARGET = Target((("instance", "llm:8000"), ("namespace", "prod"), ("pod", "llm-0
 @cache
 def incidents(trace: str = "ramp-into-pressure", step: float = 15.0) -> tuple[dict[str, Any], ...]:
     """The incidents of a recording that is scraped every `step` seconds."""
-    follower, reader, due = (
-        Follower(Discovered(TARGET, "vllm", step), step, load_thresholds(), 120.0),
-        PageReader(),
-        0.0,
-    )
+    thresholds = load_thresholds()
+    task = Task(Server("http://none"), Discovered(TARGET, "vllm", step), (), None, (thresholds,), 120.0)
+    follower, reader, due = Follower(task, step, thresholds), PageReader(), 0.0
     for line in read_trace(FIXTURES / "traces" / f"{trace}.jsonl.xz"):
         assert isinstance(line, TraceLine)
         if line.t >= due:

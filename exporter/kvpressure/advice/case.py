@@ -10,6 +10,7 @@ from functools import cached_property
 from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
+from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, at, number, quantile
 from kvpressure.model.verdict import Diagnosis, Stage
@@ -65,7 +66,7 @@ class Place:
         return True if self.namespace or self.workload or self.pod else False if self.unit else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestLengths:
     """Lengths in tokens of prompts and answers. `recent` is False when they are those since the server's start."""
 
@@ -259,7 +260,10 @@ class Case:
     @property
     def pool_after(self) -> float | None:
         """Tokens of the pool once a lower memory target is in force; a higher one is not assumed."""
-        limit, target, capacity = self.limits.gpu_memory_utilization, self.memory_target, self.capacity
+        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
+        if not self.device_oom:
+            return capacity
+        target = self.memory_target
         if capacity is None or limit is None or target is None or target > limit.value:
             return capacity
         return capacity - (self.pool_change(target) or 0.0)
@@ -267,7 +271,8 @@ class Case:
     @property
     def room(self) -> int | None:
         """How many requests fit the pool at p95 of their tokens."""
-        return fits(self.pool_after, self.request_p95) if self.pool_after and self.request_p95 else None
+        pool, each = self.pool_after, self.request_p95
+        return fits(pool, each) if pool and each else None
 
     def shown(self, name: str) -> str:
         """Return a limit in force as text, or what the runtime takes where none is visible."""

@@ -234,10 +234,7 @@ def host_bound(case: Case) -> tuple[list[Action | None], str]:
 
 _TOKEN: Final = (
     "Give kvpressure the token that the server wants",
-    (
-        "The server answers and refuses: its token was changed, or kvpressure has none (bearer_token_file, "
-        "--bearer-token-file)."
-    ),
+    ("The server answers and refuses: its token was changed, or kvpressure has none (bearer_token_file)."),
 )
 _PATH: Final = (
     "Correct the address of its metrics",

@@ -106,6 +106,15 @@ class LazyGroup(click.Group):
             extra["prog_name"] = KUBECTL_PLUGIN.replace("-", " ") if plugin else "kvpressure"
         return super().main(*args, **extra)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the options of the group, of which some print."""
+        try:
+            return super().parse_args(ctx, args)
+        except BrokenPipeError:  # click would end with 1
+            from kvpressure.cli.say import end_unread  # noqa: PLC0415 - only here
+
+            end_unread()
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; clean the foreign text in errors that click prints."""
         try:

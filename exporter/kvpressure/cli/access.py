@@ -21,7 +21,7 @@ from kvpressure.net.addresses import refusal
 from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
-    from kvpressure.config.settings import TlsSettings
+    from kvpressure.config.settings import BasicAuthSettings, Settings, TlsSettings
     from kvpressure.net.http import Answer
     from kvpressure.prometheus.client import Server
     from kvpressure.sources.gateway import GatewaySettings
@@ -36,12 +36,8 @@ _RESERVED: Final = frozenset({"host", "content-length", "content-type", "transfe
 REFUSED_SECONDS: Final = 0.5
 """An engine that starts may refuse connections for so long before that is reported."""
 
-access_options = together(
-    click.option("--bearer-token-file", type=EXISTING_FILE, help="File with the bearer token to send."),
-    click.option("--ca-file", type=EXISTING_FILE, help="CA certificates to trust instead of the system's."),
-    click.option("--cert-file", type=EXISTING_FILE, help="Client certificate to present, with --key-file."),
-    click.option("--key-file", type=EXISTING_FILE, help="Key of the client certificate."),
-    click.option("--insecure", is_flag=True, help="Accept any server certificate."),
+access_option = click.option(
+    "--config", type=EXISTING_FILE, help="Settings file, for the token and certificates of its poll section."
 )
 """Read by `access_of`."""
 
@@ -59,10 +55,13 @@ namespace_option = click.option("-n", "--namespace", default="", help="Kubernete
 
 gateway_options = together(
     click.option("--gateway", "gateways", multiple=True, metavar="URL", help="Metrics of a gateway in front."),
-    click.option("--gateway-token-file", type=EXISTING_FILE, help="File with the bearer token for --gateway."),
-    click.option("--config", type=EXISTING_FILE, help="Settings file whose gateways are read too."),
+    click.option(
+        "--config",
+        type=EXISTING_FILE,
+        help="Settings file: its gateways, its poll section's token and certificates.",
+    ),
 )
-"""Read by `gateways_of`."""
+"""Read by `gateways_of` and `access_of`."""
 
 kv_events_option = click.option(
     "--kv-events", "kv_events_port", metavar="PORT", type=click.IntRange(1, 65535), help="Read KV events at PORT too."
@@ -74,11 +73,16 @@ KV_EVENTS_OF_PODS: Final = (
 )
 
 prometheus_options = together(
-    access_options,
+    click.option("--bearer-token-file", type=EXISTING_FILE, help="File with the bearer token to send."),
+    click.option("--ca-file", type=EXISTING_FILE, help="CA certificates to trust instead of the system's."),
+    click.option("--cert-file", type=EXISTING_FILE, help="Client certificate to present, with --key-file."),
+    click.option("--key-file", type=EXISTING_FILE, help="Key of the client certificate."),
+    click.option("--insecure", is_flag=True, help="Accept any server certificate."),
     click.option("--username", default="", help="User name for basic authentication, with --password-file."),
     click.option("--password-file", type=EXISTING_FILE, help="File with the password."),
-    click.option("--org-id", default="", help="Tenant, sent as X-Scope-OrgID (Mimir)."),
-    click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Another header; may be repeated."),
+    click.option(
+        "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Another, such as X-Scope-OrgID:TENANT."
+    ),
     click.option(
         "--timeout", default=120.0, show_default=True, type=click.FloatRange(1, 3600), help="Seconds for one answer."
     ),
@@ -86,29 +90,44 @@ prometheus_options = together(
 """Read by `server_of`."""
 
 
-LIMIT_FLAGS = {
-    "max_num_seqs": ("--max-num-seqs", click.IntRange(1), "Sequences that run at once, per rank."),
-    "max_num_batched_tokens": ("--max-num-batched-tokens", click.IntRange(1), "Tokens of one step."),
-    "gpu_memory_utilization": ("--gpu-memory-utilization", click.FloatRange(0.01, 1.0), "Share of GPU memory."),
-    "max_input_tokens": ("--max-input-tokens", click.IntRange(1), "Longest prompt that the gateway lets through."),
-    "max_output_tokens": ("--max-output-tokens", click.IntRange(1), "Largest max_tokens that the gateway allows."),
+LIMITS: Final[Mapping[str, click.ParamType[Any]]] = {
+    "max_num_seqs": click.IntRange(1),
+    "max_num_batched_tokens": click.IntRange(1),
+    "gpu_memory_utilization": click.FloatRange(0.01, 1.0),
+    "max_input_tokens": click.IntRange(1),
+    "max_output_tokens": click.IntRange(1),
 }
+"""Limits that no page shows, the last two of the gateway, and what their values may be."""
+_LIMIT_NAMES: Final = ", ".join(name.replace("_", "-") for name in LIMITS)
 
-limit_options = together(
-    *(
-        click.option(flag, name, type=kind, default=None, help=f"In force now: {text}")
-        for name, (flag, kind, text) in LIMIT_FLAGS.items()
-    )
+
+def _limits(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, float]:
+    limits = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        kind = LIMITS.get(name.replace("-", "_"))
+        if kind is None:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE of {_LIMIT_NAMES}", ctx, parameter)
+        limits[name.replace("-", "_")] = float(kind.convert(value, parameter, ctx))
+    return limits
+
+
+limit_option = click.option(
+    "--limit", "limits", multiple=True, metavar="NAME=VALUE", callback=_limits, help=f"In force now: {_LIMIT_NAMES}."
 )
-"""Limits that no page shows."""
+"""Limits that no page shows, by their names; may be repeated."""
 
 facts_options = together(
-    limit_options,
+    limit_option,
     namespace_option,
-    click.option("--deployment", default="", metavar="NAME", help="Its Deployment, or another workload as KIND/NAME."),
-    click.option("--pod", default="", help="Its pod."),
+    click.option(
+        "--workload",
+        "workloads",
+        multiple=True,
+        metavar="KIND/NAME",
+        help="For its commands: deploy/NAME or another workload, pod/NAME, unit/NAME of systemd.",
+    ),
     click.option("--container", default="", help="Its container."),
-    click.option("--unit", default="", help="Its systemd unit, where it runs without Kubernetes."),
 )
 """Limits and place, read by `EngineFacts.of`."""
 
@@ -170,30 +189,36 @@ def _refuses(base: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the engines given on the command line."""
+    """How to reach the engines given on the command line: as the poll section of a settings file says."""
 
     bearer_token_file: Path | None = None
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    insecure: bool = False
+    basic_auth: BasicAuthSettings | None = None
+    tls: TlsSettings | None = None
 
-    def tls(self) -> TlsSettings:
-        """Return the TLS settings of a target."""
+    def unverified(self) -> TlsSettings:
+        """Return the same certificates, for a server whose own is not looked at."""
         from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - `plan` seldom reads an engine
 
-        skip = self.insecure
-        return TlsSettings(
-            ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file, insecure_skip_verify=skip
-        )
+        return (self.tls or TlsSettings()).model_copy(update={"insecure_skip_verify": True})
 
 
 def access_of(options: Mapping[str, Any]) -> Access:
-    """Return the values of `access_options`. Raises click.UsageError for half of a client certificate."""
-    given = Access(*(options[name] for name in ("bearer_token_file", "ca_file", "cert_file", "key_file", "insecure")))
-    if (given.cert_file is None) != (given.key_file is None):
-        raise click.UsageError("give --cert-file and --key-file together")
-    return given
+    """Return the value of `access_option`. Ends the command where the file is invalid."""
+    if options["config"] is None:
+        return Access()
+    poll = _settings_of(options["config"]).poll
+    return Access(poll.bearer_token_file, poll.basic_auth, poll.tls)
+
+
+def _settings_of(file: Path) -> Settings:
+    from kvpressure.config.settings import load_settings  # noqa: PLC0415 - as above
+    from kvpressure.config.strict_yaml import ConfigError  # noqa: PLC0415
+    from kvpressure.daemon.node_sources import settings_model  # noqa: PLC0415
+
+    try:
+        return load_settings({"--config.file": str(file)}, {}, settings_model())
+    except ConfigError as error:
+        refuse(error)
 
 
 def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
@@ -201,14 +226,9 @@ def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
 
     Ends the command where an address or the file is invalid.
     """
-    from kvpressure.config.settings import load_settings  # noqa: PLC0415 - as above
-    from kvpressure.config.strict_yaml import ConfigError  # noqa: PLC0415
-    from kvpressure.daemon.node_sources import settings_model  # noqa: PLC0415
-    from kvpressure.sources.gateway import SOURCE, GatewaySettings  # noqa: PLC0415
+    from kvpressure.sources.gateway import SOURCE, GatewaySettings  # noqa: PLC0415 - as above
 
-    token_file, file, rows = options["gateway_token_file"], options["config"], []
-    if token_file is not None and not options["gateways"]:
-        raise click.UsageError("give --gateway-token-file together with --gateway")
+    file, rows = options["config"], []
     if file is None and not options["gateways"]:
         return None
     for text in options["gateways"]:
@@ -216,16 +236,11 @@ def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
             base, path = split_engine_url(text)
         except ValueError as error:
             raise click.BadParameter(f"{error}", param_hint="--gateway") from error
-        where = {"url": base, "path": path or "/metrics"}
-        rows.append({**where, "engines": ["*"], "tls": access_of(options).tls(), "bearer_token_file": token_file})
+        rows.append({"url": base, "path": path or "/metrics", "engines": ["*"], "tls": access_of(options).tls})
     given = GatewaySettings.model_validate({"targets": rows})
     if file is None:
         return given
-    try:
-        settings = load_settings({"--config.file": str(file)}, {}, settings_model())
-    except ConfigError as error:
-        refuse(error)
-    others: GatewaySettings = getattr(settings, SOURCE.section)
+    others: GatewaySettings = getattr(_settings_of(file), SOURCE.section)
     return others.model_copy(update={"targets": (*given.targets, *others.targets)})
 
 
@@ -237,21 +252,24 @@ class _Basic:
 
 def server_of(url: str, options: dict[str, Any]) -> Server:
     """Return the Prometheus at `url`. Raises click.UsageError for options that contradict each other, SourceError."""
-    from kvpressure.net.credentials import Authorization  # noqa: PLC0415 - only for `incidents`
+    from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - only for `incidents`
+    from kvpressure.net.credentials import Authorization  # noqa: PLC0415
     from kvpressure.prometheus.client import Server  # noqa: PLC0415
 
-    access, username, password = access_of(options), options["username"], options["password_file"]
+    token, username, password = options["bearer_token_file"], options["username"], options["password_file"]
     if bool(username) != (password is not None):
         raise click.UsageError("give --username and --password-file together")
-    if username and access.bearer_token_file is not None:
+    if username and token is not None:
         raise click.UsageError("give either --bearer-token-file or --username with --password-file")
-    basic = _Basic(username, password) if username else None
+    if (options["cert_file"] is None) != (options["key_file"] is None):
+        raise click.UsageError("give --cert-file and --key-file together")
     headers = _headers(options["headers"])
-    if options["org_id"]:
-        headers |= _headers([f"X-Scope-OrgID: {options['org_id']}"])
-    if value := Authorization(access.bearer_token_file, basic, setting="--bearer-token-file").value():
+    basic = _Basic(username, password) if username else None
+    if value := Authorization(token, basic, setting="--bearer-token-file").value():
         headers["Authorization"] = value
-    return Server(url, headers, access.tls(), options["timeout"])
+    files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
+    tls = TlsSettings(**files, insecure_skip_verify=options["insecure"])
+    return Server(url, headers, tls, options["timeout"])
 
 
 def _headers(given: Any) -> dict[str, str]:
@@ -290,7 +308,7 @@ async def page_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tup
             url, access = await stack.enter_async_context(forwarded(address, options))
         else:
             url, access = page_url(address), access_of(options)
-        authorization = Authorization(access.bearer_token_file, None, setting="--bearer-token-file")
-        client = HttpClient(SystemClock(), tls=access.tls(), authorization=authorization)
+        authorization = Authorization(access.bearer_token_file, access.basic_auth, setting="poll.bearer_token_file")
+        client = HttpClient(SystemClock(), tls=access.tls, authorization=authorization)
         stack.push_async_callback(client.aclose)
         yield url, partial(client.get, URL(url), DEADLINE_SECONDS)

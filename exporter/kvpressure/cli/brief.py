@@ -62,7 +62,7 @@ def _step(finding: Finding) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(clean(f"{do}: {first.title}{change}"), style="bold")]
     parts += expected(first)
     if set(first.placeholders) - {COUNTED}:
-        parts.append(Text("  for its commands: --full and --deployment, --pod or --unit NAME", style="dim"))
+        parts.append(Text("  for its commands: --full and --workload KIND/NAME", style="dim"))
     else:
         parts += command_lines(first)
     return [*parts, *_without_gpu(finding.actions)]

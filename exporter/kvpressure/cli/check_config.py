@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from pydantic import BaseModel
 
-from kvpressure.cli.options import given, refuse, settings_flags, thresholds_of
+from kvpressure.cli.options import given, refuse, thresholds_of
 from kvpressure.cli.say import say
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, Problem, load_settings
@@ -19,19 +19,19 @@ from kvpressure.web.config import WebGuard
 
 @click.command()
 @click.argument("file", required=False)
-@settings_flags
-def command(file: str | None, **flags: str | None) -> None:
+@click.option("--config", "--config.file", "config", metavar="TEXT", help="The same as FILE, as `run` names it.")
+def command(file: str | None, config: str | None) -> None:
     """Check kvpressure.yaml, KVPRESSURE_ variables, thresholds and the web configuration.
 
-    FILE is the settings file, as with --config. Prints every problem with its file and line and ends with exit code 2,
-    or says what would be in force.
+    FILE is the settings file; without it kvpressure.yaml in the working directory, if there is one. Prints every
+    problem with its file and line and ends with exit code 2, or says what would be in force.
     """
     # Imports all sources, which register sections: not for --help.
     from kvpressure.daemon.node_sources import settings_model  # noqa: PLC0415
 
-    if file and flags["config"]:
+    if file and config:
         raise click.UsageError("give the settings file once: FILE or --config")
-    read = given({**flags, "config": file or flags["config"]}), os.environ, settings_model()
+    read = given({"config": file or config}), os.environ, settings_model()
     problems: list[Problem] = []
     try:
         settings = load_settings(*read)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kvpressure.cli.access import LIMIT_FLAGS
 from kvpressure.cli.say import CANNOT_TELL
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import NOT_KNOWN
@@ -134,12 +133,14 @@ class EngineFacts:
     @classmethod
     def of(cls, options: dict[str, Any]) -> EngineFacts:
         """Return the facts in the values of `facts_options`."""
-        limits = {name: float(options[name]) for name in LIMIT_FLAGS if options.get(name) is not None}
-        kind, slash, workload = str(options.get("deployment") or "").partition("/")
-        place = {name: options[name] for name in ("namespace", "pod", "container", "unit") if options.get(name)}
-        if kind:
-            place |= {"kind": kind, "workload": workload} if slash else {"workload": kind}
-        return cls(limits, place)
+        place = {name: options[name] for name in ("namespace", "container") if options.get(name)}
+        for text in options.get("workloads", ()):
+            kind, slash, name = text.partition("/")
+            if slash and kind in ("pod", "unit"):
+                place[kind] = name
+            else:
+                place |= {"kind": kind, "workload": name} if slash else {"workload": kind}
+        return cls(dict(options["limits"]), place)
 
     def finding(
         self,

@@ -23,7 +23,6 @@ _FLAGS = {
     "--web.listen-address": "Address to listen on, such as :10405 or 127.0.0.1:10405.",
     "--web.telemetry-path": "Path of the metrics page.",
     "--web.config.file": "TLS and basic auth of the server, in the exporter-toolkit's format.",
-    "--port": "Port to scrape on pods that declare none.",
     "--log.level": "debug, info, warning or error.",
     "--log.format": "logfmt or json.",
 }

@@ -61,8 +61,7 @@ async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tup
         target = next(iter(targets_of_pods(pods, access_of(options))), None)
         if target is None:
             raise KubeError(pods[0].problem)
-        insecure = target.tls is not None and target.tls.insecure_skip_verify
-        yield f"{target.url}{target.path}", replace(access_of(options), insecure=insecure)
+        yield f"{target.url}{target.path}", replace(access_of(options), tls=target.tls)
 
 
 def engines_in(found: Sequence[ReferencedPod], container: str = "", port: int | None = None) -> list[NamedPod]:
@@ -101,8 +100,9 @@ def _target(pod: NamedPod, url: str, access: Access) -> Target:
         limits=pod.engine.limits,
         role=pod.engine.role,
         # The certificate has the pod's own names; the API server guarantees that this is the pod.
-        tls=replace(access, insecure=True).tls() if pod.engine.scheme == "https" else None,
+        tls=access.unverified() if pod.engine.scheme == "https" else None,
         bearer_token_file=access.bearer_token_file,
+        basic_auth=access.basic_auth,
     )
 
 

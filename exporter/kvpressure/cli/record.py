@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from kvpressure import logs
-from kvpressure.cli.access import access_options, namespace_option, page_at, pod_options
+from kvpressure.cli.access import access_option, namespace_option, page_at, pod_options
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
@@ -63,7 +63,7 @@ async def record_pages(
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
 @namespace_option
 @pod_options
-@access_options
+@access_option
 def command(url: str | None, output: Path, **options: Any) -> None:
     """Record the metrics of the engine at ADDRESS (host:port, :port, or http://host:port) or in a pod, for `replay`.
 

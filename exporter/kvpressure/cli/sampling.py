@@ -22,6 +22,7 @@ from kvpressure.engine_state import PipelineSettings
 from kvpressure.engines.targets import Changes
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.environment import Environment
+from kvpressure.model.errors import RefusedConnectionError
 from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.view import GpuView
 from kvpressure.net.schedule import Clock, SystemClock
@@ -64,8 +65,9 @@ def targets_of(
             url=base,
             path=path or "/metrics",
             gpus=(ALL_GPUS,) if gpus and len(pages) == 1 else None,
-            tls=access.tls(),
+            tls=access.tls,
             bearer_token_file=access.bearer_token_file,
+            basic_auth=access.basic_auth,
             kv_events=None if kv_events_port is None else KvEventsSettings(port=kv_events_port),
             limits=None if (port := port_here(base)) is None else owners[port].limits,
         )
@@ -113,7 +115,7 @@ class Sampler:
     def hopeless(self) -> bool:
         """Whether no target has answered for a while, and none has a first poll under way."""
         health = self._feeds.fleet.health()
-        limit = REFUSED_SECONDS if all(h.reason == "refused" for h in health) else GIVE_UP_SECONDS
+        limit = REFUSED_SECONDS if all(h.reason == RefusedConnectionError.reason for h in health) else GIVE_UP_SECONDS
         return self.seconds >= limit and all(h.last_success is None and h.errors for h in health)
 
     @property

@@ -46,8 +46,7 @@ def fail(*lines: object) -> NoReturn:
 class CliError(SourceError):
     """A command cannot continue; the sentence says why, where, and what to do."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__("cli", sentence)
+    reason = "cli"
 
 
 class OutputError(Exception):

@@ -15,12 +15,18 @@ from kvpressure.commandline.words import (
     Variables,
     Words,
     expand,
+    split,
 )
 
+GPU_TYPE: Final = "--gpu-type"
+"""The option of a run that names the GPU."""
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SHELL_FLAGS: Final = re.compile(r"-[abd-z]*c[a-z]*")
 _SHELL_FLAGS_WITH_VALUE: Final = frozenset(("-o", "+o", "-O", "--rcfile", "--init-file"))
 _CONTAINERS: Final = frozenset(("docker", "podman", "nerdctl"))
+_RUNPOD: Final = "runpodctl"
+_RUNPOD_OPTIONS: Final = {"--gpuCount": "--gpus", "--gpuType": GPU_TYPE, "--env": "--env"}
+"""RunPod's options of a pod, and what they are called here."""
 # Options of `docker run` that take no value; of short ones it may stand in the same word.
 _NO_VALUE: Final = re.compile(
     r"-[a-zA-Z].+|-[ditPq]|--.*=.*"
@@ -30,7 +36,8 @@ _NO_VALUE: Final = re.compile(
 _WRAPPERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup", "sudo", "env", "time"))
 _OWN_VARIABLES: Final = 16
 """Words behind `env` that may be variables."""
-_RUN_TEXT: Final = frozenset(("eval", "ssh", "tmux", "screen", "su"))
+_BATCH: Final = "sbatch"
+_RUN_TEXT: Final = frozenset((_BATCH, "eval", "ssh", "tmux", "screen", "su"))
 # Programs whose arguments may look like a launch, and start nothing.
 _TEXT_PROGRAMS: Final = frozenset(
     (
@@ -132,6 +139,7 @@ def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str
     if base(words[own]) in _RUN_TEXT:
         budget.take(sum(map(len, words)))
         text = " ".join(words[own + 1 :]) if words[own] == "eval" else max(words[own + 1 :], key=len, default="")
+        text = ContainerRun("", (), words).value("--wrap") if base(words[own]) == _BATCH else text
         return (text, ()) if any(blank in text for blank in " \n") else None
     start = next((i for i, word in enumerate(words) if base(word) in SHELLS), None)
     if start is None:
@@ -177,7 +185,9 @@ class ContainerRun:
 
 
 def container_run(words: Words) -> ContainerRun | None:
-    """Return the container that `docker run` starts, None for any other program."""
+    """Return the container that `docker run` or RunPod's command line starts, None for any other program."""
+    if words and base(words[0]) == _RUNPOD and "create" in words[1:3]:
+        return _runpod(words)
     at = next((i for i, word in enumerate(words[:4]) if base(word) in _CONTAINERS), None)
     if at is None or "run" not in words[at + 1 : at + 3]:
         return None
@@ -185,6 +195,15 @@ def container_run(words: Words) -> ContainerRun | None:
     while at < len(words) and words[at].startswith("-"):
         at += 1 if _NO_VALUE.fullmatch(words[at]) else 2
     return ContainerRun(words[at], words[at + 1 :], words[start:at]) if at < len(words) else None
+
+
+def _runpod(words: Words) -> ContainerRun | None:
+    given = ContainerRun("", (), words)
+    options = (
+        word for option, name in _RUNPOD_OPTIONS.items() for value in given.values(option) for word in (name, value)
+    )
+    image = given.value("--imageName")
+    return ContainerRun(image, tuple(split(given.value("--args"))), tuple(options)) if image else None
 
 
 def talks(words: Words) -> bool:

@@ -429,7 +429,8 @@ class Script:
         elif operator == "(" and len(words) == 1:
             words = []  # the name of a function, whose body is read where it stands
         if operator == "\n" and self._ends:
-            self._here_documents(target or (words[-1] if words and "tee" in words else ""))
+            told = [word for word in words if word[:1] != "-"]
+            self._here_documents(told[-1] if "tee" in words[:2] else target)
         if words:
             yield from self._command(words, operator)
         elif operator != "\n" or not self._goes_on:
@@ -510,7 +511,14 @@ class Script:
     def _set(self, name: str, value: str | None, condition: str) -> None:
         """Set a variable; one that is set twice, or under a condition, has no known value from then on."""
         self._budget.take(len(value or ""))
-        if condition and self.values.get(name) != value:
+        before = self.values.get(name)
+        if before and value and value.startswith(f"{before} "):
+            # It is longer, and what it was still stands at its beginning: under a condition that, and `$NAME`.
+            self._assigned.discard(name)
+            value = f"{before} ${name}" if condition else value
+            if condition:
+                self.uncertain.setdefault(name, condition)
+        elif condition and before != value:
             self.uncertain.setdefault(name, condition)
             value = None
         self.values[name] = None if name in self._assigned and self.values.get(name) != value else value

@@ -31,7 +31,6 @@ MAX_SHOWN: Final = 500
 
 _INDENT: Final = "; indent with spaces, not tabs, and quote text that begins with @, ` or %"
 _LOADER: Final[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_LOOSE_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTANTS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
 # More than 18 digits is no number that a setting could mean; int() of a million digits would also be slow.
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,18}")
@@ -122,18 +121,6 @@ def load(
     elif builder.problems:
         raise ConfigError(builder.problems)
     return Document(name, data, builder.lines)
-
-
-def loose(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Any:
-    """Parse `text` as other programs do (YAML 1.1, merge keys, dates) within the same bounds. Raises ConfigError."""
-    _check(text, name, max_chars, MAX_VALUES, lambda _: None)
-    try:
-        with _translated_errors(name):
-            return yaml.load(text, Loader=_LOOSE_LOADER)  # noqa: S506 - a safe loader
-    except ConfigError:
-        raise
-    except ValueError:
-        raise ConfigError([Problem(name, None, "", "holds a date or a number that is none")]) from None
 
 
 def scalar(text: str) -> str | int | float | bool | None:
@@ -303,8 +290,15 @@ class _Builder:
 GONE: Final[Mapping[str, str]] = {
     "baseline_file": "baselines are learned again after a restart, and limits are absolute until then",
     "engines.canary": "a blackbox_exporter asks engines for one token (docs/deploy.md)",
+    "gateways.interval_seconds": "a gateway is read every second",
+    "gateways.timeout_seconds": "a gateway has 5 s to answer",
+    "gpu.detach_seconds": "the driver stays closed for two minutes after SIGUSR1",
+    "gpu_exporter.interval_seconds": "another GPU exporter is read every 5 s",
+    "host.interval_seconds": "the host is read every 5 s",
     "kubernetes.kubeconfig_file": "outside a pod, name engines in engines.targets or engines.file_sd",
+    "limits.max_label_length": "a label value is cut at 128 characters",
     "otlp": "the Prometheus receiver of an OpenTelemetry Collector reads /metrics (docs/deploy.md)",
+    "pod_resources.keep_seconds": "the kubelet's last answer is used for 5 minutes",
     "stuck_unanswered_min_seconds": "kvpressure asks no engine for a token; a blackbox_exporter does (docs/deploy.md)",
 }
 """What to do instead, by the dotted key of a setting or of a whole section, or by the name of a threshold."""

@@ -24,18 +24,20 @@ from kvpressure.exposition import Snapshot
 from kvpressure.exposition.profile import Profile
 from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
+from kvpressure.model.errors import TimedOutError
 from kvpressure.model.samples import NOT_READ_REASON, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.net.files import FileWatch
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.signals.history import Histories
-from kvpressure.sources.gpu.process import GpuFactory, registration
+from kvpressure.sources.gpu.backend import ABSENT_REASONS, CrashedError
+from kvpressure.sources.gpu.process import DetachedError, GpuFactory, registration
 
 TICK_SECONDS = 1.0
 MAX_SNAPSHOT_AGE_SECONDS = 5.0
 """With an older snapshot the exporter is not ready: its event loop hangs."""
 
-HUNG = ("timeout", "crashed")
+HUNG = (TimedOutError.reason, CrashedError.reason)
 """Errors of a GPU source with which the exporter is not ready: the driver hangs, or crashes the child that calls it."""
 
 log = structlog.get_logger("kvpressure.daemon.exporter")
@@ -114,7 +116,7 @@ class Daemon:
 
     def detach_gpus(self) -> None:
         """Release the GPU drivers for a while."""
-        log.info("releasing the GPU drivers", seconds=self.settings.gpu.detach_seconds)
+        log.info("releasing the GPU drivers")
         self._feeds.node.detach()
 
     async def run(self) -> None:
@@ -234,7 +236,7 @@ class Daemon:
 
 
 _NOT_YET_READ: Final = ("starting", "pending")
-_EXPECTED: Final = ("library_not_found", "binding_not_found", "detached", NOT_READ_REASON)
+_EXPECTED: Final = (*ABSENT_REASONS, DetachedError.reason, NOT_READ_REASON)
 
 
 class HealthLog:

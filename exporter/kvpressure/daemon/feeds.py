@@ -76,7 +76,6 @@ def pipeline_settings(settings: Settings) -> PipelineSettings:
             settings.staleness_seconds, settings.poll.timeout_seconds + 3 * settings.poll.interval_seconds
         ),
         max_engines=settings.limits.max_engines,
-        max_label_length=settings.limits.max_label_length,
         price=_price(settings.gpu),
     )
 

@@ -17,7 +17,7 @@ from kvpressure.net.schedule import Clock
 from kvpressure.net.waiting import cancel
 from kvpressure.sources import gpu_exporter, host, logs, pod_devices, port_owner
 from kvpressure.sources.gpu import process as gpu
-from kvpressure.sources.gpu.backend import ABSENT
+from kvpressure.sources.gpu.backend import ABSENT_REASONS
 from kvpressure.sources.pod_devices.assign import resolve
 from kvpressure.sources.source import Known, OnReport, Registration, Source, Wiring, merged
 
@@ -105,7 +105,7 @@ class NodeSources:
     def gpu_health(self) -> tuple[SourceHealth, ...]:
         """Return the health of the GPU sources; of those that this machine lacks only where it lacks all."""
         source_healths = self._health(lambda source: source.gives_gpus)
-        return tuple(health for health in source_healths if health.reason not in ABSENT) or source_healths
+        return tuple(health for health in source_healths if health.reason not in ABSENT_REASONS) or source_healths
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return the health of the other sources that are enabled."""

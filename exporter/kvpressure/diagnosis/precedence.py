@@ -101,6 +101,7 @@ PRECEDENCE: Final = (
     "kv.stays_full",
     # The same, for a place in the batch.
     "gateway.unexplained",
+    "unknown.no_preemptions",
     "healthy.drains",
     "healthy.passing_queue",
     "kv.longest",
@@ -135,9 +136,9 @@ class Judged(NamedTuple):
 
 def judge(facts: Facts) -> Judged:
     """Return the first true rule of the table, with the unknown ones before it; later ones are not evaluated."""
-    unjudged: list[Rule] = []
+    unjudged, known = list[Rule](), facts.states
     for rule in TABLE:
-        answer = rule.when.state(facts)
+        answer = known[rule.when] if rule.when in known else rule.when.state(facts)
         if answer:
             return Judged(rule, tuple(unjudged))
         if answer is None:

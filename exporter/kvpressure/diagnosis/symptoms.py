@@ -239,11 +239,12 @@ def _restarting(inputs: Inputs) -> Evidence:
 
 def _from_elsewhere(symptom: str, text: str, missing: str) -> Callable[[Inputs], Evidence]:
     """Judge what another source says of a symptom, `text` being what it is; `missing` says what would be needed."""
+    unknown = Evidence(symptom, None, f"not known: no {missing}")
 
     def judge(inputs: Inputs) -> Evidence:
         found = inputs.external_evidence.get(symptom)
         if found is None:
-            return Evidence(symptom, None, f"not known: no {missing}")
+            return unknown
         return Evidence(symptom, found.state, f"{text}: {found.text}")
 
     return judge

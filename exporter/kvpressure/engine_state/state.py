@@ -59,7 +59,7 @@ class PipelineSettings:
     longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineEnvironment:
     """What is known around the engines of one page when it is judged.
 
@@ -195,17 +195,17 @@ class EngineState:
     def _observed(self, poll: _Poll) -> Observed:
         gpus = poll.environment.gpus
         names = tuple(gpu.last.name for gpu in gpus) if poll.is_alone and whole_gpus(gpus) else ()
-        return changed(self.past.observed(poll.thresholds), model_name=poll.sample.model_name, gpus=names)
+        return self.past.observed(poll.thresholds, poll.sample.model_name, names)
 
     def _view(self, poll: _Poll, features: Features, diagnosis: Diagnosis, more: _More) -> EngineView:
         """Return everything known of the engine now."""
-        environment, target = poll.environment, poll.environment.target
+        environment, target, before = poll.environment, poll.environment.target, self.view
         derived = features.derived | more.derived
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, poll.thresholds)
-        whole = (target.name, poll.sample.model_name, poll.sample.engine)
+        key = EngineKey(target.name, poll.sample.model_name, poll.sample.engine)
         return EngineView(
-            key=EngineKey(*whole),
-            shown=EngineKey(*(distinct(label, poll.settings.max_label_length) for label in whole)),
+            key=key,
+            shown=before.shown if before is not None and before.key == key else _shown(key, poll.settings),
             t=features.t,
             derived=derived | families,
             diagnosis=diagnosis,
@@ -217,6 +217,11 @@ class EngineState:
             observed=more.observed,
             incident=more.incident,
         )
+
+
+def _shown(key: EngineKey, settings: PipelineSettings) -> EngineKey:
+    """Return who it is as labels, which may be cut."""
+    return EngineKey(*(distinct(label, settings.max_label_length) for label in key))
 
 
 def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: Thresholds) -> Context:

@@ -30,7 +30,7 @@ from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target
 from kvpressure.engines.name_filter import Mode, NameFilter, PageUrls, page_urls, restarted
 from kvpressure.engines.reader import PageError, PageReader
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import SourceError, TooLargeError, TruncatedError
 from kvpressure.model.record import record
 from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.net.credentials import Authorization
@@ -259,10 +259,10 @@ class EngineSource:
         try:
             page = await self._parse(answer)
         except PageError as error:
-            raise SourceError(error.reason, f"{where}: {brief(error)}") from error
+            raise error.saying(f"{where}: {brief(error)}") from error
         if not answer.body.endswith(b"\n"):
             # Every line of the text format ends with a newline, so a number at the end may be cut.
-            raise SourceError("truncated", f"{where} answered a page whose last line is cut short")
+            raise TruncatedError(f"{where} answered a page whose last line is cut short")
         return page
 
     async def _parse(self, answer: Answer) -> EnginePage:
@@ -271,7 +271,7 @@ class EngineSource:
         The reader keeps a state between pages, so it parses one at a time.
         """
         if self._reading is not None and not self._reading.done():
-            raise SourceError("too_large", f"{self.target.name}: the page before is still being read")
+            raise TooLargeError(f"{self.target.name}: the page before is still being read")
         if len(answer.body) <= INLINE_BYTES:
             return self._reader.read(answer.body, answer.t)
         self._reading = _long_pages.start(self._reader.steps(answer.body, answer.t))

@@ -12,7 +12,14 @@ from urllib.parse import quote
 
 from yarl import URL
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import (
+    BadUrlError,
+    CredentialsError,
+    NotConnectedError,
+    NotMetricsError,
+    SourceError,
+    TooLargeError,
+)
 from kvpressure.model.record import record
 from kvpressure.model.samples import EnginePage
 from kvpressure.net.http import HttpStatusError
@@ -22,7 +29,7 @@ FilterSetting = Literal["auto", "always", "never"]
 REPROBE_SECONDS: Final = 600.0
 
 # Errors that the plain address would have too: requesting it would only double the load on a server in trouble.
-_SHARED_REASONS: Final = frozenset({"refused", "unreachable", "dns", "tls", "credentials", "too_large", "bad_url"})
+_SHARED: Final = (NotConnectedError, CredentialsError, TooLargeError, BadUrlError)
 
 
 class Mode(StrEnum):
@@ -43,7 +50,7 @@ class PageUrls:
 
 
 def page_urls(url: str, path: str, poll_names: tuple[str, ...], all_names: tuple[str, ...]) -> PageUrls:
-    """Return the addresses for a server's base URL and its page's path. Raises `SourceError("bad_url")`.
+    """Return the addresses for a server's base URL and its page's path. Raises BadUrlError.
 
     A user or password in the URL is dropped: credentials come from files only.
     """
@@ -53,7 +60,7 @@ def page_urls(url: str, path: str, poll_names: tuple[str, ...], all_names: tuple
             raise ValueError("no http address")
         return PageUrls(plain, _filtered(plain, poll_names), _filtered(plain, all_names))
     except (ValueError, UnicodeError) as error:
-        raise SourceError("bad_url", "the target's url is not an http(s) address; check url and path") from error
+        raise BadUrlError("the target's url is not an http(s) address; check url and path") from error
 
 
 def _filtered(plain: URL, names: tuple[str, ...]) -> URL:
@@ -89,12 +96,12 @@ class NameFilter:
 
     def falls_back(self, error: SourceError) -> bool:
         """Whether to request the plain address after this error of the filtered one."""
-        if self.insists or error.reason in _SHARED_REASONS:
+        if self.insists or isinstance(error, _SHARED):
             return False
         if self.mode is not Mode.HONOURED:
             return True
         moved = isinstance(error, HttpStatusError) and error.status < 500
-        return moved or error.reason == "not_metrics"
+        return moved or isinstance(error, NotMetricsError)
 
     def plain_answered(self) -> None:
         """Record that the plain address answered with a page."""

@@ -13,7 +13,7 @@ from kvpressure.engines.plan import Chosen, EnginePlan, Histogram, Parts, Plan, 
 from kvpressure.model.environment import ROLE_CODES
 from kvpressure.model.record import record
 from kvpressure.model.samples import CacheConfig
-from kvpressure.promtext.lines import PageError, Series
+from kvpressure.promtext.lines import LargePageError, Series
 from kvpressure.runtimes.gateways import worker_of
 from kvpressure.runtimes.table import LARGEST_VALUE, STARTED, PageFacts, Row, Table
 
@@ -71,7 +71,7 @@ class _Index:
         said = ((engine, labels.get(table.role_label, "")) for engine, labels in labelled)
         self.roles = {engine: role for engine, role in said if role in ROLE_CODES}
         if len(self.engines) > MAX_ENGINES:
-            raise PageError("too_large", f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
+            raise LargePageError(f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
         self._engines_of = Counter(model for model, _ in self.engines)
 
     def engine(self, found: _Found) -> str:
@@ -112,7 +112,7 @@ def _server_label(series: Sequence[tuple[str, _Found]], table: Table) -> str:
 def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
     """Return the plan for a page with these series, None if the table has none of their names.
 
-    Of series with the same name and labels the last one counts. Raises PageError with reason "too_large".
+    Of series with the same name and labels the last one counts. Raises LargePageError.
     """
     slots = {one: slot for slot, one in enumerate(series)}
     spellings = {name: _spelling(table, name) for name in {one.name for one in slots}}

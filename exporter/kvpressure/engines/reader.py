@@ -12,7 +12,16 @@ from typing import Final
 from kvpressure.engines.plan import Plan
 from kvpressure.engines.planner import make_plan, recognised
 from kvpressure.model.samples import NOT_READ_REASON, EnginePage
-from kvpressure.promtext.lines import STEP_LINES, PageError, Series, Steps, in_one_go, parse_line, require_end
+from kvpressure.promtext.lines import (
+    STEP_LINES,
+    PageError,
+    Series,
+    Steps,
+    WithoutMetricsError,
+    in_one_go,
+    parse_line,
+    require_end,
+)
 from kvpressure.promtext.scanner import Memory, PageScanner
 from kvpressure.runtimes.gateways import OTHER_NAMES, WORKER_NAMES, known_gateway
 from kvpressure.runtimes.not_read import METRICS as NOT_READ
@@ -115,18 +124,30 @@ def _names(tables: tuple[Table, ...]) -> frozenset[bytes]:
     return OTHER_NAMES.union(WORKER_NAMES, NOT_READ, *(table.wanted() for table in tables))
 
 
+class GatewayPageError(PageError):
+    """It is of a gateway in front of engines."""
+
+    reason = "gateway"
+
+
+class NotReadError(PageError):
+    """It is of a server that is recognised and not read."""
+
+    reason = NOT_READ_REASON
+
+
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
     """Return the plan of the table that has most of the names.
 
     Raises PageError where they are a gateway's, or of a server that is recognised and not read.
     """
     if gateway := known_gateway(series):
-        raise PageError(
-            "gateway", f"these are the metrics of {gateway}, not of an engine: name the engines behind it as targets"
+        raise GatewayPageError(
+            f"these are the metrics of {gateway}, not of an engine: name the engines behind it as targets"
         )
     found = make_plan(max(tables, key=lambda table: recognised(table, series)), series)
     if found is None and (server := server_not_read(series)):
-        raise PageError(NOT_READ_REASON, f"not read: these are the metrics of {server}, of which no verdict is made")
+        raise NotReadError(f"not read: these are the metrics of {server}, of which no verdict is made")
     return found
 
 
@@ -161,9 +182,8 @@ class PageReader:
         """Return the engines on `page`, which was received at `t` (unix seconds).
 
         Signals without metrics on the page are absent. A page with a runtime's names and no engine's series has no
-        engines. Raises PageError with reason "not_metrics" (no name of a runtime, as multi-process servers answer
-        `name[]`), "truncated" (no newline at the end: a cut number is a smaller number), "gateway" (of a server in
-        front of engines), "not_read" (of a server of which no verdict is made), "malformed" or "too_large".
+        engines. Raises PageError: WithoutMetricsError where it has no name of a runtime, as multi-process servers
+        answer `name[]`.
         """
         return in_one_go(self.steps(page, t))
 
@@ -174,8 +194,8 @@ class PageReader:
         plan, values = yield from self._scanner.steps(page)
         if plan is None:
             if _OURS in page:
-                raise PageError("not_metrics", "these are kvpressure's own metrics: its /targets has the engines' URLs")
-            raise PageError("not_metrics", _without_engine(page, self._tables))
+                raise WithoutMetricsError("these are kvpressure's own metrics: its /targets has the engines' URLs")
+            raise WithoutMetricsError(_without_engine(page, self._tables))
         read = plan.read(values, t)
         gauges = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))
         if not gauges:

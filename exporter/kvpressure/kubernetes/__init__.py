@@ -22,18 +22,41 @@ class Action:
 
 
 class KubeError(SourceError):
-    """An error of a cluster: a sentence that says what happened, where, and what to do.
+    """An error of a cluster: its own, or one of how it is reached.
 
-    `reason` is the word by which it is counted. `status` is the API server's HTTP status, 0 without a response, and
-    `message` its text; `cause` is the end of the sentence, without its subject.
+    `status` is the API server's HTTP status, 0 without a response, and `message` its text.
     """
 
-    def __init__(
-        self, sentence: str, status: int = 0, *, reason: str = "config", message: str = "", cause: str = ""
-    ) -> None:
-        super().__init__(reason, sentence)
-        self.status, self.message, self.cause = status, message, cause
+    reason = "config"
+
+    def __init__(self, sentence: str, status: int = 0, message: str = "") -> None:
+        super().__init__(sentence)
+        self.status, self.message = status, message
 
 
-class GoneError(KubeError):
+class StatusError(KubeError):
+    """The API server refuses a request with a status that has no type of its own."""
+
+    reason = "http_status"
+
+
+class UnauthorizedError(KubeError):
+    """The API server does not accept the credentials (401)."""
+
+    reason = "unauthorized"
+
+
+class ForbiddenError(KubeError):
+    """The credentials may not do what was requested (403)."""
+
+    reason = "forbidden"
+
+
+class GoneError(StatusError):
     """The resource version is too old (410): the resource has to be listed again."""
+
+
+class KubectlError(KubeError):
+    """kubectl failed, or is not there."""
+
+    reason = "kubectl"

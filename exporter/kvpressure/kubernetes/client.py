@@ -12,11 +12,12 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from kvpressure.kubernetes import Action, GoneError, KubeError
+from kvpressure.kubernetes import Action, ForbiddenError, GoneError, KubeError, StatusError, UnauthorizedError
 from kvpressure.kubernetes.service_account import ServiceAccount
+from kvpressure.model.errors import SourceError, UnreachableError
 from kvpressure.net.addresses import refusal
 from kvpressure.net.http import open_session, shown
-from kvpressure.net.outgoing import reason_and_sentence
+from kvpressure.net.outgoing import request_failure
 from kvpressure.net.resolver import RefusedAddressError, ThreadPerLookup
 from kvpressure.printable import brief
 
@@ -27,6 +28,9 @@ Query = Mapping[str, str]
 _HEADERS: Final = {"User-Agent": "kvpressure", "Accept-Encoding": "identity"}
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """A watch may be silent for minutes; with these a lost peer is noticed within one."""
+
+
+_TYPES: Final[Mapping[int, type[KubeError]]] = {401: UnauthorizedError, 403: ForbiddenError, 410: GoneError}
 
 
 class KubeClient:
@@ -96,7 +100,7 @@ class KubeClient:
 
     def _refusal(self, status: int, message: str, action: Action) -> KubeError:
         detail = f" (it says: {brief(message, 300)})" if message else ""
-        server, reason = self._shown, {401: "unauthorized", 403: "forbidden"}.get(status, "http_status")
+        server = self._shown
         if 300 <= status < 400:
             sentence = f"{server} answered with a redirect, which is not followed; is a proxy between?"
         elif status == 401:
@@ -107,13 +111,16 @@ class KubeClient:
             sentence = f"{server} has nothing to {action}{detail}"
         else:
             sentence = f"{server} answered {status} to {action}{detail}"
-        kind = GoneError if status == 410 else KubeError
-        return kind(sentence, status, reason=reason, message=message)
+        return _TYPES.get(status, StatusError)(sentence, status, message)
 
-    def unreachable(self, error: BaseException) -> KubeError:
-        """Return the KubeError for a request that raised one of `FAILURES`."""
-        reason, cause = reason_and_sentence(error, self._shown, "the cluster's CA")
-        return KubeError(f"the API server cannot be reached: {cause}", reason=reason, cause=cause)
+    def unreachable(self, error: BaseException) -> SourceError:
+        """Return the error for a request that raised one of `FAILURES`."""
+        failure = request_failure(error, self._shown, "the cluster's CA")
+        if isinstance(failure, UnreachableError):
+            sentence = f"no connection to the API server {self.where}: {failure}; do network policies let us through?"
+        else:
+            sentence = f"the API server cannot be reached: {failure}"
+        return failure.saying(sentence)
 
 
 async def capped(response: aiohttp.ClientResponse, cap_bytes: int) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from kvpressure.model.samples import HistogramSample
 
 QUANTILES = (0.5, 0.95, 0.99)
+_LABELS: Final = {q: str(q) for q in QUANTILES}
 
 Value: TypeAlias = float | HistogramSample | Mapping[str, "Value"]
 """One family's value: a number, a histogram, or one of these per label value, nested in the order of its labels."""
@@ -44,18 +45,18 @@ def known(values: Mapping[str, Value | None]) -> Derived:
     return found
 
 
-def by_quantile(values: Sequence[float] | None, quantiles: Sequence[float] = QUANTILES) -> Value | None:
-    """Return a family labelled with `quantile`; None without values."""
-    return None if values is None else {str(q): value for q, value in zip(quantiles, values, strict=True)}
+def by_quantile(values: Sequence[float], quantiles: Sequence[float] = QUANTILES) -> Value:
+    """Return a family labelled with `quantile`, by some of `QUANTILES`."""
+    return {_LABELS[q]: value for q, value in zip(quantiles, values, strict=True)}
 
 
 def at(derived: Mapping[str, Value], *path: str) -> float | None:
     """Return the number at `path` (family, then its label values); None where it is not known."""
     value: Any = derived
     for key in path:
-        if value.__class__ is not dict and not isinstance(value, _TREE):
+        if (value.__class__ is not dict and not isinstance(value, _TREE)) or key not in value:
             return None
-        value = value.get(key)
+        value = value[key]
     return value if value.__class__ is float or isinstance(value, _NUMBERS) else None
 
 
@@ -81,7 +82,8 @@ def ramp(value: float, start: float, end: float) -> float:
     """Return 0 up to `start`, 1 from `end`, linear between; where they are equal, 0 below and 1 from there on."""
     if end <= start:
         return float(value >= end)
-    return min(1.0, max(0.0, (value - start) / (end - start)))
+    share = (value - start) / (end - start)
+    return 0.0 if share <= 0 else 1.0 if share >= 1 else share
 
 
 def number(value: float) -> str:

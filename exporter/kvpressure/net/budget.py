@@ -32,15 +32,15 @@ BURST_SECONDS: Final = 0.5
 SLICE_SECONDS: Final = 0.02
 """Of work, after which the event loop gets as long alone."""
 
-REASON: Final = "over_budget"
-
 
 class OverBudgetError(SourceError):
-    """What was to be read would take more CPU than sources may; it is left out, and counted by this reason."""
+    """What was to be read would take more CPU than sources may; it is left out, and counted."""
+
+    reason = "over_budget"
 
     def __init__(self) -> None:
         sentence = f"not read now: all sources beside engines' pages may take {ALL_RATIO:.0%} of a core, and did"
-        super().__init__(REASON, sentence)
+        super().__init__(sentence)
 
 
 class Share:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import CredentialsError, SourceError, TlsError
 from kvpressure.net.files import Stamp, stamp_of
 from kvpressure.net.open_files import open_regular
 from kvpressure.printable import brief
@@ -49,21 +49,21 @@ class BasicAuth(Protocol):
     def password_file(self) -> Path: ...  # noqa: D102
 
 
-def stamp(path: str, what: str, reason: str) -> Stamp:
-    """Return the file's version; raises `SourceError(reason)` unless it is a readable regular file."""
+def stamp(path: str, what: str, unusable: type[SourceError]) -> Stamp:
+    """Return the file's version; raises `unusable` unless it is a readable regular file."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError) as error:
-        raise _unreadable(path, what, reason, error) from error
+        raise _unreadable(path, what, unusable, error) from error
     if not stat.S_ISREG(found.st_mode):
         # Opening a pipe would block the whole exporter.
-        raise SourceError(reason, f"{what} {brief(path)} is not a regular file; nothing was sent")
+        raise unusable(f"{what} {brief(path)} is not a regular file; nothing was sent")
     return stamp_of(found)
 
 
-def _unreadable(path: str, what: str, reason: str, error: Exception) -> SourceError:
+def _unreadable(path: str, what: str, unusable: type[SourceError], error: Exception) -> SourceError:
     why = getattr(error, "strerror", None) or type(error).__name__
-    return SourceError(reason, f"cannot read {what} {brief(path)}: {why}; nothing was sent. Create it or fix the path")
+    return unusable(f"cannot read {what} {brief(path)}: {why}; nothing was sent. Create it or fix the path")
 
 
 class SecretFile:
@@ -76,8 +76,8 @@ class SecretFile:
         self._text = ""
 
     def text(self) -> str:
-        """Return the secret without its line end; raises `SourceError("credentials")`, whose message never shows it."""
-        now = stamp(self._path, self._what, "credentials")
+        """Return the secret without its line end; raises CredentialsError, whose message never shows it."""
+        now = stamp(self._path, self._what, CredentialsError)
         if now != self._stamp:
             self._text = self._read()
             self._stamp = now
@@ -88,7 +88,7 @@ class SecretFile:
             with open_regular(Path(self._path)) as file:
                 text = file.read(MAX_SECRET_BYTES + 1).decode().strip("\r\n")
         except OSError as error:
-            raise _unreadable(self._path, self._what, "credentials", error) from error
+            raise _unreadable(self._path, self._what, CredentialsError, error) from error
         except UnicodeDecodeError as error:
             raise self._unusable("is not UTF-8 text") from error
         if not text:
@@ -100,7 +100,7 @@ class SecretFile:
         return text
 
     def _unusable(self, why: str) -> SourceError:
-        return SourceError("credentials", f"{self._what} {brief(self._path)} {why}; nothing was sent")
+        return CredentialsError(f"{self._what} {brief(self._path)} {why}; nothing was sent")
 
 
 class Authorization:
@@ -115,11 +115,11 @@ class Authorization:
         self._password = SecretFile(basic_auth.password_file, "password_file") if basic_auth else None
 
     def value(self) -> str:
-        """Return the header's current value; raises `SourceError("credentials")` when a file cannot be used."""
+        """Return the header's current value; raises CredentialsError when a file cannot be used."""
         if self._token is not None:
             token = self._token.text().strip()
             if not token.isascii() or " " in token:
-                raise SourceError("credentials", f"{self._setting} does not hold one token; nothing was sent")
+                raise CredentialsError(f"{self._setting} does not hold one token; nothing was sent")
             return f"Bearer {token}"
         if self._basic is not None and self._password is not None:
             pair = f"{self._basic.username}:{self._password.text()}"
@@ -138,25 +138,25 @@ class TlsFiles(NamedTuple):
 
 
 def tls_files(options: TlsOptions | None) -> TlsFiles:
-    """Return the files of a TLS context with their versions; raises `SourceError("tls")` when one is missing."""
+    """Return the files of a TLS context with their versions; raises TlsError when one is missing."""
     if options is None:
         return TlsFiles("", "", "", False, ())
     named = {"ca_file": options.ca_file, "cert_file": options.cert_file, "key_file": options.key_file}
     paths = {what: os.fspath(path) if path else "" for what, path in named.items()}
-    stamps = tuple(stamp(path, what, "tls") for what, path in paths.items() if path)
+    stamps = tuple(stamp(path, what, TlsError) for what, path in paths.items() if path)
     return TlsFiles(paths["ca_file"], paths["cert_file"], paths["key_file"], options.insecure_skip_verify, stamps)
 
 
 @lru_cache(maxsize=64)
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the client context for these files; raises `SourceError("tls")` when one of them cannot be used."""
+    """Return the client context for these files; raises TlsError when one of them cannot be used."""
     try:
         context = client_context(files.insecure_skip_verify, cafile=files.ca_file or None)
         if files.cert_file:
             load_pair(context, files.cert_file, files.key_file or None)
     except (OSError, ssl.SSLError, ValueError) as error:
         names = ", ".join(brief(path) for path in files[:3] if path)
-        raise SourceError("tls", f"cannot use the TLS files {names}: {brief(error)}; nothing was sent") from error
+        raise TlsError(f"cannot use the TLS files {names}: {brief(error)}; nothing was sent") from error
     return context
 
 

@@ -16,11 +16,11 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import SourceError, TimedOutError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import Share
 from kvpressure.net.schedule import (
-    COSTLY_REASONS,
+    COSTLY,
     Clock,
     SystemClock,
     Ticks,
@@ -111,6 +111,8 @@ class Guard(Generic[T]):
         self._silence = silence
         self.counts = PollCounts()
         self._failures = 0
+        self.failure: type[SourceError] | None = None
+        """Why the last attempt gave no reading: the type, as an error holds what its frames had read."""
         self._began: float | None = None
         self._durations: deque[float] = deque(maxlen=KEPT_DURATIONS)
         self._health = Health(source, target, self._clock.wall(), "not polled yet")
@@ -148,11 +150,11 @@ class Guard(Generic[T]):
         except SourceError as error:
             self._down(error, began)
         except TimeoutError:
-            self._down(SourceError("timeout", f"{self._silence} within {self.deadline_seconds:g} s"), began)
+            self._down(TimedOutError(f"{self._silence} within {self.deadline_seconds:g} s"), began)
         except Exception as error:  # noqa: BLE001
             self._down(bug(error), began, error)
         else:
-            was_up, self._failures = self.up, 0
+            was_up, self._failures, self.failure = self.up, 0, None
             self._health.up(self._clock.wall(), self._duration(began))
             if not was_up:
                 log.info("source up", source=self._source, target=self._target)
@@ -181,23 +183,24 @@ class Guard(Generic[T]):
             tick = self._after(tick)
 
     def _after(self, tick: int) -> int:
-        costly = self._health.latest.reason in COSTLY_REASONS
+        costly = self.failure is not None and issubclass(self.failure, COSTLY)
         skipped = backoff_ticks(self._failures, self._ticks.interval_seconds) if costly else 0
         planned = tick + 1 + skipped
         possible = max(planned, self._ticks.upcoming(self._clock.monotonic()))
         self.counts.missed += possible - planned
         return possible
 
-    def _duration(self, began: float, reason: str = "") -> float:
+    def _duration(self, began: float, error: SourceError | None = None) -> float:
         seconds = self._clock.monotonic() - began
-        if reason in ("", "timeout"):  # a refused connection does not show how long answers take
+        # A refused connection does not show how long answers take.
+        if error is None or isinstance(error, TimedOutError):
             self._durations.append(seconds)
         return seconds
 
     def _down(self, error: SourceError, began: float, cause: Exception | None = None) -> None:
         before = self._health.latest
-        self._failures += 1
-        self._health.down(self._clock.wall(), error, self._duration(began, error.reason))
+        self._failures, self.failure = self._failures + 1, type(error)
+        self._health.down(self._clock.wall(), error, self._duration(began, error))
         if before.up or before.reason == "pending":
             now = self._health.latest
             about = {"source": now.source, "target": now.target, "reason": now.reason, "error": now.error}

@@ -16,7 +16,17 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import (
+    BadUrlError,
+    DnsError,
+    RefusedConnectionError,
+    SourceError,
+    TimedOutError,
+    TlsError,
+    TooLargeError,
+    TruncatedError,
+    UnreachableError,
+)
 from kvpressure.model.record import record
 from kvpressure.model.target_status import http_reason
 from kvpressure.net.addresses import refusal
@@ -41,8 +51,26 @@ class HttpStatusError(SourceError):
     """The server answered with a status other than 200."""
 
     def __init__(self, status: int, sentence: str) -> None:
-        super().__init__("redirect" if 300 <= status < 400 else http_reason(status), sentence)
-        self.status = status
+        super().__init__(sentence)
+        self.status, self.reason = status, "redirect" if 300 <= status < 400 else http_reason(status)
+
+
+class DisconnectedError(SourceError):
+    """The server closed the connection without an answer."""
+
+    reason = "disconnected"
+
+
+class NotHttpError(SourceError):
+    """What answers does not speak HTTP."""
+
+    reason = "bad_http"
+
+
+class EncodedError(SourceError):
+    """The answer is compressed, which was not requested."""
+
+    reason = "encoded"
 
 
 @record
@@ -99,10 +127,10 @@ class HttpClient:
     async def _response(self, url: URL, seconds: float) -> AsyncIterator[tuple[aiohttp.ClientResponse, str, float]]:
         """Yield the response's head, the address for messages, and when the head arrived in unix seconds."""
         if url.scheme not in {"http", "https"} or not url.raw_host:
-            raise SourceError("bad_url", "the address is not an http(s) address; check url and path")
+            raise BadUrlError("the address is not an http(s) address; check url and path")
         where, timeout = shown(url), StallTolerantTimeout(seconds)
         if reason := refusal(url.host or "", link_local=True):
-            raise SourceError("bad_url", f"{where} is {reason}, where no engine can be; nothing was sent")
+            raise BadUrlError(f"{where} is {reason}, where no engine can be; nothing was sent")
         name = (self._tls.server_name or None) if self._tls and url.scheme == "https" else None
         options: dict[str, Any] = {"allow_redirects": False, "server_hostname": name}
         self._received = None
@@ -126,7 +154,7 @@ class HttpClient:
         seconds, excuse = f"{timeout.seconds:g} s", timeout.excuse()
         if self._resolver.pending:
             sentence = f"the name in {where} was not resolved within {seconds}{excuse}; is the DNS server up?"
-            return SourceError("dns", sentence)
+            return DnsError(sentence)
         if self._connector is not None and self._connector.connecting:
             what = f"no connection to {where} within {seconds}{excuse}; is the address right and the port open to us?"
         elif self._received is None:
@@ -134,7 +162,7 @@ class HttpClient:
         else:
             came = f"only {self._received:,} bytes of the page came within {seconds}"
             what = f"connected to {where}, but {came}{excuse}; is the server hung or overloaded?"
-        return SourceError("timeout", what)
+        return TimedOutError(what)
 
     async def aclose(self) -> None:
         """Close the connection; the next `get` opens a new one."""
@@ -192,7 +220,7 @@ def shown(url: URL) -> str:
 
 def _too_large(where: str, cap_bytes: int) -> SourceError:
     mebibytes = cap_bytes / 1024 / 1024
-    return SourceError("too_large", f"{where} answered with more than {mebibytes:g} MiB; is this a metrics page?")
+    return TooLargeError(f"{where} answered with more than {mebibytes:g} MiB; is this a metrics page?")
 
 
 def _check_head(response: aiohttp.ClientResponse, where: str, cap_bytes: int) -> None:
@@ -211,7 +239,7 @@ def _check_body(response: aiohttp.ClientResponse, where: str, cap_bytes: int) ->
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         what = f"answered with content encoding {brief(encoding, 40)}, and none was requested"
-        raise SourceError("encoded", f"{where} {what}; does a proxy compress it?")
+        raise EncodedError(f"{where} {what}; does a proxy compress it?")
     if (response.content_length or 0) > cap_bytes:
         raise _too_large(where, cap_bytes)
 
@@ -221,29 +249,29 @@ def explain(error: Exception, where: str) -> SourceError:
     if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError) or "[SSL" in str(error):
         inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
         detail = brief(getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or inner, 120)
-        return SourceError("tls", f"TLS with {where} failed: {detail}; check scheme, CA and certificates")
+        return TlsError(f"TLS with {where} failed: {detail}; check scheme, CA and certificates")
     if isinstance(error, aiohttp.ClientConnectorError):
         return _not_connected(error, where)
     if isinstance(error, aiohttp.ClientPayloadError):
-        return SourceError("truncated", f"the answer of {where} was cut short; is something between us cutting it?")
+        return TruncatedError(f"the answer of {where} was cut short; is something between us cutting it?")
     if isinstance(error, aiohttp.ClientResponseError):
-        return SourceError("bad_http", f"{where} does not answer in HTTP: {brief(error.message, 80)}; check the port")
+        return NotHttpError(f"{where} does not answer in HTTP: {brief(error.message, 80)}; check the port")
     if isinstance(error, ValueError):
-        return SourceError("bad_url", f"{where} is not a valid address; check url and path")
+        return BadUrlError(f"{where} is not a valid address; check url and path")
     # TLS 1.3 servers reject a client without a certificate only after the handshake, by closing the connection.
     hint = "does it demand a client certificate?" if where.startswith("https:") else "is the server failing?"
-    return SourceError("disconnected", f"{where} closed the connection without an answer; {hint}")
+    return DisconnectedError(f"{where} closed the connection without an answer; {hint}")
 
 
 def _not_connected(error: aiohttp.ClientConnectorError, where: str) -> SourceError:
     system = error.os_error
     if isinstance(system, RefusedAddressError):
-        return SourceError("bad_url", f"the name in {where} leads to {brief(system)}; nothing was sent")
+        return BadUrlError(f"the name in {where} leads to {brief(system)}; nothing was sent")
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         why = brief(system.strerror or system, 80)
-        return SourceError("dns", f"the name in {where} does not resolve ({why}); check the address")
+        return DnsError(f"the name in {where} does not resolve ({why}); check the address")
     # With several addresses the text names each, and ::1 may have no route.
     text = str(system).lower()
     if isinstance(system, ConnectionRefusedError) or "refused" in text or f"[errno {errno.ECONNREFUSED}]" in text:
-        return SourceError("refused", refused_text(where))
-    return SourceError("unreachable", f"cannot connect to {where}: {brief(system.strerror or system, 100)}")
+        return RefusedConnectionError(refused_text(where))
+    return UnreachableError(f"cannot connect to {where}: {brief(system.strerror or system, 100)}")

@@ -8,6 +8,7 @@ import time
 import zlib
 from typing import Final, Protocol
 
+from kvpressure.model.errors import DnsError, InternalError, TimedOutError, TlsError, TooLargeError
 from kvpressure.model.record import record
 
 MAX_DEADLINE_SECONDS: Final = 10.0
@@ -17,7 +18,7 @@ GROUPS: Final = 4
 
 DEADLINE_SHARE: Final = 0.8
 
-COSTLY_REASONS: Final = frozenset({"timeout", "dns", "tls", "too_large", "internal"})
+COSTLY: Final = (TimedOutError, DnsError, TlsError, TooLargeError, InternalError)
 """Errors with back-off: each costs a connection, a lookup, a handshake or megabytes of a server in trouble.
 
 Other errors, such as a refused connection, cost little, and a read at every tick finds the restart soon.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import InternalError, SourceError, TimedOutError
 from kvpressure.net.budget import Share
 from kvpressure.printable import brief
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def bug(error: Exception) -> SourceError:
     """Return the error in a source's health for an exception that its code does not expect."""
-    return SourceError("internal", f"{type(error).__name__}: {brief(error)}; please report this")
+    return InternalError(f"{type(error).__name__}: {brief(error)}; please report this")
 
 
 def in_own_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
@@ -106,7 +106,7 @@ class Worker:
         Raises it at once while an earlier call, which exceeded its deadline, has not returned.
         """
         if self._busy:
-            raise SourceError("timeout", f"a read of {self._name} that was given up still hangs in the kernel")
+            raise TimedOutError(f"a read of {self._name} that was given up still hangs in the kernel")
         self._busy = True
 
         def do() -> T:
@@ -119,7 +119,7 @@ class Worker:
             async with asyncio.timeout(seconds):
                 return await in_own_thread(do, f"kvpressure-{self._name}")
         except TimeoutError:
-            raise SourceError("timeout", late) from None
+            raise TimedOutError(late) from None
         except SourceError:
             raise
         except Exception as error:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, NoReturn
 
-from kvpressure.model.errors import SourceError
-from kvpressure.net.outgoing import reason_and_sentence
+from kvpressure.model.errors import BrokenConnectionError, SourceError, UnreachableError
+from kvpressure.net.outgoing import request_failure
 from kvpressure.printable import brief
 
 MAX_VALUES: Final = 1_000_000
@@ -158,9 +158,7 @@ def _refuse(text: str) -> NoReturn:
 class PrometheusError(SourceError):
     """The server cannot be queried, or does not answer; repeating the query does not help."""
 
-    def __reduce__(self) -> tuple[type[PrometheusError], tuple[str, str]]:
-        """Return what pickle needs, for an error of a worker process."""
-        return type(self), (self.reason, self.sentence)
+    reason = "prometheus"
 
 
 class TooMuchError(PrometheusError):
@@ -187,44 +185,42 @@ def refusal_of(status: int, body: bytes, where: str, path: str, *, sent: bool) -
     message = _message(body)
     quoted = f" (it says: {brief(message, 300)})" if message else ""
     if _TOO_MUCH.search(message) and status in (400, 413, 422, 500, 503, 504):
-        return TooMuchError("too_much", f"{where} refuses to answer so much at once{quoted}; narrow --selector")
+        return TooMuchError(f"{where} refuses to answer so much at once{quoted}; narrow --selector")
     if status == 429 or status >= 500:
-        return BusyError("busy", f"{where} answered {status} to {path}{quoted}; is it overloaded?")
-    reason, sentence, todo = _explained(status, message, path, sent=sent)
-    return PrometheusError(reason, f"{where} {sentence}{quoted}; {todo}")
+        return BusyError(f"{where} answered {status} to {path}{quoted}; is it overloaded?")
+    sentence, todo = _explained(status, message, path, sent=sent)
+    return PrometheusError(f"{where} {sentence}{quoted}; {todo}")
 
 
-def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str, str, str]:
-    """Return the reason, what happened, and what to do."""
+def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str, str]:
+    """Return what happened, and what to do."""
     if "no org id" in message.lower():
-        return "org_id", "requires a tenant", "give --org-id"
+        return "requires a tenant", "give --header X-Scope-OrgID:TENANT"
     if 300 <= status < 400:
         todo = "give the address that it redirects to; a page to log in means that credentials are missing"
-        return "redirect", "answered with a redirect, which is not followed", todo
+        return "answered with a redirect, which is not followed", todo
     words = {
         401: (
-            "unauthorized",
             "does not accept the credentials that were sent" if sent else "requires credentials",
             "give --bearer-token-file, or --username with --password-file",
         ),
-        403: ("forbidden", f"forbids {path} to these credentials", "ask its operator"),
+        403: (f"forbids {path} to these credentials", "ask its operator"),
         404: (
-            "not_found",
             f"has no {path}",
             "is it a Prometheus? Mimir's URL ends in /prometheus, VictoriaMetrics' in /select/0/prometheus",
         ),
     }
-    return words.get(status, ("http_status", f"answered {status} to {path}", "check --selector"))
+    return words.get(status, (f"answered {status} to {path}", "check --selector"))
 
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
     """Return the error for what aiohttp, ssl or the system raised; BusyError where another request may succeed."""
     hints = "--ca-file, --cert-file", " Is a port-forward running?"
-    reason, sentence = reason_and_sentence(error, where, *hints)
-    cause = error.__cause__ or error
+    failure, cause = request_failure(error, where, *hints), error.__cause__ or error
     unknown_name = isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
-    broke = reason == "connection" or (reason == "unreachable" and isinstance(error, OSError) and not unknown_name)
-    return (BusyError if broke else PrometheusError)(reason, sentence)
+    unreachable = isinstance(failure, UnreachableError) and isinstance(error, OSError) and not unknown_name
+    broke = unreachable or isinstance(failure, BrokenConnectionError)
+    return (BusyError if broke else PrometheusError)(failure.sentence)
 
 
 def _message(body: bytes) -> str:

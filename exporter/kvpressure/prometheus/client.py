@@ -137,7 +137,7 @@ class Prometheus:
     def _series(self, path: str, parameters: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
         entries, samples = self._query(path, parameters)
         if not isinstance(entries, dict) or entries.get("resultType") != kind:
-            raise PrometheusError("garbage", f"{self._shown} answered {path} with something that is no {kind}")
+            raise PrometheusError(f"{self._shown} answered {path} with something that is no {kind}")
         try:
             return [_series(entry, kind, samples) for entry in entries.get("result") or ()]
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
@@ -151,7 +151,7 @@ class Prometheus:
                 return self._once(path, parameters, post=post)
             except BusyError as error:
                 if attempt == ATTEMPTS:
-                    raise PrometheusError(error.reason, f"{error.sentence} ({ATTEMPTS} attempts)") from error
+                    raise PrometheusError(f"{error.sentence} ({ATTEMPTS} attempts)") from error
                 self._wait(max(wait, min(error.wait_seconds, LONGEST_WAIT_SECONDS)))
                 wait *= 4
         raise AssertionError("unreachable")
@@ -163,7 +163,7 @@ class Prometheus:
             if isinstance(error, aiohttp.ConnectionTimeoutError):
                 raise connection_error(error, self._shown) from error
             sentence = f"{self._shown} did not answer {path} within {self.deadline_seconds:.0f} s"
-            raise TooMuchError("timeout", f"{sentence}; raise --timeout, or narrow --selector or --since") from error
+            raise TooMuchError(f"{sentence}; raise --timeout, or narrow --selector or --since") from error
         except FAILURES as error:
             raise connection_error(error, self._shown) from error
         if status == 405 and post:
@@ -206,7 +206,7 @@ class Prometheus:
         self.received_bytes += len(body)
         if len(body) > most and response.status == 200:
             sentence = f"one answer of {self._shown} is larger than {LARGEST_ANSWER_BYTES >> 20} MiB"
-            raise TooMuchError("too_large", f"{sentence}; narrow --selector")
+            raise TooMuchError(f"{sentence}; narrow --selector")
         return bytes(body[:most])
 
     def _data(self, body: bytes, path: str) -> tuple[Any, list[Samples]]:
@@ -218,9 +218,9 @@ class Prometheus:
             raise self._garbage(path, error) from error
         except ValueError as error:
             sentence = f"{self._shown}{path} answered something that is no JSON"
-            raise PrometheusError("garbage", f"{sentence}; is it a Prometheus, and is its path complete?") from error
+            raise PrometheusError(f"{sentence}; is it a Prometheus, and is its path complete?") from error
         if not isinstance(data, dict) or data.get("status") != "success":
-            raise PrometheusError("garbage", f"{self._shown}{path} answered JSON that is no answer of a Prometheus")
+            raise PrometheusError(f"{self._shown}{path} answered JSON that is no answer of a Prometheus")
         warnings = data.get("warnings")
         for warning in warnings if isinstance(warnings, list) else ():
             if len(self.warnings) < MAX_WARNINGS:
@@ -229,11 +229,11 @@ class Prometheus:
 
     def _garbage(self, path: str, error: Exception) -> PrometheusError:
         sentence = f"{self._shown} answered {path} with series that are none: {brief(error)}; is it a Prometheus?"
-        return PrometheusError("garbage", sentence)
+        return PrometheusError(sentence)
 
     def _too_many(self, path: str, why: str) -> TooMuchError:
         text = f"{self._shown} answered {path} with too much at once: {why}; narrow --selector, --cluster or --since"
-        return TooMuchError("too_many", text)
+        return TooMuchError(text)
 
 
 def _series(entry: Mapping[str, Any], kind: str, samples: Sequence[Samples]) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _proxy(url: str) -> str:
     parts = urlsplit(url)
     proxy = environment_proxy(parts.scheme, parts.hostname or "")
     if not is_supported(proxy):
-        raise PrometheusError("config", f"the proxy for {brief(parts.hostname)} is not an http or https proxy")
+        raise PrometheusError(f"the proxy for {brief(parts.hostname)} is not an http or https proxy")
     return proxy
 
 
@@ -261,12 +261,12 @@ def _base(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise PrometheusError("config", f"--prometheus is no URL: {brief(error)}") from error
+        raise PrometheusError(f"--prometheus is no URL: {brief(error)}") from error
     if parts.username is not None or parts.password is not None:
         sentence = "--prometheus must not hold credentials, which would be shown"
-        raise PrometheusError("config", f"{sentence}: use --username with --password-file, or --bearer-token-file")
+        raise PrometheusError(f"{sentence}: use --username with --password-file, or --bearer-token-file")
     if parts.scheme not in ("http", "https") or not host:
-        raise PrometheusError("config", f"--prometheus must be http://HOST:PORT or https://..., got {brief(url)}")
+        raise PrometheusError(f"--prometheus must be http://HOST:PORT or https://..., got {brief(url)}")
     if reason := refusal(host, link_local=True):
-        raise PrometheusError("refused", f"{brief(host)} is {reason}, which is never queried")
+        raise PrometheusError(f"{brief(host)} is {reason}, which is never queried")
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/api/v1")

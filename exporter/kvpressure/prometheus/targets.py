@@ -71,7 +71,6 @@ def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Sp
         return found
     chosen = f" with {selection.matchers}" if selection.matchers else ""
     raise PrometheusError(
-        "nothing",
         f"the Prometheus has no series of an engine ({ASSUMED.table.prefix}...){chosen} in that time; "
         "check --cluster, --selector, --since and --until, and that the engines are scraped",
     )
@@ -99,7 +98,7 @@ def targets_there(server: Prometheus, names: Spelled, selection: Selection, span
         most.setdefault(target_of_labels(labels), 0.0)
     if len(most) > MAX_TARGETS:
         text = f"the Prometheus knows of {len(most):,} engines' pages in that time, more than the {MAX_TARGETS:,} that"
-        raise PrometheusError("too_many", f"{text} are read at once; narrow --selector, --cluster or --since")
+        raise PrometheusError(f"{text} are read at once; narrow --selector, --cluster or --since")
     usual = sorted(PROBE_SECONDS / count for count in most.values() if count) or [PROBE_SECONDS]
     middle = usual[len(usual) // 2]
     without = lacking(most)

@@ -112,7 +112,7 @@ class _Mixed(Block):
 
 
 def block_steps(text: bytes, *, opens: bool, names: frozenset[bytes]) -> Steps[tuple[Block, list[float]]]:
-    """Parse a block and return it with its values. Raises PageError("malformed").
+    """Parse a block and return it with its values. Raises MalformedError.
 
     Unless it `opens` the page, its first line is the rest of a `# HELP` line.
     """

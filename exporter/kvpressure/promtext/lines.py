@@ -11,6 +11,8 @@ from collections.abc import Generator
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from kvpressure.model.errors import NotMetricsError, SourceError, TooLargeError, TruncatedError
+
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
@@ -41,22 +43,32 @@ def in_one_go(steps: Steps[T]) -> T:
             return result
 
 
-class PageError(ValueError):
-    """A page that must not be read; `reason` is a short stable word for counting.
+class PageError(SourceError):
+    """A page that must not be read."""
 
-    "not_metrics": it has none of the requested names. "truncated": its last line has no end. "malformed": a line with a
-    requested name cannot be parsed. "too_large": it has more lines than are read.
-    """
 
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class WithoutMetricsError(PageError, NotMetricsError):
+    """It has none of the requested names."""
+
+
+class CutPageError(PageError, TruncatedError):
+    """Its last line has no end."""
+
+
+class MalformedError(PageError):
+    """A line with a requested name cannot be parsed."""
+
+    reason = "malformed"
+
+
+class LargePageError(PageError, TooLargeError):
+    """It has more lines, or engines, than are read."""
 
 
 def require_end(page: bytes) -> None:
     """Raise PageError where the last line has no end: a cut number is a smaller number."""
     if not page.endswith(b"\n"):
-        raise PageError("truncated", f"the page breaks off in its last line, after {len(page)} bytes")
+        raise CutPageError(f"the page breaks off in its last line, after {len(page)} bytes")
 
 
 class Series(NamedTuple):
@@ -85,7 +97,7 @@ _UNKNOWN: Final = Line(None)
 def parse_line(line: bytes, names: frozenset[bytes]) -> Line:
     """Classify `line`, and parse it where its sample name is in `names`.
 
-    Raises PageError("malformed") for a line to parse that is not a valid sample.
+    Raises MalformedError for a line to parse that is not a valid sample.
     """
     match = _NAME.match(line)
     if match is None:
@@ -164,6 +176,6 @@ def _number(token: bytes) -> float:
     return float(token)
 
 
-def _malformed(line: bytes) -> PageError:
+def _malformed(line: bytes) -> MalformedError:
     shown = line[:120].decode("utf-8", "replace")
-    return PageError("malformed", f"a line that should be a sample is not one: {shown!r}")
+    return MalformedError(f"a line that should be a sample is not one: {shown!r}")

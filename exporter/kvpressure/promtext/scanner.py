@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from kvpressure.promtext.blocks import Block, block_steps
-from kvpressure.promtext.lines import PageError, Series, Steps, in_one_go
+from kvpressure.promtext.lines import LargePageError, Series, Steps, in_one_go
 
 OWN_BYTES: Final = 512 << 10
 """Memory that every target may use for its layouts: two engines, in full and filtered by name."""
@@ -93,15 +93,15 @@ class PageScanner(Generic[PlanT]):
     def scan(self, page: bytes) -> tuple[PlanT, list[float]]:
         """Return the plan for `page` and the values of the plan's series, by position.
 
-        The next call overwrites the list. A last line without an end is read as it is. Raises PageError with reason
-        "malformed" or "too_large".
+        The next call overwrites the list. A last line without an end is read as it is. Raises MalformedError and
+        LargePageError.
         """
         return in_one_go(self.steps(page))
 
     def steps(self, page: bytes) -> Steps[tuple[PlanT, list[float]]]:
         """Do the same step by step; between steps this scanner must not read another page."""
         if len(page) > _UNCOUNTED_BYTES and page.count(b"\n") > MAX_LINES:
-            raise PageError("too_large", f"the page has more than {MAX_LINES} lines")
+            raise LargePageError(f"the page has more than {MAX_LINES} lines")
         texts = page.removesuffix(b"\n").rsplit(_CUT)  # the same parts as split gives, in half of its time
         # The full page and the page filtered by name alternate, so several layouts are kept, by number of blocks.
         layout = self._layouts.pop(len(texts), None)

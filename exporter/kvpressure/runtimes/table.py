@@ -131,8 +131,8 @@ class Table:
         """Return all names as bytes, in every spelling, but for those whose labels are read by themselves."""
         foreign, labels = self.foreign_names(), {row.name for row in self.label_signals}
         own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign | labels]
-        found = {spelling + name for spelling in self.spellings for name in own}
-        return frozenset(name.encode() for name in found | foreign)
+        read = {spelling + name for spelling in self.spellings for name in own}
+        return frozenset(name.encode() for name in read | foreign)
 
 
 GAUGES: Final = {
@@ -142,7 +142,7 @@ GAUGES: Final = {
     "waiting_deferred": "requests waiting for something outside the scheduler (grammar, KV transfer)",
     "fetching": "waiting requests whose KV comes from elsewhere: another engine, or an offload tier",
     "kv_usage": "share of KV blocks referenced by a request, 0..1",
-    "used_tokens": "the same in tokens, where the share is rounded",
+    "free_tokens": "tokens that no request or session holds, where they are counted: the share is rounded",
     "reserve_ratio": "share of what running requests may still generate that has to be free to admit another",
     "awake": "1 while the engine serves, 0 while it sleeps with its weights or cache released",
     "updating": "operations under way that load new weights, and hold the whole engine meanwhile",

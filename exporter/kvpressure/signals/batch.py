@@ -32,11 +32,10 @@ FAMILIES: Final = (
 
 def derive(window: EngineWindow, _: Context) -> Derived:
     """Return batch quantiles over the window; running and waiting as mean and highest reading."""
+    batches = weighted_quantiles([pair for pair in _batches(window) if pair is not None], QUANTILES)
     return known(
         {
-            "effective_batch_size_quantile": by_quantile(
-                weighted_quantiles([pair for pair in _batches(window) if pair is not None], QUANTILES)
-            ),
+            "effective_batch_size_quantile": None if batches is None else by_quantile(batches),
             "requests_running": window.points.mean("running"),
             "requests_running_max": window.points.max("running"),
             "requests_waiting": window.points.mean("waiting"),

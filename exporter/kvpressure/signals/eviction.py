@@ -84,6 +84,10 @@ class Eviction:
         return "other replicas of the model" if self.by_siblings else "this engine's own past"
 
 
+NOTHING_EVICTED: Final = Eviction()
+"""As far as is known."""
+
+
 def lasts(found: Eviction, thresholds: Thresholds) -> bool:
     """Return whether the cache was written over since hits fell: what is missing was not reset, nor lost."""
     return found.turnovers >= thresholds.eviction.turnover_min_count
@@ -165,7 +169,7 @@ class HitCurve:
         turned = self._turned(window)
         if now is None:
             # Nothing is written or looked up: that neither ends nor prolongs what was before.
-            return Eviction()
+            return NOTHING_EVICTED
         before, self.before_factor = self.octaves.beyond(now, thresholds) or (None, None)
         self.before = before
         # At turnovers that it has had itself, its own past counts: others may have other prompts.
@@ -218,7 +222,7 @@ class HitCurve:
         """Return the share of time by the highest rate of computed tokens while requests waited; None without one."""
         fast = window.latest(_RATE_SECONDS, 2)
         highest = computed_rate(fast)
-        if highest is not None and any(point.gauges.get("waiting") for point in fast):
+        if highest is not None and any(fast.values("waiting")):
             self._highest_rate = max(self._highest_rate or 0.0, highest)
         now = computed_rate(newest_minute(window))
         if now is None or recomputed is None or not self._highest_rate:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.record import record
+from kvpressure.model.record import changed, record
 from kvpressure.model.samples import CacheConfig
 from kvpressure.signals.context import Context
 from kvpressure.signals.kv import kept_tokens
@@ -26,6 +25,7 @@ from kvpressure.signals.lengths import (
 from kvpressure.signals.points import BATCH, Point, Polls, batch_of, grown, mean, values
 from kvpressure.signals.reserve import reserved
 from kvpressure.signals.room import (
+    Poll,
     at_peak,
     blocked_ratio,
     estimated_capacity_tokens,
@@ -100,69 +100,149 @@ def fit_of(
     Where layers differ, a request counts with what those before it took while they came in; where the runtime keeps
     room for answers, that is not free (`reserve`).
     """
-    thresholds = context.thresholds
+    test = _test_of(points, window, context, streams=streams)
+    by_long = blocked_ratio(test.long_polls, test.long)
+    shares = _Shares(blocked_ratio(test.polls, test.typical), by_long, by_long)
+    cap = _cap_of(test, deferral, shares)
+    for adjusted in _ADJUSTMENTS:
+        shares = adjusted(shares, test, cap)
+    as_answered = test.as_answered if context.requested_tokens else None
+    return Fit(
+        blocked_ratio=shares.blocked,
+        blocked_by_long_ratio=shares.by_long,
+        blocked_by_longest_ratio=shares.by_longest,
+        steadiness=cap.steadiness,
+        at_cap=cap.limits,
+        cap_untold=cap.untold,
+        starved=shares.starved,
+        fit_unknown=shares.fit_unknown,
+        by_watermark_ratio=_by_watermark_ratio(points, window.cache, test.long),
+        by_reserve_ratio=None if as_answered is None else share_that_fits(test.long_polls, as_answered, test.long),
+        seats=points.max("seats"),
+        room_is_unseen=room_is_unseen(points, window.cache),
+        refilled=cap.refilled,
+        lengths_known=_lengths_known(window, context.thresholds),
+    )
+
+
+@record
+class _Test:
+    """What waits, and the room that there is for it.
+
+    `typical` and `long` are prompts in tokens. `polls` have what is free for one whose answer is the mean, `long_polls`
+    for one of the longest, `as_answered` for that if no more room were kept than answers take. `always`: requests wait
+    in nearly all of them.
+    """
+
+    points: Polls
+    window: EngineWindow
+    context: Context
+    typical: float | None
+    long: float | None
+    polls: Sequence[Poll]
+    long_polls: Sequence[Poll]
+    as_answered: Sequence[Poll]
+    waits: bool
+    always: bool
+
+
+def _test_of(points: Polls, window: EngineWindow, context: Context, *, streams: bool) -> _Test:
     typical, share = typical_prompt_tokens(window), placed_share(window)
-    long = long_prompt_tokens(window, typical, thresholds.room.last_bucket_middle_factor)
+    long = long_prompt_tokens(window, typical, context.thresholds.room.last_bucket_middle_factor)
     if share is not None:
         typical, long = typical and typical * share, long and long * share
-    steadiness = _steadiness(points, window.highest_running())
-    capped = _at_cap(points, window, steadiness, thresholds)
-    declared = _at_declared_cap(window, context)
     cache = window.cache
     if cache.capacity_tokens is None:
-        cache = replace(cache, capacity_tokens=estimated_capacity_tokens(points, window))
+        cache = changed(cache, capacity_tokens=estimated_capacity_tokens(points, window))
     polls = window.each_poll(poll, cache, streams)[-len(points) :]
-    unreserved = less(polls, in_next_step(points, window, context, typical))
-    polls = long_polls = as_answered = unreserved
+    polls = long_polls = as_answered = less(polls, in_next_step(points, window, context, typical))
     if "reserve_ratio" in points[-1].gauges:
-        polls, long_polls = (
-            less(unreserved, kept) for kept in reserved(points, window, context.requested_tokens, context.role)
+        _, answered = reserved(points, window, role=context.role)
+        as_answered = less(polls, answered)
+        usual, longest = reserved(points, window, context.requested_tokens, context.role)
+        polls, long_polls = less(polls, usual), less(polls, longest)
+    waiting = [poll.waiting for poll in polls if poll.waiting is not None]
+    queued = len([True for many in waiting if many >= 1])
+    always = bool(waiting) and queued / len(waiting) >= context.thresholds.room.starved_min_waiting_ratio
+    return _Test(points, window, context, typical, long, polls, long_polls, as_answered, queued > 0, always)
+
+
+class _Shares(NamedTuple):
+    """Shares of polls in which requests wait and do not fit, as `Fit` has them, after some adjustments."""
+
+    blocked: float | None
+    by_long: float | None
+    by_longest: float | None
+    starved: bool = False
+    fit_unknown: bool = False
+
+
+class _Cap(NamedTuple):
+    """Whether a fixed cap `limits` the batch, or may do so, as `Fit` says it; and the batch that shows it."""
+
+    limits: bool
+    untold: bool
+    steadiness: float | None
+    refilled: bool
+
+
+def _cap_of(test: _Test, deferral: Deferral | None, shares: _Shares) -> _Cap:
+    points, window, thresholds = test.points, test.window, test.context.thresholds
+    steadiness, refilled = _steadiness(points, window.highest_running()), _refilled(window, thresholds)
+    declared = _at_declared_cap(window, test.context)
+    at_cap = _at_cap(points, window, steadiness, thresholds) and (
+        declared
+        or (
+            refilled
+            and _room_is_seen(points, window, shares.blocked, shares.by_long, thresholds)
+            and not _wait_for_kv(points, deferral, thresholds)
         )
-        *_, as_answered = (less(unreserved, kept) for kept in reserved(points, window, role=context.role))
-    ratio, by_long = blocked_ratio(polls, typical), blocked_ratio(long_polls, long)
-    refilled = _refilled(window, thresholds)
-    capped = capped and (declared or (refilled and _room_is_seen(points, window, ratio, by_long, thresholds)))
-    capped = capped and (declared or not _wait_for_kv(points, deferral, thresholds))
-    untold = capped and not declared and _cap_is_untold(points, thresholds)
-    capped = capped and not untold
-    waiting = [one.waiting for one in polls if one.waiting is not None]
-    always = (
-        bool(waiting)
-        and len([True for value in waiting if value >= 1]) / len(waiting) >= thresholds.room.starved_min_waiting_ratio
     )
-    starved, by_longest = False, by_long
-    if max(waiting, default=0.0) >= 1:
-        longest = _longest_prompt_tokens(points, window, typical, long, thresholds)
-        by_longest = blocked_ratio(long_polls, longest)
-    if not capped and ratio is not None and by_long is not None:
-        ratio = max(ratio, by_long)
-        if always:
-            ratio = max(ratio, blocked_ratio(at_peak(long_polls), long) or 0.0)
-        fits = ratio < thresholds.symptoms.admission_blocked_min_ratio
-        starved = always and fits and _starved(points, window, long, thresholds)
-    fit_unknown = window.cache.layers_differ and (by_longest or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio
-    if fit_unknown:
-        took = (coming_in_tokens(window, thresholds), _least_of_one_request(window))
-        tried = (polls, at_peak(polls)) if always else (polls,)
-        learned = max(blocked_ratio(some, tokens) or 0.0 for tokens in took for some in tried)
-        if learned >= thresholds.symptoms.admission_blocked_min_ratio:
-            ratio, by_long, fit_unknown = max(ratio or 0.0, learned), max(by_long or 0.0, learned), False
-    return Fit(
-        blocked_ratio=1.0 if starved else ratio,
-        blocked_by_long_ratio=by_long,
-        blocked_by_longest_ratio=by_longest,
-        steadiness=steadiness,
-        at_cap=capped,
-        cap_untold=untold,
-        starved=starved,
-        fit_unknown=fit_unknown,
-        by_watermark_ratio=_by_watermark_ratio(points, window.cache, long),
-        by_reserve_ratio=share_that_fits(long_polls, as_answered, long) if context.requested_tokens else None,
-        seats=max(points.values("seats"), default=None),
-        room_is_unseen=room_is_unseen(points, window.cache),
-        refilled=refilled,
-        lengths_known=_lengths_known(window, thresholds),
-    )
+    untold = at_cap and not declared and _cap_is_untold(points, thresholds)
+    return _Cap(at_cap and not untold, untold, steadiness, refilled)
+
+
+def _the_longest_may_wait(shares: _Shares, test: _Test, _: _Cap) -> _Shares:
+    """Where any request waits, it may be the longest."""
+    if not test.waits:
+        return shares
+    longest = _longest_prompt_tokens(test.points, test.window, test.typical, test.long, test.context.thresholds)
+    return shares._replace(by_longest=blocked_ratio(test.long_polls, longest))
+
+
+def _a_long_one_waits(shares: _Shares, test: _Test, cap: _Cap) -> _Shares:
+    """Without a cap, a long prompt at the head holds up the rest; at its largest, a batch shows its limit."""
+    if cap.limits or shares.blocked is None or shares.by_long is None:
+        return shares
+    at_largest = blocked_ratio(at_peak(test.long_polls), test.long) if test.always else None
+    return shares._replace(blocked=max(shares.blocked, shares.by_long, at_largest or 0.0))
+
+
+def _nothing_starts(shares: _Shares, test: _Test, cap: _Cap) -> _Shares:
+    """Where nothing starts, the head may be a preempted request: it brings its answer along."""
+    if cap.limits or shares.blocked is None or shares.by_long is None or not test.always:
+        return shares
+    thresholds = test.context.thresholds
+    fits = shares.blocked < thresholds.symptoms.admission_blocked_min_ratio
+    starved = fits and _starved(test.points, test.window, test.long, thresholds)
+    return shares._replace(blocked=1.0, starved=True) if starved else shares
+
+
+def _layers_differ(shares: _Shares, test: _Test, _: _Cap) -> _Shares:
+    """Where layers differ, a request takes more than its tokens: what those before it took says whether it fits."""
+    least = test.context.thresholds.symptoms.admission_blocked_min_ratio
+    if not test.window.cache.layers_differ or (shares.by_longest or 0.0) < least:
+        return shares
+    took = (coming_in_tokens(test.window, test.context.thresholds), _least_of_one_request(test.window))
+    tried = (test.polls, at_peak(test.polls)) if test.always else (test.polls,)
+    learned = max(blocked_ratio(polls, tokens) or 0.0 for tokens in took for polls in tried)
+    if learned < least:
+        return shares._replace(fit_unknown=True)
+    return shares._replace(blocked=max(shares.blocked or 0.0, learned), by_long=max(shares.by_long or 0.0, learned))
+
+
+_ADJUSTMENTS: Final = (_the_longest_may_wait, _a_long_one_waits, _nothing_starts, _layers_differ)
+"""Of the shares by lengths alone, in their order."""
 
 
 def _lengths_known(window: EngineWindow, thresholds: Thresholds) -> bool:
@@ -178,8 +258,8 @@ def _longest_finished(window: EngineWindow, thresholds: Thresholds) -> float | N
 def _by_watermark_ratio(points: Polls, cache: CacheConfig, long: float | None) -> float | None:
     if not kept_tokens(cache):
         return None
-    whole = replace(cache, watermark_ratio=None)
-    polls, without = ([poll(point, one, False) for point in points] for one in (cache, whole))
+    whole = changed(cache, watermark_ratio=None)
+    polls, without = ([poll(point, pool, False) for point in points] for pool in (cache, whole))
     return share_that_fits(polls, without, long)
 
 
@@ -225,7 +305,7 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
         # How fast places are taken is not known: then hardly any may have been free, on average too.
         running = values(queued, "running")
         return bool(running) and mean(running) >= thresholds.batch.at_cap_min_ratio * highest
-    free = sum(highest - batch_of(point) for point in queued if "running" in point.gauges)
+    free = sum([highest - batch_of(point) for point in queued if "running" in point.gauges])
     in_steps = thresholds.batch.refill_max_step_count * started / steps
     in_prefill = min(1.0, (points.rate("started") or 0.0) * _prefill_seconds(window))
     expected = max(in_steps, in_prefill) * len(queued)
@@ -236,10 +316,14 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
 
 
 def _cap_is_untold(points: Polls, thresholds: Thresholds) -> bool:
-    """Return whether a steady batch may as well be one of a full cache: steps or starts are not counted."""
+    """Return whether a steady batch may as well be one of a full cache: steps or starts are not counted.
+
+    Where room is kept for answers, the cache is full for the next request well before all of it is in use.
+    """
     counted = points.growth("started") is not None and points.growth("steps")
-    usage = points.values("kv_usage")
-    return not counted and bool(usage) and mean(usage) >= thresholds.symptoms.kv_saturated_min_ratio
+    usage, room, symptoms = points.values("kv_usage"), thresholds.room, thresholds.symptoms
+    full = room.room_ample_max_usage_ratio if points.values("reserve_ratio") else symptoms.kv_saturated_min_ratio
+    return not counted and bool(usage) and mean(usage) >= full
 
 
 def _at_declared_cap(window: EngineWindow, context: Context) -> bool:

@@ -134,6 +134,6 @@ def free_tokens(point: Point, cache: CacheConfig) -> float | None:
     if usage is None or cache.capacity_tokens is None:
         return None
     kept = kept_tokens(cache) if point.gauges.get("running") else 0
-    if "used_tokens" in point.gauges:
-        usage = max(point.gauges["used_tokens"] / cache.capacity_tokens, usage - USAGE_ROUNDING)
+    if "free_tokens" in point.gauges:
+        usage = max(1.0 - point.gauges["free_tokens"] / cache.capacity_tokens, usage - USAGE_ROUNDING)
     return max(0.0, (1.0 - usage) * cache.capacity_tokens - kept)

@@ -9,7 +9,7 @@ from typing import Final
 from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import QUANTILES, Derived, Value, known, quantile
+from kvpressure.model.values import QUANTILES, Derived, Value, by_quantile, known, quantile
 from kvpressure.signals.context import Context
 from kvpressure.signals.points import Polls
 from kvpressure.signals.windows import EngineWindow
@@ -54,9 +54,7 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
     found = window.of_histograms(_quantiles)
-    latencies: dict[str, Value] = {
-        kind: dict(zip(map(str, QUANTILES), three, strict=True)) for kind, three in found.items()
-    }
+    latencies: dict[str, Value] = {kind: by_quantile(three) for kind, three in found.items()}
     healthy = {kind: context.baseline[kind] for kind in found if kind in INFLATED and context.baseline.get(kind)}
     inflation: dict[str, Value] = {kind: found[kind][1] / usual for kind, usual in healthy.items()}
     if "e2e" in healthy:

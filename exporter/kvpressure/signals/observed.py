@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 from kvpressure.model.record import changed
 from kvpressure.model.samples import HistogramSample
@@ -24,13 +25,16 @@ ALIASED_RATIO = 1.15
 """Sequences in a step over requests at a poll, from which on polls meet the engine at moments unlike the others."""
 
 
-def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
-    """Return what a prediction needs of the window and of the engine's healthy state."""
+def observed(window: EngineWindow, baseline: Mapping[str, float], **remembered: Any) -> Observed:
+    """Return what a prediction needs of the window and of the engine's healthy state, with what else is `remembered`.
+
+    The latter are fields of `Observed`.
+    """
     newest = window.points[-1].counters if window.points else {}
     computed, brought = window.points.growth("computed_prompt_tokens"), window.points.growth("brought_prompt_tokens")
     placed = None if computed is None else ratio(computed + (brought or 0.0), window.points.growth("prompt_tokens"))
     return Observed(
-        intervals=_by_steps(window.each_interval(_interval), window.each_interval(_sequences)),
+        intervals=_by_steps(window.each_interval(_interval), window.each_interval(_steps)),
         cache=window.cache,
         prompts=window.of_histograms(_lengths, "request_prompt_tokens"),
         outputs=window.of_histograms(_lengths, "request_output_tokens"),
@@ -43,6 +47,7 @@ def observed(window: EngineWindow, baseline: Mapping[str, float]) -> Observed:
         healthy_batch=baseline.get(BATCH),
         adapter_slots=window.points.max("adapter_slots"),
         adapters_seen=window.points.max("adapters_seen"),
+        **remembered,
     )
 
 
@@ -60,28 +65,40 @@ def _interval(before: Point, after: Point) -> Interval:
     )
 
 
-def _sequences(before: Point, after: Point) -> float | None:
-    """Return the mean sequences in a step between two polls; None where drafts or prompts' steps would blur it."""
-    steps, tokens = (grown(before, after, name) for name in ("steps", "generation_tokens"))
-    if not steps or tokens is None or "decode_steps" in after.counters:
+class _Steps(NamedTuple):
+    """Steps between two polls: the mean of their sequences, and sums over them of what the poll has and what they had.
+
+    None where drafts or prompts' steps would blur it.
+    """
+
+    sequences: float
+    polled: float
+    computed: float
+
+
+def _steps(before: Point, after: Point) -> _Steps | None:
+    steps, tokens = grown(before, after, "steps"), grown(before, after, "generation_tokens")
+    if not steps or tokens is None or "decode_steps" in after.counters or "running" not in after.gauges:
         return None
-    return (tokens - (grown(before, after, "accepted_draft_tokens") or 0.0)) / steps
+    sequences = (tokens - (grown(before, after, "accepted_draft_tokens") or 0.0)) / steps
+    return _Steps(sequences, after.gauges["running"] * steps, sequences * steps)
 
 
-def _by_steps(intervals: Sequence[Interval], sequences: Sequence[float | None]) -> tuple[Interval, ...]:
+def _by_steps(intervals: Sequence[Interval], steps: Sequence[_Steps | None]) -> tuple[Interval, ...]:
     """Return the intervals; where polls find a smaller batch than its steps have, with that of the steps and no usage.
 
     A server without a CPU to spare answers a poll only while a long step leaves it one. Where that is a prompt's step,
     a request has just ended: each poll then finds too few that run, and too little of the pool in use.
     """
-    pairs = list(zip(intervals, sequences, strict=True))
-    known = [(one, batch) for one, batch in pairs if batch is not None and one.running is not None and one.steps]
-    running = sum([(one.running or 0.0) * (one.steps or 0.0) for one, _ in known])
-    if not running or sum([batch * (one.steps or 0.0) for one, batch in known]) < ALIASED_RATIO * running:
+    known = [stepped for stepped in steps if stepped is not None]
+    polled = sum([stepped.polled for stepped in known])
+    if not polled or sum([stepped.computed for stepped in known]) < ALIASED_RATIO * polled:
         return tuple(intervals)
     return tuple(
-        one if batch is None or one.running is None else changed(one, running=max(one.running, batch), usage_ratio=None)
-        for one, batch in pairs
+        interval
+        if stepped is None
+        else changed(interval, running=max(interval.running or 0.0, stepped.sequences), usage_ratio=None)
+        for interval, stepped in zip(intervals, steps, strict=True)
     )
 
 

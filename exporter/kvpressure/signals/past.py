@@ -22,16 +22,16 @@ from kvpressure.signals.batch import BATCH_BOUNDS, newest_batch
 from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
 from kvpressure.signals.estimates import Estimates
-from kvpressure.signals.eviction import HitCurve, LastingHarm
+from kvpressure.signals.eviction import Eviction, HitCurve, LastingHarm
 from kvpressure.signals.gpu import memory_rise_ratio
-from kvpressure.signals.kv_events import EventWindow, with_events
+from kvpressure.signals.kv_events import EventWindow, Misses, with_events
 from kvpressure.signals.minutes import LongMeans, PoolMeans
 from kvpressure.signals.observed import observed
 from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import RequestedTokens
-from kvpressure.signals.stall import ServiceWatch, Stall
+from kvpressure.signals.stall import SERVED, ServiceWatch
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
@@ -76,10 +76,11 @@ class EngineHistory:
         self._hit_curve = HitCurve(siblings)
         self._harm = LastingHarm()
         self._events = EventWindow(seconds)
+        self._misses: Misses | None = None
         self._pool_means = PoolMeans()
         self._means = LongMeans()
         self._service = ServiceWatch()
-        self._stall = Stall()
+        self._stall = SERVED
         self.demand: float | None = None
         self._page_cache = CacheConfig()
         self._batches = Tally(BATCH_BOUNDS)
@@ -152,12 +153,13 @@ class EngineHistory:
         baseline = self.baseline.values(thresholds)
         context = changed(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
         # Named here and not kept: a bound method on its own object is a circle, which waits for the collector.
-        reading = compute(self._window, context, (self._batch_sizes, self._queue, self._evictions, self._estimated))
+        remembered = (self._batch_sizes, self._queue, self._evictions, self._estimated)
+        reading = compute(self._window, context, remembered, self._evicted, self._stall)
         return Features(
             t=self._window.t,
             cache=self._window.cache,
             derived=reading.derived,
-            verdict_window=changed(reading.newest, eviction=reading.eviction, stall=self._stall),
+            verdict_window=reading.newest,
             baseline=baseline,
             memory_rise_ratio=memory_rise_ratio(context),
             signals=self._window.signals() | _known_of(self._window.cache) | self._window.histograms(),
@@ -172,25 +174,32 @@ class EngineHistory:
         waiting, context = reading.newest.queue.waiting, reading.context
         return self._queue_wait.families(reading.window, waiting, reading.derived, context.baseline, context.thresholds)
 
-    def _evictions(self, reading: Reading) -> Derived:
-        """Find what is computed again, by what hits were before and by KV events; return the series of it."""
-        window, derived, thresholds = reading.window, reading.derived, reading.context.thresholds
-        eviction = self._hit_curve.take(window.t, window, derived, thresholds)
-        misses = self._events.misses(window, derived)
-        eviction = with_events(eviction, misses, window, derived, thresholds)
-        reading.eviction = eviction = self._harm.take(window.t, eviction, thresholds)
+    def _evicted(self, window: EngineWindow, derived: Derived, thresholds: Thresholds) -> Eviction:
+        """Return what is computed again, by what hits were before and by KV events."""
+        by_past = self._hit_curve.take(window.t, window, derived, thresholds)
+        self._misses = self._events.misses(window, derived)
+        lately = with_events(by_past, self._misses, window, derived, thresholds)
+        eviction = self._harm.take(window.t, lately, thresholds)
         self._pool_means.take(window.t, eviction.hit_ratio_by_pool)
-        return self._hit_curve.families(eviction, thresholds) | self._events.families(misses)
+        return eviction
+
+    def _evictions(self, reading: Reading) -> Derived:
+        """Return the series of what is computed again."""
+        families = self._hit_curve.families(reading.newest.eviction, reading.context.thresholds)
+        return families | self._events.families(self._misses)
 
     def _estimated(self, reading: Reading) -> Derived:
         """Return what was lost so far, of what no page counts."""
         return self._estimates.take(reading.window.t, reading.derived)
 
-    def observed(self, thresholds: Thresholds) -> Observed:
-        """Return what a prediction of consequences starts from."""
+    def observed(self, thresholds: Thresholds, model_name: str = "", gpus: tuple[str, ...] = ()) -> Observed:
+        """Return what a prediction of consequences starts from: `gpus` are the names of those of the engine alone."""
         curve = self._hit_curve
-        return changed(
-            observed(self._window, self.baseline.values(thresholds)),
+        return observed(
+            self._window,
+            self.baseline.values(thresholds),
+            model_name=model_name,
+            gpus=gpus,
             minutes=self._means.minutes(),
             hit_ratio_before=curve.before,
             turnover_before_factor=curve.before_factor,

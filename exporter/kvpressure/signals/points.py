@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 from kvpressure.model.record import changed, record
@@ -43,7 +44,8 @@ def with_batch(point: Point, before: Point | None) -> Point:
 
 def batch_of(point: Point) -> float:
     """Return the batch at a poll: that of its steps if known, else that of the page; 0 without either."""
-    return point.gauges.get(BATCH, point.gauges.get("running", 0.0))
+    gauges = point.gauges
+    return gauges[BATCH] if BATCH in gauges else gauges.get("running", 0.0)
 
 
 def values(points: Sequence[Point], gauge: str) -> Sequence[float]:
@@ -78,8 +80,14 @@ def grown(before: Point, after: Point, counter: str) -> float | None:
 
 def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point]:
     """Return the first and the last of the polls that have a counter, the same one twice where fewer than two do."""
-    have = [point for point in points if counter in point.counters] or points[:1]
-    return have[0], have[-1]
+    first = last = points[0]
+    for first in points:
+        if counter in first.counters:
+            break
+    for last in reversed(points):
+        if counter in last.counters:
+            return first, last
+    return points[0], points[0]
 
 
 class Polls(list[Point]):
@@ -230,11 +238,11 @@ class Tally:
 
 def weighted_quantiles(pairs: Iterable[tuple[float, float]], qs: Sequence[float]) -> list[float] | None:
     """Return quantiles of (value, weight) pairs: the smallest value that at least q of the weight does not exceed."""
-    ordered = sorted([pair for pair in pairs if pair[1] > 0])
+    ordered = sorted([pair for pair in pairs if pair[1] > 0], key=itemgetter(0))
     if not ordered:
         return None
-    total = math.fsum([weight for _, weight in ordered])
-    up_to = list(itertools.accumulate([weight for _, weight in ordered]))
+    weights = [weight for _, weight in ordered]
+    total, up_to = math.fsum(weights), list(itertools.accumulate(weights))
     return [ordered[min(bisect.bisect_left(up_to, q * total), len(ordered) - 1)][0] for q in qs]
 
 
@@ -247,8 +255,14 @@ def line(points: Sequence[tuple[float, float]]) -> Line | None:
     st = sv = stt = stv = svv = 0.0
     for at, value in points:
         t, v = at - t0, value - v0
-        st, sv, stt, stv, svv = st + t, sv + v, stt + t * t, stv + t * v, svv + v * v
-    tt, tv, vv = stt - st * st / n, stv - st * sv / n, svv - sv * sv / n
+        st += t
+        sv += v
+        stt += t * t
+        stv += t * v
+        svv += v * v
+    tt = stt - st * st / n
+    tv = stv - st * sv / n
+    vv = svv - sv * sv / n
     if tt <= 0:
         return None
     return Line(tv / tt, min(1.0, tv * tv / (tt * vv)) if vv > 0 else 0.0, points[-1][0] - t0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.model.family import engine_family, json_value
@@ -158,31 +159,28 @@ def _eviction_age_seconds(window: EngineWindow, computed: float, hits: float | N
         return max(0.0, free + more) if free > 0 else max(0.0, more)
 
     touched, prompts = _touched_prompt_tokens_per_second(window, computed, hits), window.points.rate("prompt_tokens")
-    factor = touched / prompts if touched is not None and prompts else None
-
-    def touched_tokens(counted: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
-        return [
-            None if prompt is None or generated is None or factor is None else prompt * factor + generated
-            for prompt, generated in counted
-        ]
-
-    return {
-        "cache_eviction_age_min_seconds": window.seconds_since(
-            touched_tokens(window.each_poll(_prompts_and_answers)),
-            lambda point: touched_tokens([_prompts_and_answers(point)])[0],
+    longest_age = window.seconds_since(_written, float, lambda point: free_at(point, prompt), least + prompt)
+    shortest_age = None
+    if touched is not None and prompts:
+        factor = touched / prompts
+        shortest_age = window.seconds_since(
+            _prompts_and_answers,
+            lambda tokens: tokens[0] * factor + tokens[1],
             lambda point: free_at(point, -prompt),
             max(0.0, least - prompt),
-        ),
-        "cache_eviction_age_max_seconds": window.seconds_since(
-            window.each_poll(_written), _written, lambda point: free_at(point, prompt), least + prompt
-        ),
-    }
+        )
+    return {"cache_eviction_age_min_seconds": shortest_age, "cache_eviction_age_max_seconds": longest_age}
 
 
-def _prompts_and_answers(point: Point) -> tuple[float | None, float | None]:
-    """Return the prompt tokens and generated tokens counted so far."""
-    return point.counters.get("prompt_tokens"), point.counters.get("generation_tokens")
+def _prompts_and_answers(point: Point) -> tuple[float, float]:
+    """Return the prompt tokens and generated tokens counted so far; -inf where one of them is not known."""
+    counters = point.counters
+    if "prompt_tokens" not in counters or "generation_tokens" not in counters:
+        return -math.inf, -math.inf
+    return counters["prompt_tokens"], counters["generation_tokens"]
 
 
-def _written(point: Point) -> float | None:
-    return written_tokens(point.counters)
+def _written(point: Point) -> float:
+    """Return the tokens written so far; -inf where that is not known."""
+    written = written_tokens(point.counters)
+    return -math.inf if written is None else written

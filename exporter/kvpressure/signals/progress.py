@@ -95,11 +95,11 @@ def _standing(point: Point, *, everything: bool) -> tuple[str, ...]:
 def how_paused(point: Point) -> str:
     """Return how an engine was stopped on purpose at a poll, "" where it was not."""
     gauges = point.gauges
-    if gauges.get("awake", 1.0) <= 0 or gauges.get("falling_asleep", 0.0) > 0:
+    if ("awake" in gauges and gauges["awake"] <= 0) or ("falling_asleep" in gauges and gauges["falling_asleep"] > 0):
         return "asleep"
-    if gauges.get("updating", 0.0) > 0:
+    if "updating" in gauges and gauges["updating"] > 0:
         return "weight_update"
-    return "pause_call" if gauges.get("pauses", 0.0) > gauges.get("resumes", 0.0) else ""
+    return "pause_call" if "pauses" in gauges and gauges["pauses"] > gauges.get("resumes", 0.0) else ""
 
 
 class _Same(NamedTuple):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
-from kvpressure.signals.eviction import Eviction
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one poll of an engine comes to so far: the values that are exported, and the newest polls for a verdict.
-
-    `eviction` is what prompts that are computed again cost, once the signal that remembers hits has found it.
-    """
+    """What one poll of an engine comes to so far: the values that are exported, and the newest polls for a verdict."""
 
     window: EngineWindow
     context: Context
     derived: Derived
     newest: VerdictWindow
-    eviction: Eviction = field(default_factory=Eviction)
 
 
 def judged(reading: Reading) -> Derived:

@@ -42,19 +42,18 @@ def poll(point: Point, cache: CacheConfig, streams: bool) -> Poll:
 
 def do_not_fit(polls: Sequence[Poll], prompt_tokens: float | None) -> list[bool | None]:
     """Return of each poll whether requests wait that do not fit in the free tokens; None where that is not known."""
-    tests: list[bool | None] = []
-    for poll in polls:
-        if poll.waiting is None:
-            tests += (None,)
-        elif poll.waiting <= 0:
-            tests += (False,)
-        elif poll.room is not None:
-            tests += (poll.room >= 1,)
-        elif poll.free_tokens is None or prompt_tokens is None:
-            tests += (None,)
-        else:
-            tests += (poll.free_tokens < prompt_tokens or (False if poll.fits_by_prompt else None),)
-    return tests
+    return [
+        None
+        if waiting is None
+        else False
+        if waiting <= 0
+        else room >= 1
+        if room is not None
+        else None
+        if free_tokens is None or prompt_tokens is None
+        else free_tokens < prompt_tokens or (False if fits_by_prompt else None)
+        for _, waiting, free_tokens, room, fits_by_prompt in polls
+    ]
 
 
 def blocked_ratio(polls: Sequence[Poll], prompt: float | None) -> float | None:
@@ -80,14 +79,14 @@ def share_that_fits(polls: Sequence[Poll], without: Sequence[Poll], prompt: floa
     return mean(fits) if fits else None
 
 
-def less(polls: Sequence[Poll], kept: Sequence[float]) -> list[Poll]:
+def less(polls: Sequence[Poll], kept: Sequence[float]) -> Sequence[Poll]:
     """Return the polls with so much less free."""
     if not any(kept):
-        return list(polls)
+        return polls
     pairs = zip(polls, kept, strict=True)
     return [
-        one if one.free_tokens is None else one._replace(free_tokens=max(0.0, one.free_tokens - tokens))
-        for one, tokens in pairs
+        poll if poll.free_tokens is None else poll._replace(free_tokens=max(0.0, poll.free_tokens - tokens))
+        for poll, tokens in pairs
     ]
 
 

@@ -68,6 +68,10 @@ class Stall:
     full_ratio: float = 0.0
 
 
+SERVED: Final = Stall()
+"""Somebody just was, as far as is known."""
+
+
 class _Mark(NamedTuple):
     """A poll of an unserved stretch, with the batches of its polls so far added up, and how many these are."""
 
@@ -127,7 +131,7 @@ class ServiceWatch:
         running, waiting = point.gauges.get("running"), _waiting(point)
         if running is None or "keeps_last_step" in point.gauges or how_paused(point):
             self._stretch = None
-            return Stall()
+            return SERVED
         self._learn(point, running)
         if before is None or point.t <= window.joined or not (running or waiting) or _served(before, point):
             self._stretch = _Stretch(point, point.t, filled=point.t, running=running)
@@ -144,7 +148,7 @@ class ServiceWatch:
     def _stall(self, point: Point, window: EngineWindow) -> Stall:
         stretch = self._stretch
         if stretch is None:
-            return Stall()
+            return SERVED
         first, counted = stretch.first, _counts_service(point)
         tokens = point.counters.get("generation_tokens")
         if tokens is not None:

@@ -14,7 +14,7 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.points import mean, rate
 from kvpressure.signals.windows import EngineWindow
 
-_KINDS: Final = ("prompt", "generation")
+_KINDS: Final = {"prompt": "prompt_tokens", "generation": "generation_tokens"}
 
 FAMILIES: Final = (
     engine_family(
@@ -51,8 +51,8 @@ def derive(window: EngineWindow, context: Context) -> Derived:
     moved_bytes, moved_bytes_per_second = _estimated(window, "estimated_read_bytes", "estimated_write_bytes")
     return known(
         {
-            "tokens_total": known({kind: window.newest(f"{kind}_tokens") for kind in _KINDS}),
-            "tokens_per_second": known({kind: window.points.rate(f"{kind}_tokens") for kind in _KINDS}),
+            "tokens_total": known({kind: window.newest(counter) for kind, counter in _KINDS.items()}),
+            "tokens_per_second": known({kind: window.points.rate(counter) for kind, counter in _KINDS.items()}),
             "throughput_plateau": plateau(window, context.thresholds),
             "estimated_flops_total": flops,
             "estimated_memory_bytes_total": moved_bytes,

@@ -10,14 +10,14 @@ from typing import Any, Final
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.signals.context import Context
-from kvpressure.signals.eviction import Eviction
+from kvpressure.signals.eviction import NOTHING_EVICTED, Eviction
 from kvpressure.signals.fit import Fit, fit_of
 from kvpressure.signals.gpu import utilization_since
 from kvpressure.signals.latency import Answers, TimeOutsideEngine, answers_of, slowdown_factor, time_outside_engine
 from kvpressure.signals.optional import groups_of
 from kvpressure.signals.points import Polls, mean
 from kvpressure.signals.progress import Progress, progress_of
-from kvpressure.signals.stall import Stall
+from kvpressure.signals.stall import SERVED, Stall
 from kvpressure.signals.traffic import refused_ratio
 from kvpressure.signals.transfer import Transfer, transfer_of
 from kvpressure.signals.waiting import Deferral, Queue, deferral_of, queue_of, streams_idle
@@ -114,16 +114,18 @@ class VerdictWindow:
     answers: Answers = field(default_factory=Answers)
     outside: TimeOutsideEngine | None = None
     progress: Progress = field(default_factory=Progress)
-    stall: Stall = field(default_factory=Stall)
+    stall: Stall = SERVED
     pool: OtherPool = field(default_factory=OtherPool)
     deferral: Deferral = field(default_factory=Deferral)
-    eviction: Eviction = field(default_factory=Eviction)
+    eviction: Eviction = NOTHING_EVICTED
     transfer: Transfer = field(default_factory=Transfer)
     optional: Mapping[str, Any] = field(default_factory=dict)
 
 
-def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
-    """Return what the newest polls of `window` say."""
+def verdict_window(
+    window: EngineWindow, context: Context, eviction: Eviction = NOTHING_EVICTED, stall: Stall = SERVED
+) -> VerdictWindow:
+    """Return what the newest polls of `window` say, with what is remembered of evictions and of who was served."""
     thresholds = context.thresholds
     points = window.latest(thresholds.verdict.verdict_window_seconds, int(thresholds.verdict.verdict_min_poll_count))
     if not points:
@@ -161,7 +163,9 @@ def verdict_window(window: EngineWindow, context: Context) -> VerdictWindow:
         answers=answers_of(window, context.baseline),
         outside=time_outside_engine(points, window, thresholds.verdict.verdict_window_seconds),
         progress=progress_of(window, thresholds.verdict.verdict_window_seconds),
+        stall=stall,
         deferral=deferral,
+        eviction=eviction,
         pool=other_pool(points),
         transfer=transfer_of(points, window, context, deferral),
         optional=groups_of(points),

@@ -60,7 +60,6 @@ class EngineWindow:
         self._names: dict[tuple[str, ...], float] = {}
         """What polls of the window had, gauges and counters; and when a poll last had these."""
         self._signals: frozenset[str] = frozenset()
-        self._per_event: dict[_PerEvent, float | None] = {}
         self._once: dict[Callable[[EngineWindow], Any], Any] = {}
         self._once_of_histograms: dict[tuple[object, ...], Any] = {}
         self._taken = 0
@@ -98,7 +97,7 @@ class EngineWindow:
         point = Point(t, sample.gauges, self._monotonic.counters(sample.counters))
         point = with_batch(point, self.points[-1] if self.points else None)
         self._enter(point)
-        self._per_event, self._once = {}, {}
+        self._once = {}
         self._note_names((*sample.gauges, *sample.counters), t)
         self._note_highest(t, point.gauges.get(BATCH, point.gauges.get("running")))
         if sample.histograms:
@@ -210,14 +209,10 @@ class EngineWindow:
         `least` in all, everything known. None when there was none.
         """
         question = total, events, least, seconds
-        if question in self._per_event:
-            return self._per_event[question]
         try:
-            found = self._per_event_in_order(question)
+            return self._per_event_in_order(question)
         except LookupError:  # there is no poll, or one lacks a counter
-            found = _per_event(itertools.chain(reversed(self.points), reversed(self._older)), question)
-        self._per_event[question] = found
-        return found
+            return _per_event(itertools.chain(reversed(self.points), reversed(self._older)), question)
 
     def _per_event_in_order(self, question: _PerEvent) -> float | None:
         """Return the same where polls have both. Raises LookupError where one that is looked at has not."""
@@ -241,35 +236,35 @@ class EngineWindow:
 
     def seconds_since(
         self,
-        counts: Sequence[float | None],
-        count: Callable[[Point], float | None],
+        measure: Callable[[Point], T],
+        count: Callable[[T], float],
         room: Callable[[Point], float | None],
         least: float,
     ) -> float | None:
         """Return how long ago `count`, which never falls, was less than now by the `room` there was then.
 
-        `counts` is `count` of every poll of the window, none of which has a `room` below `least`. Beyond the oldest
-        poll that is known it is by the rate since then. None where it does not grow.
+        It is of what `measure` gives of a poll, -inf where it is not known. No poll of the window has a `room` below
+        `least`. Beyond the oldest poll that is known it is by the rate since then. None where it does not grow.
         """
-        now, newest_t = counts[-1] if counts else None, self.t
-        if now is None:
+        measured = self.each_poll(measure)
+        now, newest_t = count(measured[-1]) if measured else -math.inf, self.t
+        if now == -math.inf:
             return None
-        known = [-math.inf if counted is None else counted for counted in counts]
         # Polls that have certainly counted too much are left out: all after the first that has.
-        after = bisect_right(known, now - least)
+        after = bisect_right(measured, now - least, key=count)
         points, later_t = self.points, newest_t
         later: tuple[float, float] | None = None
         place = min(after, len(points) - 1)
         older = reversed(self._older)
         while True:
             if place >= 0:
-                point, counted = points[place], counts[place]
+                point, counted = points[place], count(measured[place])
                 place -= 1
             elif (before := next(older, None)) is not None:
-                point, counted = before, count(before)
+                point, counted = before, count(measure(before))
             else:
                 break
-            if counted is None or (left := room(point)) is None:
+            if counted == -math.inf or (left := room(point)) is None:
                 continue
             over = now - counted - left
             if over >= 0:

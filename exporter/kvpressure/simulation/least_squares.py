@@ -108,8 +108,8 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
 def _scaled(rows: Sequence[Row], prior: Prior) -> list[float]:
     """Return the prior's logarithms, all moved so that the rows come to what they came to."""
     values = [math.exp(one) for one in prior.logarithms]
-    sums = sum(sum(x * value for x, value in zip(row.factors, values, strict=True)) for row in rows)
-    by = math.log(sum(row.total for row in rows) / sums) if sums else 0.0
+    sums = sum([sum([x * value for x, value in zip(row.factors, values, strict=True)]) for row in rows])
+    by = math.log(sum([row.total for row in rows]) / sums) if sums else 0.0
     return [one + by for one in prior.logarithms]
 
 

@@ -12,7 +12,7 @@ DENSE: Final = Prior(
     (0.0, math.log(2.0e-3), math.log(4.6e-6), math.log(3.0e-3), math.log(1.4e-7)), (0.4, 0.3, 0.5, 0.3, 0.33)
 )
 """Over a step's fixed part: a sequence, a token of context, a prompt token, and each one for each that precedes it.
-Mean and deviation over what NVIDIA measured of dense models on cards (`bench/stepfit/priors.py`); the fixed part has
+Mean and deviation over what NVIDIA measured of dense models on cards (`bench/silicon/prior.py`); the fixed part has
 what the host adds to a step as well, which no table of a card has."""
 EXPERTS: Final = 4.0
 """Times as long as the fixed part, reading all experts takes: nine tenths of the weights of such models are theirs, but

@@ -203,10 +203,10 @@ def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
         queued = min(start.waiting or 0.0, one.waiting or 0.0) >= 1
         if min(start.running or 0.0, one.running) < (1 if queued else BUSY_RUNNING):
             continue
-        first, last = (
+        first, last = [
             None if each.usage_ratio is None or pool_tokens is None else each.usage_ratio * pool_tokens
             for each in (start, one)
-        )
+        ]
         poll = _Poll(
             one.seconds,
             one.steps,
@@ -232,8 +232,8 @@ def _batch(observed: Observed, polls: Sequence[_Poll]) -> Batch:
     cached = observed.cached_ratio or 0.0
     cached = min(0.99, cached) if cached > SHARED_RATIO else 0.0
     prompt, output = _mean(observed.prompts), max(1.0, _mean(observed.outputs) or 1.0)
-    running = sum(poll.running for poll in polls)
-    in_use = sum(poll.used or 0.0 for poll in polls) / running
+    running = sum([poll.running for poll in polls])
+    in_use = sum([poll.used or 0.0 for poll in polls]) / running
     if prompt is None:
         prompt = observed.prefill_tokens or max(0.0, in_use - output / 2)
     alone = prompt + output / 2
@@ -254,8 +254,8 @@ def _row(poll: _Poll, batch: Batch, drafted: float, expert_ratio: float) -> Row:
 
 def _tokens_each(polls: Sequence[_Poll]) -> float:
     """Return the tokens that a sequence gets in a step: a step that gives several counts as several."""
-    sequences = sum(poll.steps * poll.running for poll in polls)
-    each = sum(poll.generated for poll in polls) / sequences if sequences else 1.0
+    sequences = sum([poll.steps * poll.running for poll in polls])
+    each = sum([poll.generated for poll in polls]) / sequences if sequences else 1.0
     return each if each >= DRAFTED_RATIO else 1.0
 
 
@@ -265,16 +265,16 @@ def _bunched(rows: Sequence[Row], seconds: float, boundary: float) -> Iterator[R
     found = False
     for row in rows:
         bunch.append(row)
-        if sum(one.total for one in bunch) >= 0.99 * seconds:
+        if sum([one.total for one in bunch]) >= 0.99 * seconds:
             yield _together(bunch, boundary)
             bunch, found = [], True
-    if bunch and (not found or sum(one.total for one in bunch) >= seconds / 2):
+    if bunch and (not found or sum([one.total for one in bunch]) >= seconds / 2):
         yield _together(bunch, boundary)
 
 
 def _together(rows: Sequence[Row], boundary: float) -> Row:
-    total = sum(row.total for row in rows)
-    factors = tuple(sum(values) for values in zip(*(row.factors for row in rows), strict=True))
+    total = sum([row.total for row in rows])
+    factors = tuple(map(sum, zip(*[row.factors for row in rows], strict=True)))
     return Row(total, factors, math.hypot(NOISE_RATIO * total, boundary))
 
 

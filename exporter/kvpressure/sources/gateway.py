@@ -14,7 +14,7 @@ from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
 from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment, GatewayReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import NotMetricsError, SourceError, TooLargeError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.credentials import Authorization
@@ -34,12 +34,26 @@ from kvpressure.sources.metrics_page import MetricsPage
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "gateway"
+INTERVAL_SECONDS: Final = 1.0
+TIMEOUT_SECONDS: Final = 5.0
 WAITED_OVER_SECONDS: Final = 60.0
 """Requests that left the queue in that time show how long it takes."""
 LARGEST_BODY_BYTES: Final = 4 << 20
 """Latency histograms of dozens of models and tenants."""
 MAX_POOLS: Final = 64
 """An endpoint picker serves one; of more than these, nothing is a pool."""
+
+
+class NoPoolError(SourceError):
+    """The page has no metric of the pool that is set."""
+
+    reason = "no_pool"
+
+
+class SeveralPoolsError(SourceError):
+    """The page has several pools, and none is set."""
+
+    reason = "several_pools"
 
 
 class GatewayTargetSettings(ClientSettings):
@@ -72,22 +86,15 @@ class GatewaySettings(Section):
 
     targets: tuple[GatewayTargetSettings, ...] = ()
     """Gateways at fixed addresses."""
-    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60)
-    """Time between two readings."""
-    timeout_seconds: Number = Field(default=5.0, gt=0, le=60)
-    """Deadline of one request."""
 
 
 class GatewaySource(Source):
     """One gateway, polled like an engine; what it reported is known until its next reading, or until that fails."""
 
-    def __init__(
-        self, target: GatewayTargetSettings, settings: GatewaySettings, clock: Clock | None, pools: int
-    ) -> None:
+    def __init__(self, target: GatewayTargetSettings, clock: Clock | None, pools: int) -> None:
         self._target = target
         self._several = pools > 1
         self._clock: Clock = clock or SystemClock()
-        self._timeout_seconds = settings.timeout_seconds
         self._url = URL(target.url + target.path)
         self._client = HttpClient(
             self._clock,
@@ -100,8 +107,8 @@ class GatewaySource(Source):
         self._guard = Guard[None](
             NAME,
             target.name,
-            interval_seconds=settings.interval_seconds,
-            deadline_seconds=settings.timeout_seconds + 1.0,
+            interval_seconds=INTERVAL_SECONDS,
+            deadline_seconds=TIMEOUT_SECONDS + 1.0,
             clock=clock,
             share=share,
         )
@@ -165,7 +172,7 @@ class GatewaySource(Source):
         return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     async def _read(self) -> None:
-        t, reading = await self._page.read(self._timeout_seconds)
+        t, reading = await self._page.read(TIMEOUT_SECONDS)
         self._reading = t, reading
         self._take_waited(t, reading)
 
@@ -173,16 +180,16 @@ class GatewaySource(Source):
         """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
         pools = pools_of(series, values)
         if not pools:
-            raise SourceError("not_metrics", "no metric of a gateway that queues; is this its metrics port?")
+            raise NotMetricsError("no metric of a gateway that queues; is this its metrics port?")
         if self._target.pool:
             reading = next((pool for pool in pools if pool.pool == self._target.pool), None)
             if reading is None:
-                raise SourceError("no_pool", f"no metric of the pool {self._target.pool}")
+                raise NoPoolError(f"no metric of the pool {self._target.pool}")
             return reading
         if len(pools) > MAX_POOLS:
-            raise SourceError("too_large", f"metrics of {len(pools)} pools")
+            raise TooLargeError(f"metrics of {len(pools)} pools")
         if len(pools) > 1:
-            raise SourceError("several_pools", f"metrics of {len(pools)} pools: set which one is meant")
+            raise SeveralPoolsError(f"metrics of {len(pools)} pools: set which one is meant")
         return pools[0]
 
     def _take_waited(self, t: float, reading: PoolReading) -> None:
@@ -204,7 +211,7 @@ class GatewaySource(Source):
 
 def _made(settings: GatewaySettings, clock: Clock) -> Sequence[Source]:
     pools = len({(target.namespace, target.pool or target.name) for target in settings.targets})
-    return [GatewaySource(target, settings, clock, pools) for target in settings.targets]
+    return [GatewaySource(target, clock, pools) for target in settings.targets]
 
 
 SOURCE: Final = Registration[GatewaySettings](

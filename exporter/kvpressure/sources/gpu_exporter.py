@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from pydantic import Field
 from yarl import URL
 
 from kvpressure.config.settings.polling import ClientSettings
-from kvpressure.config.settings.types import Endpoint, Number
+from kvpressure.config.settings.types import Endpoint
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.net.budget import BUDGET
@@ -29,6 +28,7 @@ MAX_BYTES: Final = 4 << 20
 """dcgm-exporter with every field writes 300 KiB for eight GPUs."""
 
 DEADLINE_MARGIN_SECONDS: Final = 0.2
+INTERVAL_SECONDS: Final = 5.0
 
 
 class GpuExporterSettings(ClientSettings):
@@ -37,8 +37,6 @@ class GpuExporterSettings(ClientSettings):
     url: Endpoint | None = None
     """Its metrics endpoint: `http://127.0.0.1:9400/metrics` (dcgm-exporter), `:5000/metrics` (AMD's
     device-metrics-exporter). Of one node; unset: none is read."""
-    interval_seconds: Number = Field(default=5.0, ge=1, le=15)
-    """Time between two readings."""
 
 
 class GpuExporterSource(Source):
@@ -55,7 +53,7 @@ class GpuExporterSource(Source):
         )
         share = BUDGET.share(NAME)
         self._guard = Guard[GpuReport](
-            NAME, shown(self._url), interval_seconds=settings.interval_seconds, clock=wiring.clock, share=share
+            NAME, shown(self._url), interval_seconds=INTERVAL_SECONDS, clock=wiring.clock, share=share
         )
         self._page = MetricsPage(self._client, self._url, WANTED, read_page, share)
         self._held: Mapping[ContainerId, Assignment] = {}

@@ -20,7 +20,7 @@ from typing import Final
 
 from kvpressure.config.settings.model import HostSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import SourceError, UnreadableError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health
@@ -30,6 +30,7 @@ from kvpressure.printable import brief
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "host"
+INTERVAL_SECONDS: Final = 5.0
 DEADLINE_SECONDS: Final = 5.0
 SEARCH_SECONDS: Final = 30.0
 """Time between two walks of the cgroups for containers that were not found."""
@@ -193,11 +194,11 @@ class HostSource(Source):
 
     async def run(self) -> None:
         """Read at every interval until cancelled."""
-        ticks = Ticks(self._settings.interval_seconds, spread(NAME))
+        ticks = Ticks(INTERVAL_SECONDS, spread(NAME))
         while True:
             await self.read()
             # Not the same tick again, should the sleep have ended a little early.
-            after = self._clock.monotonic() + self._settings.interval_seconds / 2
+            after = self._clock.monotonic() + INTERVAL_SECONDS / 2
             await self._clock.sleep_until(ticks.due(ticks.upcoming(after)))
 
     async def read(self) -> None:
@@ -241,7 +242,7 @@ class HostSource(Source):
         except OSError as error:
             if error.errno in _NO_PSI:
                 return None
-            raise SourceError("io", f"{brief(path)} cannot be read: {brief(error.strerror or error)}") from None
+            raise UnreadableError(f"{brief(path)} cannot be read: {brief(error.strerror or error)}") from None
 
     def _search(self, ids: frozenset[str], now: float) -> None:
         """Look for the cgroups of containers that are new, at once, and of those not found, now and then."""

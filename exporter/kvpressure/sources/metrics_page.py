@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 from yarl import URL
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import SourceError, TimedOutError
 from kvpressure.net.budget import Share
 from kvpressure.net.http import HttpClient, shown
 from kvpressure.net.threads import in_own_thread
-from kvpressure.promtext.lines import PageError, Series, Steps, require_end
+from kvpressure.promtext.lines import Series, Steps, require_end
 from kvpressure.promtext.scanner import PageScanner
 
 T = TypeVar("T")
@@ -40,13 +40,13 @@ class MetricsPage(Generic[T]):
         """Return when the page came, and what was made of it. Raises SourceError, which names the address."""
         answer = await self._client.get(self._url, timeout_seconds)
         if self._job is not None and not self._job.done():  # its deadline ended the waiting, not the thread
-            raise SourceError("timeout", f"{shown(self._url)}: the page before is still being read")
+            raise TimedOutError(f"{shown(self._url)}: the page before is still being read")
         steps = self._steps(answer.body, answer.t)
         self._job = in_own_thread(lambda: self._share.work(steps), "metrics-page")
         try:
             return answer.t, await asyncio.shield(self._job)
-        except (PageError, SourceError) as error:
-            raise SourceError(error.reason, f"{shown(self._url)}: {error}") from error
+        except SourceError as error:
+            raise error.saying(f"{shown(self._url)}: {error}") from error
 
     def _steps(self, body: bytes, t: float) -> Steps[T]:
         series, values = yield from self._scanner.steps(body)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, TypeVar
 
 import click
@@ -21,13 +22,14 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.errors import SourceError
 from kvpressure.model.incident import Price
 from kvpressure.model.schemas import SCHEMAS
+from kvpressure.printable import clean
 from kvpressure.prometheus.names import Json, Selection
 from kvpressure.prometheus.paging import Span
 from kvpressure_incidents.collect import priced
 from kvpressure_incidents.files import as_html, as_markdown
 from kvpressure_incidents.look import look_back
 from kvpressure_incidents.question import Question, moment_of, seconds_of
-from kvpressure_incidents.words import lines, summary
+from kvpressure_incidents.words import BEHIND_CAPTION, INDENT, lines, summary
 
 T = TypeVar("T")
 
@@ -44,7 +46,6 @@ MAX_WORKERS = 4
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="The label cluster; may be repeated.")
 @click.option("--selector", default="", metavar="MATCHERS", help='Label matchers of engines, such as namespace="prod".')
 @click.option("--step", metavar="TIME", help="Time between samples, 15s to 60s; without it, as scraped.")
-@click.option("--at-least", default="2m", show_default=True, metavar="TIME", help="Shortest incident to report.")
 @click.option("--thresholds", type=EXISTING_FILE, help=_THRESHOLDS)
 @click.option("--backtest", type=EXISTING_FILE, help="YAML of other thresholds: report how the incidents would differ.")
 @click.option("--gpus-per-engine", type=click.IntRange(1), help="GPUs of one engine, for costs in GPU-seconds.")
@@ -91,12 +92,24 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
     if as_json:
         say_json(document)
     else:
-        say(*summary(document))
+        say(*_wrapped(summary(document), 2 * INDENT))
         for incident in document["incidents"]:
-            say("", *lines(incident))
+            say("", *_wrapped(lines(incident), BEHIND_CAPTION))
     _write(options["html"], as_html, document)
     _write(options["markdown"], as_markdown, document)
     sys.exit(FOUND if document["incidents"] or document["exporter_alone"] else 0)
+
+
+def _wrapped(texts: Iterable[str], indent: str) -> Iterator[str]:
+    """Yield the lines, on a terminal wrapped at its width, with what continues one behind `indent`."""
+    from kvpressure.cli.console import console  # noqa: PLC0415 - what is refused needs none
+
+    out = console()
+    for text in texts:
+        if out.is_terminal:
+            yield from wrap(clean(text), out.width, subsequent_indent=indent, break_on_hyphens=False)
+        else:
+            yield text
 
 
 def _write(path: Path | None, report: Callable[[Json], str], document: Json) -> None:
@@ -122,11 +135,10 @@ def _question(options: dict[str, Any], thresholds: Thresholds, other: Thresholds
     since, until = (min(now, max(0.0, read(name, partial(moment_of, now=now)))) for name in ("since", "until"))
     span = Span(since, until)
     step = None if options["step"] is None else read("step", seconds_of)
-    shortest = read("at_least", seconds_of)
     selection = read("selector", lambda text: Selection.of(text).within(options["clusters"]))
     if span.end <= span.start:
         raise click.UsageError("--since must be before --until")
     if step is not None and not 15 <= step <= 60:
         raise click.UsageError("--step must be from 15s to 60s")
     span = Span(round(span.start, 3), round(span.end, 3))
-    return Question(span, selection, thresholds, other, step, shortest)
+    return Question(span, selection, thresholds, other, step)

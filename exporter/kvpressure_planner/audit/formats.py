@@ -84,6 +84,8 @@ _TOKEN: Final = re.compile(
     r'|"(?P<text>(?:[^"\\\n]|\\.)*)"|(?P<word>[^\s"{}\[\](),=:#]+)|(?P<mark>=>|[{}\[\](),=:]|.)',
     re.DOTALL | re.MULTILINE,
 )
+_ENCODES: Final = frozenset(("base64encode", "base64gzip", "jsonencode", "sensitive", "trimspace"))
+"""Functions whose argument says the same in another form."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -186,7 +188,7 @@ class Hcl:
         if kind == "word" and self._kind == "mark" and self._value == "(":
             self._next()
             inner = self._listed(at, ")")
-            return inner[0] if value == "jsonencode" and inner else self._rest(f"${{{value}(...)}}")
+            return inner[0] if value in _ENCODES and inner else self._rest(f"${{{value}(...)}}")
         if kind != "word":
             raise HclError
         plain = {"true": True, "false": False, "null": None}

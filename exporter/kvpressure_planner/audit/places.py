@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kvpressure.commandline.options import whole
-from kvpressure.commandline.programs import ContainerRun
+from kvpressure.commandline.programs import GPU_TYPE, ContainerRun
 from kvpressure.config.strict_yaml import Path
 from kvpressure_planner.audit.engine import Probe, Replicas, Resources, counted, replicas, scaled
 from kvpressure_planner.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
@@ -70,6 +70,7 @@ NUMBERS: Final[tuple[Path, ...]] = (
     ("resources", "device", "nvidia/gpu", "count"),
     ("gpuCount",),
     ("gpu_count",),
+    ("guest_accelerator", "count"),
 )
 """Plain numbers of GPUs."""
 
@@ -78,6 +79,7 @@ GPU_NAMES: Final[tuple[Path, ...]] = (
     ("resource", "instanceType"),
     ("gpuTypeIds", 0),
     ("gpu_type",),
+    ("guest_accelerator", "type"),
     ("resources", "accelerator"),
 )
 
@@ -90,9 +92,10 @@ _TERMS: Final = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution
 _DEVICES: Final = re.compile(
     r"gpu|.*/gpu|habana\.ai/gaudi|google\.com/tpu|aws\.amazon\.com/neuron|gpu\.intel\.com/(i915|xe)|huawei\.com/Ascend\w+"
 )
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES="
 _SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
 _SLURM: Final = re.compile(
-    r"^(?:#SBATCH|[ \t]*+srun\b[^\n]{0,400}?)[ \t]++(?:--gres[= ]gpu|-G|--gpus(?:-per-(?:node|task))?)[=: ]?"
+    r"^(?:#SBATCH|[ \t]*+(?:srun|sbatch)\b[^\n]{0,400}?)[ \t]++(?:--gres[= ]gpu|-G|--gpus(?:-per-(?:node|task))?)[=: ]?"
     r"(?:([\w-]+):)?(\d+)\b",
     re.MULTILINE,
 )
@@ -109,7 +112,7 @@ def nearest(item: Item, at: Path, *below: str | int) -> Path | None:
     return next((path for outer in around(at) if get(item.data, *(path := (*outer, *below))) is not None), None)
 
 
-def found(item: Item, at: Path, *below: str | int) -> Any:
+def nearest_value(item: Item, at: Path, *below: str | int) -> Any:
     """Return the value of `nearest`, None where there is none."""
     path = nearest(item, at, *below)
     return None if path is None else get(item.data, *path)
@@ -147,7 +150,9 @@ def _uncounted(item: Item, given: Manifests) -> Replicas:
         return Replicas(1, "a Pod by itself is one replica, and nothing brings it back")
     if item.kind in ONE_BY_DEFAULT:
         return replicas(item, ONE_BY_DEFAULT[item.kind], given)
-    return Replicas(None, f"how many of these pods {item.kind or 'the chart'} runs is not known here")
+    if not item.kind:
+        return Replicas(None, "how many of these run does not follow from this file")
+    return Replicas(None, f"how many of these pods {item.kind} runs is not known here")
 
 
 def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources:
@@ -195,8 +200,11 @@ def _gpus(item: Item, at: Path, requested: Mapping[str, Any]) -> tuple[int | str
             if _DEVICES.fullmatch(name):
                 return _number(count), name
     for path in NUMBERS:
-        if (value := found(item, at, *path)) is not None:
+        if (value := nearest_value(item, at, *path)) is not None:
             return _number(value), str(path[-1])
+    for requirement in map(mapping, sequence(nearest_value(item, at, "resourceRequirements"))):
+        if text(requirement.get("type")) == "GPU":  # of Amazon's ECS
+            return _number(requirement.get("value")), "value"
     name, count = accelerators(item, at)
     if count is not None:
         return count, ""
@@ -210,18 +218,29 @@ def _number(value: Any) -> int | str | None:
 
 def accelerators(item: Item, at: Path) -> tuple[str, int | None]:
     """Return name and number of GPUs: SkyPilot's `A100:8`, KubeAI's profile, Slurm's gres; of a choice, none."""
-    if (value := found(item, at, "resources", "accelerators")) is not None:
-        one = value if isinstance(value, str) else ":".join(f"{key}:{n}" for key, n in mapping(value).items())
+    if (value := nearest_value(item, at, "resources", "accelerators")) is not None:
+        several = _choice_of(value)
+        numbers = {resource.partition(":")[2] or "1" for resource in several}
+        if len(several) > 1 and len(numbers) == 1:  # any of several, as many of each
+            return "", None if (count := whole(numbers.pop())) is None else int(count)
+        resource = ":".join(several)
     else:
-        one = text(found(item, at, "resourceProfile"))
-        one = "" if "cpu" in one else one
-    if not one and (match := _SLURM.search(text(item.data.get("script")))):
+        resource = text(nearest_value(item, at, "resourceProfile"))
+        resource = "" if "cpu" in resource else resource
+    if not resource and (match := _SLURM.search(text(item.data.get("script")))):
         return match[1] or "", int(match[2])
-    name, _, number = one.partition(":")
+    name, _, number = resource.partition(":")
     count = whole(number or "1")
-    if not one or number.count(":") or count is None:
+    if not resource or number.count(":") or count is None:
         return "", None
     return name, int(count)
+
+
+def _choice_of(value: Any) -> list[str]:
+    """Return SkyPilot's accelerators as `NAME:NUMBER` each: of a text, a list, a mapping, or a set in braces."""
+    if isinstance(value, dict):
+        return [str(key) if count is None else f"{key}:{text(count)}" for key, count in value.items()]
+    return [*texts(value)] if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
 def _of_machine(item: Item, at: Path) -> int | str | None:
@@ -238,6 +257,9 @@ def _of_machine(item: Item, at: Path) -> int | str | None:
             return len(ids)
         count = device.get("count", "all")
         return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else "all"
+    visible = next((word.partition("=")[2] for word in texts(spec.get("env")) if word.startswith(_VISIBLE)), "")
+    if visible and visible not in {"void", "none"}:
+        return "all" if visible == "all" else visible.count(",") + 1
     # NVIDIA's runtime gives all of them, unless a variable says which; a command by itself has its machine's.
     by_itself = "script" in item.data or "Service" in item.data
     return "all" if spec.get("runtime") == "nvidia" or by_itself else None
@@ -247,7 +269,7 @@ def _gpu_name(item: Item, at: Path, annotations: Mapping[str, str]) -> str:
     if given := annotations.get(GPU_ANNOTATION, "").strip():
         return given
     for path in GPU_NAMES:
-        if name := text(found(item, at, *path)):
+        if name := text(nearest_value(item, at, *path)):
             return name
     name = accelerators(item, at)[0]
     return name or next((name for outer in around(at) for name in _selected(mapping(get(item.data, *outer)))), "")
@@ -277,7 +299,7 @@ def _shared_memory(item: Item, at: Path) -> str | None:
     for mount in [*sequence(spec.get("volumeMounts")), *sequence(spec.get("extraVolumeMounts"))]:
         if text(get(mount, "mountPath")).rstrip("/") == "/dev/shm":  # noqa: S108 - a path in their container
             return f"volume {text(get(mount, 'name'))} at /dev/shm"
-    if found(item, at, "hostIPC") is True:
+    if nearest_value(item, at, "hostIPC") is True:
         return "hostIPC: true"
     if (ipc := text(spec.get("ipc") or spec.get("ipc_mode"))) in {"host", "shareable"}:
         return f"ipc: {ipc}"
@@ -300,7 +322,7 @@ def of_run(resources: Resources, run: ContainerRun) -> Resources:
         count = "all"
     shared = ((option, run.value(option)) for option in ("--ipc", "--shm-size"))
     larger = next((f"{option}={value}" for option, value in shared if value and value != "private"), "")
-    return replace(resources, gpus=count, gpu_key="", shared_memory=larger)
+    return replace(resources, gpu=resources.gpu or run.value(GPU_TYPE), gpus=count, gpu_key="", shared_memory=larger)
 
 
 def _machines(item: Item, at: Path) -> int:

@@ -125,73 +125,88 @@ def traffic_of(engine: Engine) -> PlannedTraffic | None:
 
 def sequences_in_force(engine: Engine, sized: Sized) -> int | None:
     """Return how many sequences may run: as declared, else the server's default, at most the tokens of a step."""
-    limit, step = (engine.reading.limits.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
-    if limit is not None:
-        return int(limit.value)
+    if (declared := _whole_limit(engine, "max_num_seqs")) is not None:
+        return declared
     count = engine.runtime.audit.default_sequences(sized.gpu.name, sized.gpu.memory_bytes)
-    if count is None or step is None or not engine.runtime.audit.needs_step:
-        return count
-    return min(count, int(step.value))
+    step = _whole_limit(engine, "max_num_batched_tokens")
+    return count if count is None or step is None or not engine.runtime.audit.needs_step else min(count, step)
 
 
 def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thresholds, knowledge: Knowledge) -> Sized:
-    flags, limits = engine.runtime.starting.flags.sizing, engine.reading.limits
-    dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
-    geometry = _geometry(engine, config, knowledge, dtype)
-    if flags.drafts and (drafts := engine.reading.options.get(flags.drafts)) is not None:
-        geometry = with_drafts(geometry, drafts.text, lambda name: knowledge.draft(name, dtype))
-    if any(option in engine.reading.options for option in flags.stretches):
-        geometry = replace(geometry, stretched=True)
-    ranks = [_rank(engine, option) for option in engine.runtime.starting.flags.divides(engine.reading.options)]
-    expert = flags.expert in engine.reading.options
-    utilization, step = limits.get("gpu_memory_utilization"), limits.get("max_num_batched_tokens")
-    sequences = limits.get("max_num_seqs")
-    sizing = (getattr(flags, field.name) for field in fields(flags) if field.name != "stretches")
-    options = (*sizing, *flags.stretches, engine.runtime.starting.flags.sizes_pool)
-    for name in ("gpu_memory_utilization", "max_model_len", *options):
-        if name in engine.reading.unclear:
-            raise ValueError(engine.reading.unclear[name])
-    if engine.runtime.starting.flags.sizes_pool in engine.reading.options:
-        raise ValueError(f"--{engine.runtime.starting.flags.sizes_pool} sizes the pool")
-    memory = Memory(
-        gpu_memory_bytes=(gpu.memory_bytes,),
-        tensor_parallel=ranks[0],
-        pipeline_parallel=ranks[1],
-        data_parallel=ranks[2],
-        expert_parallel=expert,
-        gpu_memory_utilization=engine.runtime.planning.memory_share if utilization is None else utilization.value,
-        max_num_batched_tokens=None if step is None else int(step.value),
-        max_num_seqs=None if sequences is None else int(sequences.value),
-        runtime=engine.runtime,
-        gpu=gpu.name,
-    )
-    declared = limits.get("max_model_len")
-    limit = None if declared is None else int(declared.value)
+    """Return the engine's memory. Raises ModelConfigError, and ValueError with what is not known."""
+    flags = engine.runtime.starting.flags.sizing
+    geometry = _geometry(engine, config, knowledge)
+    memory = _memory(engine, gpu)
+    limit = _whole_limit(engine, "max_model_len")
     longest = limit or geometry.max_model_len
     if longest is None:
         raise ValueError("neither the model nor a flag limits the length of a request")
-    refused = (*refusals(geometry, memory.parallel, engine.runtime), *length_refused(geometry, limit, engine.runtime))
-    kv = _choice(engine, flags.kv_cache_dtype, KV_DTYPE_BYTES) or "auto"
+    kv_cache_dtype = _choice(engine, flags.kv_cache_dtype, KV_DTYPE_BYTES) or "auto"
     traffic = traffic_of(engine)
-    # Without known lengths every request counts as a longest one.
-    assumed = traffic or PlannedTraffic(longest, 1)
     known_step = memory.max_num_batched_tokens or traffic
     sized = Sized(
         geometry=geometry,
-        cost=geometry.cost(kv, memory.tensor_parallel),
+        cost=geometry.cost(kv_cache_dtype, memory.tensor_parallel),
         memory=memory if known_step else replace(memory, max_num_batched_tokens=_step(engine, gpu)),
-        traffic=assumed,
+        # Without known lengths every request counts as a longest one.
+        traffic=traffic or PlannedTraffic(longest, 1),
         longest=longest,
-        command=_command(engine, memory, kv, traffic, limit),
+        command=_command(engine, memory, kv_cache_dtype, traffic, limit),
         gpu=gpu,
         declared=limit,
-        refused=refused,
+        refused=(
+            *refusals(geometry, memory.parallel, engine.runtime),
+            *length_refused(geometry, limit, engine.runtime),
+        ),
     )
-    if traffic is not None and not refused:
+    return sized if traffic is None else _planned(sized, traffic, thresholds)
+
+
+def _planned(sized: Sized, traffic: PlannedTraffic, thresholds: Thresholds) -> Sized:
+    """Return it with its plan, where the server would start."""
+    if not sized.refused:
         with suppress(RefusedError):
-            plan = plan_model(geometry, sized.cost, sized.memory, traffic, thresholds, limit=limit)
+            memory = sized.memory
+            plan = plan_model(sized.geometry, sized.cost, memory, traffic, thresholds, limit=sized.declared)
             return replace(sized, plan=plan)
     return sized
+
+
+def _memory(engine: Engine, gpu: Gpu) -> Memory:
+    """Return the memory as the flags divide it. Raises ValueError with what is not known."""
+    flags, options = engine.runtime.starting.flags, engine.reading.options
+    tensor, pipeline, data = (_rank(engine, option) for option in flags.divides(options))
+    _require_known(engine)
+    utilization = engine.reading.limits.get("gpu_memory_utilization")
+    return Memory(
+        gpu_memory_bytes=(gpu.memory_bytes,),
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        data_parallel=data,
+        expert_parallel=flags.sizing.expert in options,
+        gpu_memory_utilization=engine.runtime.planning.memory_share if utilization is None else utilization.value,
+        max_num_batched_tokens=_whole_limit(engine, "max_num_batched_tokens"),
+        max_num_seqs=_whole_limit(engine, "max_num_seqs"),
+        runtime=engine.runtime,
+        gpu=gpu.name,
+    )
+
+
+def _require_known(engine: Engine) -> None:
+    """Raise ValueError where an option that memory follows from is not known, or sizes the pool by itself."""
+    flags = engine.runtime.starting.flags
+    sizing = (getattr(flags.sizing, field.name) for field in fields(flags.sizing) if field.name != "stretches")
+    options = (*sizing, *flags.sizing.stretches, flags.sizes_pool)
+    for name in ("gpu_memory_utilization", "max_model_len", *options):
+        if name in engine.reading.unclear:
+            raise ValueError(engine.reading.unclear[name])
+    if flags.sizes_pool in engine.reading.options:
+        raise ValueError(f"--{flags.sizes_pool} sizes the pool")
+
+
+def _whole_limit(engine: Engine, name: str) -> int | None:
+    limit = engine.reading.limits.get(name)
+    return None if limit is None else int(limit.value)
 
 
 def _step(engine: Engine, gpu: Gpu) -> int:
@@ -220,7 +235,17 @@ def _choice(engine: Engine, option: str, known: Mapping[str, float]) -> str | No
     return given.text
 
 
-def _geometry(engine: Engine, config: Mapping[str, Any], knowledge: Knowledge, dtype: str | None) -> Geometry:
+def _geometry(engine: Engine, config: Mapping[str, Any], knowledge: Knowledge) -> Geometry:
+    """Return the geometry as the flags change it: type of the weights, quantization, drafts, a longer context."""
+    flags, options = engine.runtime.starting.flags.sizing, engine.reading.options
+    dtype = _choice(engine, flags.dtype, DTYPE_BYTES)
+    geometry = _quantized(engine, config, knowledge, dtype)
+    if flags.drafts and (drafts := options.get(flags.drafts)) is not None:
+        geometry = with_drafts(geometry, drafts.text, lambda name: knowledge.draft(name, dtype))
+    return replace(geometry, stretched=True) if any(option in options for option in flags.stretches) else geometry
+
+
+def _quantized(engine: Engine, config: Mapping[str, Any], knowledge: Knowledge, dtype: str | None) -> Geometry:
     """Return the geometry, with the quantization that a flag sets where the weights have none of their own."""
     given = engine.reading.options.get(engine.runtime.starting.flags.sizing.quantization)
     name = as_written(engine.model)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvpressure.commandline.programs import base, container_run
-from kvpressure.commandline.words import Budget, BudgetExceededError, Filling, Variables
+from kvpressure.commandline.words import Budget, BudgetExceededError, Filling
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, read_start, runtime_of
 from kvpressure.runtimes.registry import ASSUMED
@@ -23,6 +23,7 @@ from kvpressure_planner.audit.containers import (
     STARTS,
     VARIABLES,
     Described,
+    as_shell,
     describe,
     interpolated,
     labels_of,
@@ -36,6 +37,7 @@ from kvpressure_planner.audit.manifests import Item, Manifests, Source, get, map
 from kvpressure_planner.audit.manifests import shape as shape_of
 from kvpressure_planner.audit.model import Problem
 
+NO_VARIABLES: Final[Mapping[str, str]] = {}
 TOO_MUCH: Final = f"the file comes to more than is read; what is behind this is not read, and {NOT_JUDGED}"
 MAX_DEPTH: Final = 24
 # Nothing below these starts a server, whatever it says.
@@ -48,7 +50,7 @@ _SKIPPED: Final = frozenset(
     )
 )
 _BY_ITSELF: Final = (*ENTRYPOINTS, *(key for key in COMMANDS if key != "run"), *ARGUMENTS)
-_MAY_START: Final = re.compile(r"serve|api_server|launch_server|dynamo\.|\brun\b")
+_MAY_START: Final = re.compile(r"serve|api_server|launch_server|dynamo\.|\brun\b|\bcurl\b|\brunpodctl\b")
 _DOCUMENT: Final = re.compile(
     r"^\s*(services|llm_configs|applications|containers|engine_kwargs|\[Service\]|\[Container\]|kind|image|job\s.*\{)\b|"
     r"^\[(Service|Container)\]",
@@ -65,7 +67,12 @@ _SHAPES: Final = {
 _POD: Final[Path] = ("spec", "template", "spec")
 _TEMPLATES: Final = frozenset(("ServingRuntime", "ClusterServingRuntime"))
 """Kinds that start nothing by themselves."""
-_LEADER, _WORKER = "leaderTemplate", "workerTemplate"
+_LEADER, _WORKER, _PLAY_VARIABLES = "leaderTemplate", "workerTemplate", "vars"
+_LAST: Final = (_WORKER, _PLAY_VARIABLES)
+_SENT: Final = re.compile(
+    r"\s(?:--data(?:-raw|-binary)?|-d|--json)[ =]+(?:'(\{[^']*\})'|\"(\{(?:[^\"\\]|\\.)*\})\")", re.DOTALL
+)
+"""JSON that a script sends with curl, in either quotes."""
 
 
 def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[Engine | Problem]:
@@ -84,16 +91,16 @@ def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[En
 def in_config_map(item: Item, at: Path, value: str, given: Manifests) -> Iterator[Engine]:
     """Yield the engines of a text of a ConfigMap that no engine mounts."""
     try:
-        found = list(_Walk(replace(item, kind=""), given, 1).text(value, at))
+        parts = list(_Walk(replace(item, kind=""), given, 1).text(value, at))
     except BudgetExceededError:
         return
     title = f"{item.kind}/{item.name} {at[-1]}"
-    yield from (replace(one, item=item, title=title) for one in found if isinstance(one, Engine))
+    yield from (replace(part, item=item, title=title) for part in parts if isinstance(part, Engine))
 
 
 def _is_used(runtime: Item, given: Manifests) -> bool:
     services = given.of("InferenceService")
-    return any(text(get(one.data, "spec", "predictor", "model", "runtime")) == runtime.name for one in services)
+    return any(text(get(service.data, "spec", "predictor", "model", "runtime")) == runtime.name for service in services)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +122,10 @@ class _Walk:
             if _is_command(value):
                 yield from self._started(Described(command=tuple(map(text, value))), at)
                 return
-            for position, one in enumerate(value):
-                yield from self._value(one, (*at, position), stated)
+            for position, element in enumerate(value):
+                yield from self._value(element, (*at, position), stated)
         elif isinstance(value, str):
-            yield from self.text(value, at)
+            yield from self.text(value, at, stated)
 
     def _mapping(self, value: Mapping[str, Any], at: Path, stated: Mapping[str, str]) -> Iterator[Engine | Problem]:
         if "vars" in value:
@@ -135,11 +142,11 @@ class _Walk:
         script = next((key for key in SCRIPTS if isinstance(value.get(key), str)), "")
         where = (*at, script) if script else at
         start = list(self._started(describe(self.item, at, self.given, stated), where))
-        taken = any(isinstance(one, Engine) for one in start)
+        taken = any(isinstance(part, Engine) for part in start)
         if taken and not any(value.get(key) for key in _BY_ITSELF):
             # An image alone: what is below it may say how it is started.
             below = list(self._below(value, at, stated, set()))
-            yield from below if any(isinstance(one, Engine) for one in below) else (*start, *below)
+            yield from below if any(isinstance(part, Engine) for part in below) else (*start, *below)
             return
         yield from start
         yield from self._below(value, at, stated, set(STARTS if taken else VARIABLES))
@@ -149,17 +156,21 @@ class _Walk:
     ) -> Iterator[Engine | Problem]:
         """Yield the engines below a mapping, but for the keys that describe one at it."""
         # The leader of a group before its workers, which are a part of it.
-        leads = False
-        for key in sorted(value, key=lambda key: key == _WORKER):
+        # The variables of a play after its tasks, which use them.
+        leads = starts = False
+        for key in sorted(value, key=lambda key: key in _LAST):
             described = key in VARIABLES or (key in consumed and not (key in STARTS and isinstance(value[key], dict)))
             if key in _SKIPPED or described or str(key)[:2] == "x-" or (key == _WORKER and leads):
+                continue
+            if key == _PLAY_VARIABLES and starts:
                 continue
             if wrong := list(self._wrong_shape(value[key], (*at, key))):
                 yield from wrong
                 continue
-            for one in self._value(value[key], (*at, key), stated):
-                leads = leads or (key == _LEADER and isinstance(one, Engine))
-                yield one
+            for part in self._value(value[key], (*at, key), stated):
+                starts = starts or isinstance(part, Engine)
+                leads = leads or (key == _LEADER and isinstance(part, Engine))
+                yield part
 
     def _wrong_shape(self, value: Any, at: Path) -> Iterator[Problem]:
         """Yield what to say of a value where engines are listed, and that is of another shape."""
@@ -180,36 +191,44 @@ class _Walk:
         of_pod = self.item.kind in places.RESTARTED and at == _POD[: len(at)]
         return (of_compose or of_pod) and value is not None and not isinstance(value, dict)
 
-    def text(self, value: str, at: Path) -> Iterator[Engine | Problem]:
-        """Yield what a text starts: as a script, or as a document of its own (a unit, a compose file, Ray Serve's)."""
+    def text(self, value: str, at: Path, stated: Mapping[str, str] = NO_VARIABLES) -> Iterator[Engine | Problem]:
+        """Yield what a text starts: as a script, or as a document of its own (a unit, a compose file, Ray Serve's).
+
+        `stated` are the variables of the document around it.
+        """
         if not self.depth or (at and self.item.kind in {"Secret", "ConfigMap"}):
             return
         is_document = at != (SCRIPT,) and "\n" in value and _DOCUMENT.search(value) is not None
         if is_document:
-            found = list(self._document(value, at))
-            yield from found
-            if any(isinstance(one, Engine) for one in found):
+            parts = list(self._document(value, at))
+            yield from parts
+            if any(isinstance(part, Engine) for part in parts):
                 return
             if at[-1:] == ("serveConfigV2",) and ASSUMED.name in value.lower():
                 whose = f"the applications of {self.item.kind} {self.item.name} are Python code"
                 yield Problem(f"{whose}, which sets its engine's options itself; {NOT_JUDGED}", self.item.place(at))
         is_script = at[-1:] == (SCRIPT,) or ("\n" in value or " --" in value)
         if is_script and _MAY_START.search(value):
-            env: Variables = describe(self.item, at[:-1], self.given, {}).env if at else {}
-            yield from self._started(Described(command=("sh", "-c", value), env=env), at, by_command=True)
+            env = dict(describe(self.item, at[:-1], self.given, {}).env) if at else {}
+            script, known = as_shell(value, stated)
+            described = Described(command=("sh", "-c", script), env=env | known)
+            yield from self._started(described, at, by_command=True)
+        for single, double in _SENT.findall(value) if is_script else ():
+            yield from self._document(single or double.replace('\\"', '"'), at)
 
     def _document(self, value: str, at: Path) -> Iterator[Engine | Problem]:
         """Yield the engines of a document in a text, with its lines where it is written as a block."""
         begin, source = self.item.line(at) or 0, self.item.source
         first = value.lstrip("\n").split("\n", 1)[0].strip()
         in_block = begin < len(source.text) and source.text[begin].strip() == first != ""
-        for inner in read(value, source.name).items:
+        # What a script writes or sends is in another format than the script.
+        for inner in read(value, "" if at == (SCRIPT,) else source.name).items:
             lines = {path: line + begin for path, line in inner.source.lines.items()} if in_block else {}
             last = min(begin + value.count("\n") + 1, len(source.text))
             at_file = Source(source.name, source.text, lines, last, source.variables, source.budget)
             outer = replace(inner, source=at_file, name=inner.name or self.item.name, kind=inner.kind or self.item.kind)
-            for one in engines(replace(outer, namespace=self.item.namespace), self.given, self.depth - 1):
-                yield self._with_surroundings(one) if isinstance(one, Engine) else one
+            for part in engines(replace(outer, namespace=self.item.namespace), self.given, self.depth - 1):
+                yield self._with_surroundings(part) if isinstance(part, Engine) else part
 
     def _with_surroundings(self, engine: Engine) -> Engine:
         """Return an engine of a document in a text with what the object around it says of its pods."""
@@ -239,12 +258,12 @@ class _Walk:
             described.image,
         )
         runtime = runtime_of(described.image, start)
-        serving = [one for one in start.servers if start.is_known and not one.is_worker]
-        serving = [one for one in serving if self._serves(one, described.image)]
+        serving = [server for server in start.servers if start.is_known and not server.is_worker]
+        serving = [server for server in serving if self._serves(server, described.image)]
         if serving:
-            for one in serving:
-                alone = replace(start, servers=(one,))
-                yield self._engine(described, read_limits(alone), at, server=one)
+            for server in serving:
+                alone = replace(start, servers=(server,))
+                yield self._engine(described, read_limits(alone), at, server=server)
         elif runtime is not None and not by_command:
             yield self._engine(described, replace(read_limits(start), runtime=runtime), at)
         if serving or runtime is not None:
@@ -259,7 +278,8 @@ class _Walk:
     def _written(self, start: Start) -> list[str]:
         """Return the documents that here-documents write, but for those that a server of the script reads."""
         used = {word for server in start.servers for word in server.words}
-        return [value for path, value in start.written.items() if path not in used and _DOCUMENT.search(value)]
+        written = ((path, value) for path, value in start.written.items() if path not in used)
+        return [value for _, value in written if _DOCUMENT.search(value) or value.lstrip()[:1] == "{"]
 
     def _engine(
         self,
@@ -272,7 +292,7 @@ class _Walk:
         item = self.item
         if described.wrong:
             reading = Reading(
-                hidden=tuple(one.message for one in described.wrong), model=reading.model, runtime=reading.runtime
+                hidden=tuple(wrong.message for wrong in described.wrong), model=reading.model, runtime=reading.runtime
             )
         metadata = self._metadata(at)
         annotations = self._annotations(metadata)
@@ -295,7 +315,7 @@ class _Walk:
             at=at,
             pod=metadata,
             declared=Declared(
-                divided(replace(reading, hidden=hidden), mapping(places.found(item, at, "parallelism"))),
+                divided(replace(reading, hidden=hidden), mapping(places.nearest_value(item, at, "parallelism"))),
                 self._style(described, at),
                 described.mounted,
             ),
@@ -321,13 +341,13 @@ class _Walk:
 
     def _annotations(self, metadata: Path) -> dict[str, str]:
         data = self.item.data
-        found = strings(get(data, "metadata", "annotations"))
+        annotations = strings(get(data, "metadata", "annotations"))
         for key in ("annotations", "podAnnotations"):
-            found |= strings(get(data, *metadata, key))
+            annotations |= strings(get(data, *metadata, key))
         if "services" in data:
-            found |= labels_of(get(data, *metadata, "labels"))
+            annotations |= labels_of(get(data, *metadata, "labels"))
         script = data.get(SCRIPT)
-        return found | (dict(_ANNOTATED.findall(script)) if isinstance(script, str) else {})
+        return annotations | (dict(_ANNOTATED.findall(script)) if isinstance(script, str) else {})
 
     def _replicas(self, at: Path) -> Replicas:
         replicas = places.counts(self.item, at, self.given)
@@ -370,7 +390,7 @@ class _Walk:
     def _style(self, described: Described, at: Path) -> Style:
         own = get(self.item.data, *at)
         texts = [mapping(own).get(key) for key in (*COMMANDS, *ENTRYPOINTS)]
-        is_text = isinstance(own, str) or any(isinstance(one, str) for one in texts)
+        is_text = isinstance(own, str) or any(isinstance(element, str) for element in texts)
         return "shell" if described.in_shell or is_text else "args"
 
 
@@ -380,7 +400,11 @@ _PODS: Final[tuple[Path, ...]] = (("spec", "rayClusterConfig", "workerGroupSpecs
 
 def _is_command(value: list[Any]) -> bool:
     """Return whether a list of scalars may be a command."""
-    return len(value) > 1 and all(isinstance(one, (str, int, float)) for one in value) and _runs(list(map(text, value)))
+    return (
+        len(value) > 1
+        and all(isinstance(element, (str, int, float)) for element in value)
+        and _runs(list(map(text, value)))
+    )
 
 
 def _runs(words: list[str]) -> bool:

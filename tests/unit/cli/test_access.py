@@ -14,7 +14,7 @@ from kvpressure.cli import installed, main
 from kvpressure.cli.access import page_at, page_url, refusals
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import UnreachableError
 from kvpressure.net.http import Answer
 from tests.support import certificates, servers
 from tests.support.certificates import Authority, server_context
@@ -23,7 +23,6 @@ from tests.support.tools import FIXTURES
 
 pytestmark = [pytest.mark.recorded, pytest.mark.process]
 
-OPTIONS = ("--bearer-token-file", "--ca-file", "--cert-file", "--key-file", "--insecure")
 READERS = tuple(name for name in ("triage", "whatif", "record", "plan") if name in installed())
 
 
@@ -32,20 +31,19 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return certificates.authority(tmp_path_factory.mktemp("ca"))
 
 
-@pytest.mark.parametrize("command", READERS)
-def test_every_command_that_reads_a_page_has_the_options(command: str) -> None:
-    every = "--help-all" if command in {"whatif", "plan"} else "--help"
-    shown = CliRunner().invoke(main, [command, every]).output.split()
-    assert [option for option in OPTIONS if option not in shown] == []
+def settings(folder: Path, poll: str) -> Path:
+    file = folder / "kvpressure.yaml"
+    file.write_text(f"poll: {{{poll}}}\n")
+    return file
 
 
 @pytest.mark.parametrize("command", READERS)
 def test_half_of_a_client_certificate_is_refused_before_anything_is_asked(command: str, tmp_path: Path) -> None:
-    (tmp_path / "cert.pem").write_text("")
+    file = settings(tmp_path, "tls: {cert_file: cert.pem}")
     url = ["--url", "http://127.0.0.1:9"] if command == "plan" else ["http://127.0.0.1:9"]
     url += ["-o", str(tmp_path / "x.jsonl")] if command == "record" else []
-    answer = CliRunner().invoke(main, [command, *url, "--cert-file", str(tmp_path / "cert.pem")])
-    assert (answer.exit_code, "give --cert-file and --key-file together" in answer.output) == (2, True), answer.output
+    answer = CliRunner().invoke(main, [command, *url, "--config", str(file)])
+    assert (answer.exit_code, "needs cert_file and key_file together" in answer.output) == (2, True), answer.output
 
 
 @pytest.mark.parametrize("command", READERS)
@@ -63,7 +61,7 @@ async def test_an_error_of_recording_is_printed_once_until_it_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def read() -> Answer:
-        raise SourceError("unreachable", "connection refused by http://127.0.0.1:9")
+        raise UnreachableError("connection refused by http://127.0.0.1:9")
 
     options = {"duration": 0.9, "interval": 0.2, "label": None}
     await record_pages(read, TraceWriter(tmp_path / "x.jsonl"), options)
@@ -80,7 +78,8 @@ async def test_a_server_that_demands_token_and_client_certificate_is_recorded(ca
     cert, key = ca.issue("client")
     token, out = tmp_path / "token", tmp_path / "x.jsonl"
     token.write_text("s3cret\n")
-    options = {"bearer_token_file": token, "ca_file": ca.ca_file, "cert_file": cert, "key_file": key, "insecure": False}
+    tls = f"tls: {{ca_file: {ca.ca_file}, cert_file: {cert}, key_file: {key}}}"
+    options = {"config": settings(tmp_path, f"bearer_token_file: {token}, {tls}")}
     async with FaultServer(
         servers.page(recorded()), server_context(*ca.issue("engine"), client_ca=ca.ca_file)
     ) as server:

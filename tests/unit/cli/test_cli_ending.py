@@ -15,12 +15,13 @@ pytestmark = pytest.mark.process
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
 
 
-def test_a_reader_that_has_read_enough_is_no_finding() -> None:
+@pytest.mark.parametrize("words", ["--help", "--version", "triage --help"])
+def test_a_reader_that_has_read_enough_is_no_finding(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "kvpressure", "triage", "--help"],
+            [sys.executable, "-m", "kvpressure", *words.split()],
             stdout=writer,
             stderr=subprocess.PIPE,
             env=ENVIRONMENT,

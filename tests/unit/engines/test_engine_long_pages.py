@@ -13,7 +13,7 @@ from kvpressure.engines.engine import LongPages
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage
 from kvpressure.promtext import lines
-from kvpressure.promtext.lines import STEP_LINES, PageError, Steps, in_one_go
+from kvpressure.promtext.lines import STEP_LINES, MalformedError, PageError, Steps, in_one_go
 from kvpressure.promtext.scanner import OWN_BYTES, SHARED_BYTES, Memory, PageScanner
 from kvpressure.runtimes.vllm.metrics import VLLM
 from tests.support.pages import single
@@ -188,7 +188,7 @@ async def test_a_known_page_waits_for_a_step_of_those_that_are_learned_and_those
 
 async def test_what_a_page_raises_is_its_own() -> None:
     def fail() -> str:
-        raise PageError("malformed", "not a page")
+        raise MalformedError("not a page")
 
     pages, log = LongPages(), list[str]()
     bad, good = pages.start(counting("bad", 1, log, fail)), pages.start(counting("good", 3, log, lambda: "good"))

@@ -15,8 +15,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 from prometheus_client.utils import floatToGoString
 
-from kvpressure.advice.limits import SHOWN as LIMITS_SHOWN
-from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.families import FAMILIES, JSON_VALUES, diagnosis_families
 from kvpressure.exposition.text import OwnProcess, SnapshotCollector, accepts_gzip, negotiate
@@ -32,13 +30,8 @@ from kvpressure.model.environment import (
 )
 from kvpressure.model.family import Scope
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.verdict import Cause
 from kvpressure.printable import distinct
-from kvpressure.signals import gateway, kv_events, latency, transfer
-from kvpressure.signals.batch import BATCH_BOUNDS
-from kvpressure.signals.octaves import MAX_SHOWN
-from kvpressure.signals.optional import optional_groups
-from kvpressure.signals.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
+from kvpressure.signals import latency
 from tests.support.metrics_reference import metrics_markdown
 from tests.support.snapshots import collapsed
 from tests.support.tools import ROOT, check_golden, need, rounded
@@ -104,61 +97,12 @@ def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
         assert {BY_KEY[key].scope for key in gpu.derived} == {Scope.GPU}
 
 
-OF_EVENTS = tuple(family.key for family in kv_events.FAMILIES)
-APART = tuple(family.key for family in transfer.FAMILIES)
-OF_OPTIONAL_SOURCES = tuple(family.key for group in optional_groups() for family in group.families)
-ESTIMATED = ("estimated_flops_total", "estimated_memory_bytes_total")
-SHED = ("requests_refused_total", "refused_request_ratio")
-
-
 def test_series_stay_within_the_budget_per_engine_and_per_gpu(snapshot):
     page = text.render(snapshot, openmetrics=False).decode()
     engine = [line for line in page.splitlines() if line.startswith("kvpressure_") and 'model_name="tiny"' in line]
     gpu = [line for line in page.splitlines() if 'gpu_index="0",gpu_uuid="GPU-11"' in line]
     assert 60 <= len(engine) <= 130
     assert 5 <= len(gpu) <= 20
-
-
-def test_every_possible_series_of_one_engine_together_stay_within_the_budget():
-    names = {"symptom": len(NAMES), "cause": len(Cause), "gpu_uuid": 8, "quantile": 3, "constraint": 3}
-    names["turnover_seconds"] = MAX_SHOWN
-    only_one = {"bottleneck_info", "recommended_action"}
-    limits = {"limit_declared": 0, "limit_value": 2, "limit_recommended": 4}  # where nothing is known of the start
-    kinds = {
-        "latency_seconds": 4,
-        "latency_inflation_ratio": 3,
-        "tokens_total": 2,
-    }
-    quantiles = dict.fromkeys(("prompt_tokens", "max_tokens", "output_tokens"), len(SHAPE_QUANTILES))
-    buckets = {"effective_batch_size": BATCH_BOUNDS, "request_prompt_tokens": PROMPT_BOUNDS}
-    total = 0
-    for family in FAMILIES:
-        if family.key in (*SHED, *ESTIMATED, *APART, *OF_EVENTS, *OF_OPTIONAL_SOURCES):
-            continue
-        if family.type == "histogram":
-            total += len(buckets.get(family.key, OUTPUT_BOUNDS)) + 3  # +Inf, sum, count
-        elif family.scope is Scope.ENGINE and not family.key.startswith(("engine_silent", "engine_last")):
-            total += (
-                limits[family.key]
-                if family.key in limits
-                else 1
-                if family.key in only_one
-                else quantiles.get(family.key)
-                or (2 * kinds[family.key] if family.observed else 0)  # sum and count
-                + math.prod(kinds[family.key] if label == "kind" else names[label] for label in family.labels)
-            )
-    # Decisions 0012, 0250, 0310, 0360, 0410, 0420, 0430, 0500, 0510.
-    assert total <= 147
-    assert total - 2 + 2 * len(LIMITS_SHOWN) <= 155
-    # More where a queue limit is set and reached (decision 0250), work estimated (0310).
-    optional_symptoms = ("load_shed",)
-    assert len(optional_symptoms) + len(SHED) + len(ESTIMATED) == 3 + 2
-    # And where KV events are read (decision 0420): three numbers, the pools, the kinds, and what became of batches.
-    assert 3 + len(kv_events.POOLS) + len(kv_events.EVENTS) + len(kv_events.BATCHES) == 19
-    # And where prefill and decode are apart (decision 0780).
-    assert len(APART) == 2
-    # And behind a gateway that reports its queue (decision 0520): these, and a symptom.
-    assert len(gateway.FAMILIES) == 2
 
 
 def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(snapshot):

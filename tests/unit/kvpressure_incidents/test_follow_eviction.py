@@ -11,9 +11,10 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.incident import Price
+from kvpressure.prometheus.client import Server
 from kvpressure.prometheus.targets import Discovered
 from kvpressure_incidents.collect import priced
-from kvpressure_incidents.follow import Follower
+from kvpressure_incidents.follow import Follower, Task
 from kvpressure_incidents.words import lost
 from tests.support.past_incidents import TARGET
 from tests.support.tools import FIXTURES
@@ -25,7 +26,9 @@ JOINS = FIXTURES / "lab" / "workingset" / "joins-0.33.0.jsonl.xz"
 
 def looked_back(step: float) -> tuple[list[dict[str, Any]], dict[float, float]]:
     """The incidents of sessions that join, and the prompt tokens computed again each second, by the block pool."""
-    follower, reader = Follower(Discovered(TARGET, "vllm", step), step, load_thresholds(), 60.0), PageReader()
+    thresholds = load_thresholds()
+    task = Task(Server("http://none"), Discovered(TARGET, "vllm", step), (), None, (thresholds,), 60.0)
+    follower, reader = Follower(task, step, thresholds), PageReader()
     again, due = dict[float, float](), 0.0
     with lzma.open(JOINS, "rt") as file:
         for row in map(json.loads, file):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import DnsError, RefusedConnectionError, SourceError, TimedOutError
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import spread
 from tests.support.engine_kit import VirtualClock, settle
@@ -24,9 +24,9 @@ async def gives_one() -> int:
     return 1
 
 
-def fails(reason: str = "refused", sentence: str = "it refused") -> READ:
+def fails(error: type[SourceError] = RefusedConnectionError, sentence: str = "it refused") -> READ:
     async def read() -> int:
-        raise SourceError(reason, sentence)
+        raise error(sentence)
 
     return read
 
@@ -66,7 +66,7 @@ async def test_a_reading_makes_the_source_up_with_its_time_and_duration():
 async def test_failures_are_counted_by_reason_and_the_last_success_is_remembered():
     of = guard(VirtualClock(now=10.0))
     await of.attempt(gives_one)
-    for read in (fails("refused"), fails("timeout", "too slow"), fails("refused")):
+    for read in (fails(), fails(TimedOutError, "too slow"), fails()):
         assert await of.attempt(read) is None
     health = of.health()
     assert (health.up, health.reason, health.error) == (False, "refused", "it refused")
@@ -76,7 +76,7 @@ async def test_failures_are_counted_by_reason_and_the_last_success_is_remembered
 
 async def test_counts_outlive_a_recovery():
     of = guard(VirtualClock())
-    await of.attempt(fails("dns"))
+    await of.attempt(fails(DnsError))
     await of.attempt(gives_one)
     assert of.health().up
     assert of.health().errors == {"dns": 1}
@@ -112,7 +112,7 @@ async def test_a_receiver_that_fails_does_not_end_the_polling():
 async def test_only_changes_of_state_are_logged():
     of = guard(VirtualClock())
     with capture_logs() as logs:
-        for read in (gives_one, gives_one, fails(), fails("timeout"), fails(), gives_one, gives_one):
+        for read in (gives_one, gives_one, fails(), fails(TimedOutError), fails(), gives_one, gives_one):
             await of.attempt(read)
     assert [(line["event"], line["log_level"], line.get("reason")) for line in logs] == [
         ("source up", "info", None),
@@ -162,7 +162,7 @@ async def test_a_tick_that_begins_late_is_counted():
 async def test_ticks_sat_out_while_backing_off_are_not_missed_ones():
     clock = VirtualClock()
     of = guard(clock)
-    async with running(of, fails("timeout"), []):
+    async with running(of, fails(TimedOutError), []):
         await clock.advance(22)
     # 0, 1, 3, 7, 12, 17, then every five seconds
     assert of.counts.polls == 6
@@ -172,7 +172,7 @@ async def test_ticks_sat_out_while_backing_off_are_not_missed_ones():
 async def test_cheap_failures_are_retried_at_every_tick():
     clock = VirtualClock()
     of = guard(clock)
-    async with running(of, fails("refused"), []):
+    async with running(of, fails(), []):
         await clock.advance(22)
     assert (of.counts.polls, of.counts.missed) == (22, 0)
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import SourceError, TooLargeError
 from kvpressure.net.budget import Budget
 from kvpressure.net.threads import SingleFlightThread, in_own_thread
 
@@ -51,7 +51,7 @@ async def test_what_a_call_that_fails_has_held_is_free_at_once():
         """Stands for a page of megabytes."""
 
     def failing(held: Held) -> None:
-        raise SourceError("too_large", str(held))
+        raise TooLargeError(str(held))
 
     held = Held()
     known = weakref.ref(held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import re
 import socket
 import threading
 import time
@@ -24,28 +25,26 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason", "said"),
+    ("answer", "said"),
     [
-        (failure(401, "no"), "unauthorized", "requires credentials (it says: no); give --bearer-token-file"),
-        (failure(403, "tenant"), "forbidden", "forbids /api/v1/query_range to these credentials"),
+        (failure(401, "no"), "requires credentials (it says: no); give --bearer-token-file"),
+        (failure(403, "tenant"), "forbids /api/v1/query_range to these credentials"),
         (
             (404, b"404 page not found"),
-            "not_found",
             "(it says: 404 page not found); is it a Prometheus? Mimir",
         ),
-        ((404, b"<html><title>Not found</title>"), "not_found", "/api/v1/query_range; is it a Prometheus?"),
-        (failure(400, "invalid parameter: no org id"), "org_id", "give --org-id"),
-        (failure(400, "parse error: unexpected }"), "http_status", "unexpected }); check --selector"),
-        ((302, b""), "redirect", "not followed"),
-        ((200, b"<html>Log in</html>"), "garbage", "is it a Prometheus"),
-        ((200, {"status": "success", "data": {"resultType": "vector", "result": []}}), "garbage", "no matrix"),
+        ((404, b"<html><title>Not found</title>"), "/api/v1/query_range; is it a Prometheus?"),
+        (failure(400, "invalid parameter: no org id"), "give --header X-Scope-OrgID:TENANT"),
+        (failure(400, "parse error: unexpected }"), "unexpected }); check --selector"),
+        ((302, b""), "not followed"),
+        ((200, b"<html>Log in</html>"), "is it a Prometheus"),
+        ((200, {"status": "success", "data": {"resultType": "vector", "result": []}}), "no matrix"),
     ],
 )
-def test_what_a_refusal_means(answer: Answer, reason: str, said: str) -> None:
+def test_what_a_refusal_means(answer: Answer, said: str) -> None:
     with FakePrometheus(lambda _: answer) as server, client(server) as prometheus:
-        with pytest.raises(PrometheusError) as raised:
+        with pytest.raises(PrometheusError, match=re.escape(said)):
             prometheus.range("up", 0, 60, 15)
-        assert (raised.value.reason, said in raised.value.sentence) == (reason, True), raised.value.sentence
         assert len(server.requests) == 1
 
 
@@ -160,9 +159,9 @@ def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked_whole() -> None:
 
 
 def test_an_error_keeps_its_words_on_its_way_from_another_process() -> None:
-    for error in (TooMuchError("a", "b"), PrometheusError("a", "b")):
+    for error in (TooMuchError("a"), PrometheusError("a")):
         again = pickle.loads(pickle.dumps(error))
-        assert (type(again), again.reason, again.sentence) == (type(error), "a", "b")
+        assert (type(again), again.sentence) == (type(error), "a")
 
 
 @pytest.mark.parametrize(

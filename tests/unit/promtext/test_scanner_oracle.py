@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 
-from kvpressure.promtext.lines import Series
+from kvpressure.promtext.lines import PageError, Series
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES, VLLM
 from tests.support.pages import SINGLES, TRACES, filtered, oracle, single, trace
@@ -150,7 +150,7 @@ def test_a_page_cut_at_any_byte_reads_as_the_oracle_reads_it_or_is_refused() -> 
 def _or_none(read: Callable[[bytes, frozenset[bytes]], dict[Series, float]], page: bytes) -> dict[Series, float] | None:
     try:
         return read(page, VLLM.wanted())
-    except ValueError:
+    except (PageError, ValueError):
         return None
 
 

@@ -26,7 +26,7 @@ def engine(
     made, learned, requested, generated = EngineWindow(60, 600), RequestedTokens(), 0.0, 0.0
     for t in range(21):
         generated += STEPS * batch(t)
-        gauges = {"running": batch(t), "waiting": waiting, "kv_usage": 0.4, "used_tokens": 8000.0}
+        gauges = {"running": batch(t), "waiting": waiting, "kv_usage": 0.4, "free_tokens": 12_000.0}
         counters = {
             "generation_tokens": generated,
             "prompt_tokens": PROMPT * t,

@@ -270,12 +270,12 @@ def test_what_a_histogram_saw_lately_follows_the_time_also_between_two_pages_tha
         assert (0 if observed is None else observed.count) == 3.0 * (last - since)
 
 
-def tokens(point: Point) -> float | None:
-    return point.counters.get("tokens")
+def tokens(point: Point) -> float:
+    return point.counters.get("tokens", -INF)
 
 
 def seconds_since(window: EngineWindow, count: Any, room: Any, least: float) -> float | None:
-    return window.seconds_since([count(point) for point in window.points], count, room, least)
+    return window.seconds_since(count, float, room, least)
 
 
 def test_how_long_ago_a_count_was_less_is_found_between_polls_and_beyond_them():
@@ -292,4 +292,4 @@ def test_how_long_ago_a_count_was_less_is_found_between_polls_and_beyond_them():
 def test_a_count_that_stands_still_or_is_not_there_was_never_less():
     still = window_of(*({"tokens": 5.0} for _ in range(60)))
     assert seconds_since(still, tokens, lambda _: 1.0, 1.0) is None
-    assert seconds_since(still, lambda _: None, lambda _: 1.0, 1.0) is None
+    assert seconds_since(still, lambda _: -INF, lambda _: 1.0, 1.0) is None

@@ -46,8 +46,8 @@ def pools(body: bytes) -> tuple[PoolReading, ...]:
 
 def made(url: str = "http://epp:9090", others: int = 0, **target: object) -> GatewaySource:
     rows = [{"url": url, **target}, *({"url": f"http://other-{n}:9090"} for n in range(others))]
-    settings = GatewaySettings.model_validate({"targets": rows, "timeout_seconds": 1})
-    return GatewaySource(settings.targets[0], settings, None, len(rows))
+    settings = GatewaySettings.model_validate({"targets": rows})
+    return GatewaySource(settings.targets[0], None, len(rows))
 
 
 async def read(source: GatewaySource, body: bytes) -> tuple[GatewayReport, ...]:

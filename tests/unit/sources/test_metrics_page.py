@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from yarl import URL
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import NotMetricsError, SourceError
 from kvpressure.net.budget import Budget
 from kvpressure.net.credentials import Authorization
 from kvpressure.net.http import HttpClient
@@ -21,7 +21,7 @@ from tests.support.servers import FaultServer
 def total(series: Sequence[Series], values: Sequence[float], t: float) -> float:
     assert t > 0
     if not series:
-        raise SourceError("not_metrics", "nothing here")
+        raise NotMetricsError("nothing here")
     return sum(values)
 
 

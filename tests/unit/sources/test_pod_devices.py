@@ -299,7 +299,6 @@ def test_resource_names_may_be_a_list_or_words_between_commas():
         ({"resource_names": ["gpu"]}, "such as nvidia.com/gpu"),
         ({"resource_names": ["a b/c"]}, "such as nvidia.com/gpu"),
         ({"interval_seconds": 0.1}, "at least 1"),
-        ({"keep_seconds": -1}, "at least 0"),
         ({"socket": "/x"}, "unknown key"),
     ],
 )

@@ -11,8 +11,6 @@ from typing import Any
 import click
 
 from kvpressure.cli.access import (
-    access_of,
-    access_options,
     facts_options,
     gateway_options,
     kv_events_option,
@@ -41,7 +39,6 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 @gateway_options
 @kv_events_option
 @pod_options
-@access_options
 @facts_options
 def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with three facts and the first step.
@@ -50,8 +47,8 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
     reached through your kubectl's port-forward, and their limits, restarts and logs count as evidence; nothing
     has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
-    as the engines'. Options marked "In force now" give limits that neither page nor pod shows. Commands are for the
-    workload named with --namespace, --deployment, --pod, --container or --unit, with placeholders where none is named.
+    as the engines'. --limit gives limits that neither page nor pod shows. Commands are for the --namespace, --workload
+    and --container that are named, with placeholders where none is.
 
     The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
     bound (--json says which, and its detail). It is 2 without a verdict: unreachable, too few samples. With several
@@ -65,7 +62,6 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         raise click.UsageError(
             "--trace is of a recording: give it without engines, gateways, KV events, --watch and --gpus"
         )
-    access_of(options)
     ends = not (trace or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines)))
     began = time.time()
     if ends and (found := refusals(engines)):

@@ -23,7 +23,6 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "web.listen-address": ("web", "listen_address"),
     "web.telemetry-path": ("web", "telemetry_path"),
     "web.config.file": ("web", "config_file"),
-    "port": ("kubernetes", "port"),
     "log.level": ("log", "level"),
     "log.format": ("log", "format"),
 }

@@ -48,8 +48,6 @@ class PodResourcesSettings(Section):
     """Directory of `kubelet.sock`. Mount the directory: a restarted kubelet creates a new socket."""
     interval_seconds: Number = Field(default=10.0, ge=1, le=300)
     """Time between two queries."""
-    keep_seconds: Number = Field(default=300.0, ge=0, le=3600)
-    """How long the last answer is used while the kubelet does not answer."""
     resource_names: ResourceNames = DEFAULT_RESOURCE_NAMES
     """Resources that are GPUs; `*` and `?` stand for any characters."""
 
@@ -103,8 +101,6 @@ class HostSettings(Section):
     """The host's procfs; only pressure/cpu is read."""
     cgroup_dir: Directory = Path("/sys/fs/cgroup")
     """The host's control groups; only cpu.stat of containers is read."""
-    interval_seconds: Number = Field(default=5.0, ge=1, le=60)
-    """Time between two readings."""
 
 
 class WebSettings(Section):
@@ -140,8 +136,6 @@ class GpuSettings(Section):
     """Price of one GPU per hour; the page then shows the cost of incidents."""
     currency: Label = "USD"
     """Currency of `price_per_hour`, as shown on the page."""
-    detach_seconds: Number = Field(default=120.0, ge=5, le=3600)
-    """How long the driver stays closed after SIGUSR1, so that it can be unloaded."""
 
 
 class LimitSettings(Section):
@@ -151,8 +145,6 @@ class LimitSettings(Section):
     """Targets polled."""
     max_engines: Integer = Field(default=512, ge=1, le=16384)
     """Engines (data-parallel ranks) over all targets."""
-    max_label_length: Integer = Field(default=128, ge=32, le=1024)
-    """Characters of a label value; the rest is cut."""
 
 
 class Settings(Section):

@@ -86,7 +86,7 @@ class Shared(Fact):
 
 
 class _Several(Predicate):
-    __slots__ = ("_states", "parts")
+    __slots__ = ("parts",)
     decisive: ClassVar[bool]
     """The state of one part that is the state of all, whatever the others are."""
 
@@ -94,15 +94,14 @@ class _Several(Predicate):
         kind = type(self)
         flat = (one.parts if type(one) is kind and isinstance(one, _Several) else (one,) for one in parts)
         self.parts: tuple[Predicate, ...] = tuple(part for group in flat for part in group)
-        self._states = tuple(part.state for part in self.parts)
         self.evidence = NOTHING.union(*(part.evidence for part in self.parts))
 
     def state(self, facts: Facts) -> bool | None:
         """Return the state of all parts together."""
-        decisive = self.decisive
+        decisive, known = self.decisive, facts.states
         found: bool | None = not decisive
-        for state_of in self._states:
-            state = state_of(facts)
+        for part in self.parts:
+            state = known[part] if part in known else part.state(facts)
             if state is decisive:
                 return state
             if state is None:

@@ -57,6 +57,18 @@ def cache_is_full(facts: Facts) -> bool:
 
 
 @fact()
+def was_full(facts: Facts) -> bool:
+    """Return whether the cache was full in the longer window."""
+    return (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_full_min_ratio
+
+
+@fact("preemptions")
+def preemptions_counted(facts: Facts) -> bool:
+    """Return whether the page counts preemptions."""
+    return facts.window.preemption.burst_count is not None
+
+
+@fact()
 def other_pool_full(facts: Facts) -> bool:
     """Return whether a pool beside that of tokens is full, and fuller than that."""
     found, usage = facts.window.pool, facts.window.kv_usage_ratio or 0.0

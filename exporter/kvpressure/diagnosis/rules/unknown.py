@@ -31,20 +31,18 @@ def _no_reasons(facts: Facts) -> str:
     return f"{capital(waiting(facts))}; the page does not say what for."
 
 
+def _no_preemptions(facts: Facts) -> str:
+    return f"{capital(waiting(facts))}, the cache was full lately, and the page does not count preemptions."
+
+
 def _few_came(facts: Facts) -> str:
     return f"{capital(waiting(facts))}, and too few have begun to tell the cache from a limit of the scheduler."
-
-
-def _was_full(facts: Facts) -> bool:
-    """Return whether the cache was full in the window, or a request was preempted."""
-    full = (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_full_min_ratio
-    return full or facts.window.preemption.in_window
 
 
 def _cold_start(facts: Facts) -> str:
     if facts.window.queue.ended:
         return "Requests wait and end, and the page does not count lengths: how long prompts are is not known."
-    full = " The KV cache was full lately." if _was_full(facts) else ""
+    full = " The KV cache was full lately." if room.was_full.state(facts) or room.preempted.state(facts) else ""
     return f"Requests wait, and none has finished yet: how long prompts are is not known.{full}"
 
 
@@ -59,6 +57,9 @@ def _dropped(facts: Facts) -> str:
 _fit_unknown = queue.queued & ~room.fit_known
 _no_lengths = _fit_unknown & room.capacity_known & ~room.room_is_unseen
 _unseen = _fit_unknown & room.room_is_unseen & ~batch.at_cap
+
+_preemptions_unseen = queue.queued & room.was_full & ~room.preemptions_counted
+"""Behind a full cache, whether a queue passes shows in what is preempted."""
 
 _dropped_evidence = queue.queued & room.lengths_dropped & ~batch.at_declared_cap.known_true()
 """Without the histograms, a queue behind full steps and one at a cap look alike."""
@@ -81,6 +82,7 @@ RULES: Final = rules_of(
         _fit_unknown & (~queue.reasons_known | queue.queued_always),
         _no_capacity,
     ),
+    ("no_preemptions", "dropped", _preemptions_unseen, _no_preemptions),
     ("no_reasons", "no_reasons", queue.queued & ~queue.reasons_known, _no_reasons),
     # What else would be said of them is that a limit of the scheduler holds them back.
     ("few_came", "", queue.queued & ~batch.refilled & ~batch.step_at_budget.known_true(), _few_came),

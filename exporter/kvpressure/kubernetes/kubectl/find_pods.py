@@ -87,5 +87,5 @@ def _pod_name(pod: Mapping[str, Any]) -> str:
     """Return the pod's name, which is part of later requests. Raises KubeError for an invalid name or namespace."""
     name = dns_name(pod, "metadata", "name")
     if not name or not dns_name(pod, "metadata", "namespace"):
-        raise KubeError("kubectl answered with something that is no pod; is a proxy between?", reason="garbage")
+        raise KubeError("kubectl answered with something that is no pod; is a proxy between?")
     return name

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
-from kvpressure.kubernetes import KubeError
+from kvpressure.kubernetes import KubectlError, KubeError
 from kvpressure.kubernetes.kubectl.program import Kubectl, complaint_of
 from kvpressure.printable import brief
 
@@ -69,7 +69,7 @@ class PortForward:
             await self._knock()
         except TimeoutError as error:
             await self.__aexit__()
-            raise KubeError(f"{self._words} did not listen within {START_SECONDS:.0f} s", reason="timeout") from error
+            raise KubectlError(f"{self._words} did not listen within {START_SECONDS:.0f} s") from error
         except BaseException:
             await self.__aexit__()
             raise

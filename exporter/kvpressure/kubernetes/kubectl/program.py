@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from kvpressure.kubernetes import KubeError
+from kvpressure.kubernetes import ForbiddenError, KubectlError, KubeError, UnauthorizedError
 from kvpressure.kubernetes.objects import Object, objects
 from kvpressure.printable import brief
 
@@ -115,7 +115,7 @@ class Kubectl:
             sentence = (
                 f"{_named(words)} printed something that is no JSON: {brief(text[:200].decode(errors='replace'))}"
             )
-            raise KubeError(sentence, reason="garbage") from error
+            raise KubectlError(sentence) from error
         return document if isinstance(document, dict) else {}
 
     async def _request(self, words: tuple[str, ...], cap_bytes: int, *, cut: bool = False) -> bytes:
@@ -137,14 +137,13 @@ class Kubectl:
                         complaining.cancel()
             except TimeoutError as error:
                 said = f" (it says: {complaint_of(complaint)})" if complaint else ""
-                raise KubeError(
+                raise KubectlError(
                     f"{_named(words)} did not end within {DEADLINE_SECONDS:.0f} s{said}; run it yourself: does it wait "
-                    "for a login?",
-                    reason="timeout",
+                    "for a login?"
                 ) from error
         if len(text) > cap_bytes and not cut:
             sentence = f"{_named(words)} printed more than {cap_bytes >> 20} MiB; narrow it with -n, -l or a name"
-            raise KubeError(sentence, reason="too_large")
+            raise KubectlError(sentence)
         if process.returncode and len(text) <= cap_bytes:
             raise _failure(words, complaint_of(complaint), process.returncode)
         return text[:cap_bytes]
@@ -167,11 +166,9 @@ def _failure(words: Sequence[str], said: str, code: int) -> KubeError:
     status = next((status for phrase, status in _STATUS if phrase in said), 500 if _ANSWERED in said else 0)
     if status == _FORBIDDEN:
         sentence = f"you may not {' '.join(_plain(words))}: {said}; ask the cluster's administrator for a Role"
-        return KubeError(sentence, status, reason="forbidden", message=said)
-    reason = "unauthorized" if status == _UNAUTHORIZED else "kubectl"
-    return KubeError(
-        f"{_named(words)}: {said or f'it ended with exit code {code}'}", status, reason=reason, message=said
-    )
+        return ForbiddenError(sentence, status, said)
+    kind = UnauthorizedError if status == _UNAUTHORIZED else KubectlError
+    return kind(f"{_named(words)}: {said or f'it ended with exit code {code}'}", status, said)
 
 
 def _named(words: Sequence[str]) -> str:
@@ -192,9 +189,9 @@ async def _started(words: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Pro
             PROGRAM, *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, process_group=0
         )
     except FileNotFoundError as error:
-        raise KubeError(MISSING, reason="no_kubectl") from error
+        raise KubectlError(MISSING) from error
     except (OSError, ValueError) as error:  # a null byte in a word is a ValueError
-        raise KubeError(f"kubectl cannot be run: {brief(getattr(error, 'strerror', None) or error)}") from error
+        raise KubectlError(f"kubectl cannot be run: {brief(getattr(error, 'strerror', None) or error)}") from error
     _running.add(process.pid)
     try:
         yield process

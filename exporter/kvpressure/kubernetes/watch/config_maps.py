@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.kubernetes import KubeError
+from kvpressure.kubernetes import ForbiddenError, KubeError
 from kvpressure.kubernetes.objects.config_maps import (
     MapVersion,
     StartedAt,
@@ -24,7 +24,6 @@ from kvpressure.kubernetes.objects.config_maps import (
 from kvpressure.kubernetes.objects.pods import MapName, PodReader, PodRecord
 from kvpressure.kubernetes.watch.resource import SHARE, Tuning, refused_user
 from kvpressure.kubernetes.watch.stores import PodStore
-from kvpressure.model.errors import SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
@@ -177,7 +176,7 @@ class _Namespace:
                 while self._requested:
                     answered = await self.guard.attempt(self._read) and not self._requested
                     failures = 0 if answered else failures + 1
-                    pause = self._tuning.pause_seconds(failures, self.guard.health().reason)
+                    pause = self._tuning.pause_seconds(failures, self.guard.failure)
                     await self._clock.sleep_until(self._clock.monotonic() + pause)
         finally:
             await self._connection.aclose()
@@ -188,9 +187,8 @@ class _Namespace:
             try:
                 version = read_version(await self._connection.config_map(*name), began)
             except KubeError as error:
-                if error.reason == "forbidden":
-                    raise SourceError(
-                        "forbidden",
+                if isinstance(error, ForbiddenError):
+                    raise ForbiddenError(
                         f"not allowed to get configmaps {name[1]} in namespace {self._namespace}, so limits in it are "
                         f"not known: give {refused_user(error.message)} a Role there (or a ClusterRole) with the rule "
                         '{apiGroups: [""], resources: [configmaps], verbs: [get]}; it is tried again within a minute',

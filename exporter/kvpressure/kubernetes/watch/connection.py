@@ -8,12 +8,13 @@ from typing import Final, NoReturn
 
 import aiohttp
 
-from kvpressure.kubernetes import Action, GoneError, KubeError
+from kvpressure.kubernetes import Action, GoneError, KubeError, UnauthorizedError
 from kvpressure.kubernetes.client import KubeClient, capped
 from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page
 from kvpressure.kubernetes.service_account import ServiceAccount, service_account
 from kvpressure.kubernetes.watch.resource import SHARE, Resource
+from kvpressure.model.errors import GarbageError, TooLargeError
 from kvpressure.net.outgoing import FAILURES
 from kvpressure.net.threads import on_share
 from kvpressure.printable import brief
@@ -36,7 +37,7 @@ def own_account() -> ServiceAccount:
 
 
 class Connection:
-    """Lists and watches without deadlines but the caller's. Raises KubeError, GoneError for a 410."""
+    """Lists and watches without deadlines but the caller's. Raises SourceError, GoneError for a 410."""
 
     def __init__(self) -> None:
         self._client: KubeClient | None = None
@@ -50,7 +51,7 @@ class Connection:
             return await on_share(SHARE, read_page, body)
         except ValueError as error:
             sentence = f"the API server {client.where} answered /{resource.path} with something that is not a list"
-            raise KubeError(f"{sentence}: {brief(error)}", reason="garbage") from error
+            raise GarbageError(f"{sentence}: {brief(error)}") from error
 
     async def config_map(self, namespace: str, name: str) -> Object:
         """Return one ConfigMap."""
@@ -60,7 +61,7 @@ class Connection:
         body = await self._body(client, path, action, {}, MAX_MAP_BYTES, too_large)
         if (config_map := await on_share(SHARE, read_object, body)) is None:
             sentence = f"the API server {client.where} answered to {action} with something that is no object"
-            raise KubeError(sentence, reason="garbage")
+            raise GarbageError(sentence)
         return config_map
 
     async def _body(
@@ -72,7 +73,7 @@ class Connection:
         except (KubeError, *FAILURES) as error:
             await self._fail(error, client)
         if len(body) > cap_bytes:
-            raise KubeError(too_large, reason="too_large")
+            raise TooLargeError(too_large)
         return body
 
     async def watch(self, resource: Resource, query: Mapping[str, str]) -> Watch:
@@ -101,14 +102,11 @@ class Connection:
             raise error
         # The CA is read again for the next request, as the token always is: either may be the reason.
         await self.aclose()
-        kube_error = error if isinstance(error, KubeError) else client.unreachable(error)
-        sentence = kube_error.sentence
-        if kube_error.reason == "unreachable":
-            why = f"no connection to the API server {client.where}: {kube_error.cause}"
-            sentence = f"{why}; do network policies let us through?"
-        elif kube_error.reason == "unauthorized":
-            sentence = f"the API server {client.where} does not accept our credentials (401)"
-        raise KubeError(sentence, kube_error.status, reason=kube_error.reason, message=kube_error.message) from error
+        if isinstance(error, UnauthorizedError):
+            raise error.saying(f"the API server {client.where} does not accept our credentials (401)") from error
+        if isinstance(error, KubeError):
+            raise error
+        raise client.unreachable(error) from error
 
 
 class Watch:
@@ -118,7 +116,7 @@ class Watch:
         self._response, self._where = response, where
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Yield the events as lines until the server or the network ends the watch. Raises KubeError."""
+        """Yield the events as lines until the server or the network ends the watch. Raises TooLargeError."""
         rest = b""
         # A broken connection is an ordinary end of a watch: the next one continues from its version.
         with suppress(aiohttp.ClientError, OSError):
@@ -126,7 +124,7 @@ class Watch:
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > MAX_LINE_BYTES:
                     sentence = f"the API server {self._where} sent more than {MAX_LINE_BYTES >> 20} MiB as one event"
-                    raise KubeError(sentence, reason="too_large")
+                    raise TooLargeError(sentence)
                 for line in filter(bytes.strip, lines):
                     yield line
 

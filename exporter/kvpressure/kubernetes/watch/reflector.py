@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import structlog
 
-from kvpressure.kubernetes import GoneError, KubeError
+from kvpressure.kubernetes import ForbiddenError, GoneError, KubeError
 from kvpressure.kubernetes.objects import mapping, text
-from kvpressure.kubernetes.watch.resource import REFUSED, SHARE, Resource, Sink, Tuning, refused_user
-from kvpressure.model.errors import SourceError
+from kvpressure.kubernetes.watch.resource import SHARE, Resource, Sink, Tuning, is_refusal, refused_user
+from kvpressure.model.errors import GarbageError, SourceError, TimedOutError, TooLargeError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.guard import Guard
 from kvpressure.net.schedule import Clock
@@ -41,6 +41,24 @@ log = structlog.get_logger("kvpressure.sources")
 
 
 R = TypeVar("R")
+
+
+class StalledWatchError(SourceError):
+    """A watch says nothing for longer than its timeout."""
+
+    reason = "stalled"
+
+
+class ExpiredListError(SourceError):
+    """A list took so long that the API server has forgotten its version."""
+
+    reason = "expired"
+
+
+class WatchError(SourceError):
+    """The API server ended a watch with an error."""
+
+    reason = "watch_error"
 
 
 class Reflector(Generic[R]):
@@ -96,7 +114,7 @@ class Reflector(Generic[R]):
     async def _sleep(self, went_well: bool) -> None:
         # Only a watch is a success: a server that ends every watch at once must not get one list after the other.
         self._failures = 0 if went_well else self._failures + 1
-        pause = self._tuning.pause_seconds(self._failures, self._guard.health().reason)
+        pause = self._tuning.pause_seconds(self._failures, self._guard.failure)
         await self._clock.sleep_until(self._clock.monotonic() + pause)
 
     async def _list(self) -> bool:
@@ -106,10 +124,10 @@ class Reflector(Generic[R]):
                 version = await self._pages(records)
         except TimeoutError:
             sentence = f"listing {self._resource.plural} took longer than {self._tuning.list_seconds:g} s"
-            raise SourceError("timeout", f"{sentence}; is the API server overloaded or cut off?") from None
+            raise TimedOutError(f"{sentence}; is the API server overloaded or cut off?") from None
         except GoneError:
             self._exact = True
-            raise SourceError("expired", f"listing {self._resource.plural} took so long that it expired") from None
+            raise ExpiredListError(f"listing {self._resource.plural} took so long that it expired") from None
         except KubeError as error:
             raise self._refused(error, "list") from error
         self._version, self._exact, self._confirmed = version, False, self._clock.wall()
@@ -128,7 +146,7 @@ class Reflector(Generic[R]):
             if not page.next_page:
                 return page.version
             params = {**narrowed, "continue": page.next_page}
-        raise SourceError("too_large", f"the list of {self._resource.plural} has more than {MAX_PAGES} pages")
+        raise TooLargeError(f"the list of {self._resource.plural} has more than {MAX_PAGES} pages")
 
     def _read_some(self, items: Iterator[Mapping[str, Any] | None]) -> list[R | None]:
         return [self._record(item) for item in islice(items, ITEMS_AT_ONCE)]
@@ -137,7 +155,7 @@ class Reflector(Generic[R]):
         """Watch from the last resource version; return False when the watch could not be opened or ended too soon."""
         stream = await self._guard.attempt(self._open)
         # A version that is unknown to a restored or replaced server is refused with another status than 410.
-        if stream is None and self._failures >= OPENINGS_BEFORE_LIST and self._guard.health().reason not in REFUSED:
+        if stream is None and self._failures >= OPENINGS_BEFORE_LIST and not is_refusal(self._guard.failure):
             self._version = None
         if stream is None or stream is _GONE:
             return False
@@ -168,7 +186,7 @@ class Reflector(Generic[R]):
                 stream = await self._connection.watch(self._resource, params)
         except TimeoutError:
             sentence = f"no answer to a watch of {self._resource.plural} within {self._tuning.open_seconds:g} s"
-            raise SourceError("timeout", f"{sentence}; is the API server overloaded or cut off?") from None
+            raise TimedOutError(f"{sentence}; is the API server overloaded or cut off?") from None
         except GoneError:
             return self._gone()
         except KubeError as error:
@@ -187,7 +205,7 @@ class Reflector(Generic[R]):
             if self._clock.monotonic() - last_event < tuning.grace_seconds:
                 return True  # a server that does not honour the timeout
             sentence = f"the watch of {self._resource.plural} said nothing for longer than its timeout"
-            raise SourceError("stalled", f"{sentence}; it is started again") from None
+            raise StalledWatchError(f"{sentence}; it is started again") from None
         except GoneError:
             return self._gone() is not _GONE
         except SourceError:
@@ -204,7 +222,7 @@ class Reflector(Generic[R]):
             self._sink.changed(record, deleted=kind == "DELETED")
 
     def _understood(self, line: bytes) -> tuple[str, str, R | None]:
-        """Return kind, resource version and record of an event. Raises GoneError, KubeError."""
+        """Return kind, resource version and record of an event. Raises GoneError, WatchError, GarbageError."""
         # Imported here: a process without Kubernetes need not load msgspec.
         from kvpressure.kubernetes.objects.wire import read_event  # noqa: PLC0415
 
@@ -212,13 +230,13 @@ class Reflector(Generic[R]):
             kind, entry = read_event(line)
         except ValueError as error:
             sentence = f"the watch of {self._resource.plural} sent a line that is not an event: {brief(error)}"
-            raise KubeError(sentence, reason="garbage") from error
+            raise GarbageError(sentence) from error
         if kind == "ERROR":
             status = mapping(entry)
             message = brief(status.get("message", "without a message"))
             gone = status.get("code") == 410 or status.get("reason") in ("Expired", "Gone")
             sentence = f"the watch of {self._resource.plural} ended with an error: {message}"
-            raise (GoneError if gone else KubeError)(sentence, reason="watch_error")
+            raise (GoneError if gone else WatchError)(sentence)
         known = kind in ("ADDED", "MODIFIED", "DELETED")
         return kind, text(entry, "metadata", "resourceVersion"), self._record(entry) if known else None
 
@@ -227,12 +245,11 @@ class Reflector(Generic[R]):
         return _GONE
 
     def _refused(self, error: KubeError, verb: str) -> SourceError:
-        if error.reason != "forbidden":
+        if not isinstance(error, ForbiddenError):
             return error
         what = self._resource
         role = f"a Role in {what.namespace} (or a ClusterRole)" if what.namespace else "the ClusterRole"
-        return SourceError(
-            "forbidden",
+        return ForbiddenError(
             f"not allowed to {what.action(verb)}: give {refused_user(error.message)} {role} with the rule "
             f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; it is tried again within a minute',
         )

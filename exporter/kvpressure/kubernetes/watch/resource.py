@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from kvpressure.kubernetes import Action
+from kvpressure.kubernetes import Action, ForbiddenError, UnauthorizedError
+from kvpressure.model.errors import SourceError
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.schedule import backoff_ticks
 
@@ -39,20 +40,22 @@ class Tuning:
     linger_seconds: float = 600.0
     condition_seconds: float = 120.0
 
-    def pause_seconds(self, failures: int, reason: str) -> float:
-        """Return the pause after so many failures in a row, the last one for `reason`.
+    def pause_seconds(self, failures: int, failure: type[SourceError] | None) -> float:
+        """Return the pause after so many failures in a row, the last one `failure`.
 
         It is random: all nodes' exporters lose the API server at once, and should not all return at once.
         """
         if not failures:
             return self.spacing_seconds
-        limit = self.refused_limit_seconds if reason in REFUSED else self.retry_limit_seconds
+        limit = self.refused_limit_seconds if is_refusal(failure) else self.retry_limit_seconds
         skipped = backoff_ticks(failures, self.retry_seconds, limit)
         return self.retry_seconds * (1 + skipped) * random.uniform(0.8, 1.2)
 
 
-REFUSED: Final = frozenset({"forbidden", "unauthorized"})
-"""Reasons that last until permissions change."""
+def is_refusal(failure: type[SourceError] | None) -> bool:
+    """Return whether it lasts until permissions change."""
+    return failure is not None and issubclass(failure, ForbiddenError | UnauthorizedError)
+
 
 _USER: Final = re.compile(r'User "([^"]{1,200})"')
 

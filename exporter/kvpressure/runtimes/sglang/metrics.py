@@ -6,7 +6,10 @@ report the same batch, so the highest counts and nothing is summed over them. Wi
 per priority beside the whole, whose priority is empty.
 
 The page comes from several processes: it has no process start. It does not have requests that were refused, nor how
-long prefill took. Names, types and labels: tests/fixtures/sglang/inventory.json.
+long prefill took. `evicted_tokens_total` has no label of the rank, and each rank of tensor parallelism adds what it
+evicts to it: it is that many times too large, and is not read.
+
+Names, types and labels: tests/fixtures/sglang/inventory.json.
 """
 
 from __future__ import annotations
@@ -42,18 +45,20 @@ def _count(labels: Mapping[str, str], name: str) -> int | None:
 
 def complete(gauges: dict[str, float]) -> dict[str, float]:
     """Return the gauges with the queues of a decode engine: for room in its cache, and with room for KV to come."""
-    found = {name: value for name, value in gauges.items() if not name.startswith("_")}
+    known = {name: value for name, value in gauges.items() if not name.startswith("_")}
     if fetching := gauges.get("_in_transfer", 0.0):
-        found["fetching"] = fetching
-    if "waiting" in found:
-        found["waiting"] += fetching + gauges.get("_for_room", 0.0) + gauges.get("_grammar", 0.0)
+        known["fetching"] = fetching
+    if "waiting" in known:
+        known["waiting"] += fetching + gauges.get("_for_room", 0.0) + gauges.get("_grammar", 0.0)
         if gauges.get("_grammar"):
-            found["waiting_deferred"] = gauges["_grammar"] + fetching
+            known["waiting_deferred"] = gauges["_grammar"] + fetching
+    if "_available" in gauges and "_evictable" in gauges:
+        known["free_tokens"] = gauges["_available"] + gauges["_evictable"]
     pools = {name: gauges[f"_{name}"] for name in ("state_usage", "window_usage") if gauges.get(f"_{name}")}
     if pools and "_full" in gauges:
         # `token_usage` is the largest of all pools: that of tokens is by itself.
-        found |= {"kv_usage": gauges["_full"], **pools}
-    return found
+        known |= {"kv_usage": gauges["_full"], **pools}
+    return known
 
 
 SGLANG: Final = Table(
@@ -74,7 +79,8 @@ SGLANG: Final = Table(
         Row("_grammar", ("sglang:num_grammar_queue_reqs",), merge="max"),
         # Those that a load of new weights has stopped.
         Row("updating", ("sglang:num_paused_reqs",), merge="max"),
-        Row("used_tokens", ("sglang:kv_used_tokens",), merge="max", most=_MAX_TOKENS),
+        Row("_available", ("sglang:kv_available_tokens",), merge="max", most=_MAX_TOKENS),
+        Row("_evictable", ("sglang:kv_evictable_tokens",), merge="max", most=_MAX_TOKENS),
         Row("reserve_ratio", ("sglang:new_token_ratio",), merge="max", most=1 + _ROUNDING),
     ),
     counters=(
@@ -92,6 +98,7 @@ SGLANG: Final = Table(
         Row("generation_tokens", ("sglang:realtime_tokens_total",), where=(("mode", "decode"),), merge="max"),
         Row("generation_tokens", ("sglang:generation_tokens_total",)),
         Row("finished", ("sglang:num_requests_total",)),
+        Row("aborted", ("sglang:num_aborted_requests_total",)),
         Row("prefix_queries", ("sglang:prompt_tokens_total",), slow=True),
         Row("prefix_hits", ("sglang:cached_tokens_total",), slow=True),
         Row("started", ("sglang:time_to_first_token_seconds_count",)),
@@ -164,6 +171,7 @@ LOGS: Final = Wordings(
         ("preemption", "kv cache pool is full. retract requests", ""),
         ("preemption", "decode out of memory happened", ""),  # until 0.4.6
         ("kv_exhausted", "not enough memory. please try to increase --mem-fraction-static", ""),
+        ("kv_exhausted", "leave no gpu memory for the kv cache", ""),
         (
             "kv_exhausted",
             "out of memory. try to lower your batch size",

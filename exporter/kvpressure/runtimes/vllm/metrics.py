@@ -138,7 +138,7 @@ def cache_config(labels: Mapping[str, str], facts: PageFacts) -> CacheConfig:
     overridden = _count(labels, "num_gpu_blocks_override") is not None
     utilization = _number(labels, "gpu_memory_utilization")
     return CacheConfig(
-        block_size=_count(labels, "block_size"),
+        block_size=_block_tokens(labels),
         capacity_tokens=_capacity_tokens(labels, facts),
         bytes_per_token=pool_bytes / size_tokens if pool_bytes and size_tokens and not overridden else None,
         max_model_len=_max_model_len(labels),
@@ -157,7 +157,7 @@ def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
     (v1/engine/core_client.py), and "None" with an override is all that a multi-process 0.12 says. Hybrid models
     share blocks between groups of layers, so there blocks alone say nothing about tokens.
     """
-    block_size = _count(labels, "block_size")
+    block_size = _block_tokens(labels)
     size_tokens = _count(labels, "kv_cache_size_tokens")
     if size_tokens is not None:
         tokens = size_tokens - (block_size or 0)
@@ -172,14 +172,17 @@ def _capacity_tokens(labels: Mapping[str, str], facts: PageFacts) -> int | None:
 
 def _layers_differ(labels: Mapping[str, str], facts: PageFacts) -> bool:
     """Return whether a full-length request takes other blocks than its tokens fill (v1/core/kv_cache_utils.py)."""
-    size_tokens, block_size = _count(labels, "kv_cache_size_tokens"), _count(labels, "block_size")
-    # With decode context parallelism a block of every rank holds its part of so many tokens.
-    block_size = _count(labels, "effective_attention_block_size") or block_size
+    size_tokens, block_size = _count(labels, "kv_cache_size_tokens"), _block_tokens(labels)
     blocks = _count(labels, "num_gpu_blocks")
     if size_tokens is None or block_size is None or not blocks:
         return False
     plain = blocks // max(facts.ranks, 1) * block_size
     return abs(size_tokens - plain) > _ALIKE_RATIO * plain
+
+
+def _block_tokens(labels: Mapping[str, str]) -> int | None:
+    """Return the tokens of a block: with decode context parallelism every rank has its part of more tokens."""
+    return _count(labels, "effective_attention_block_size") or _count(labels, "block_size")
 
 
 def _reserved_blocks(facts: PageFacts) -> int:
@@ -220,7 +223,7 @@ def adapters(newest: Mapping[str, str], some: Sequence[Mapping[str, str]]) -> Ma
     slots, running = _count(newest, "max_lora"), newest.get("running_lora_adapters")
     if slots is None or running is None:
         return {}
-    ever = {name for one in (newest, *some) for name in _names(one.get("running_lora_adapters", ""))}
+    ever = {name for sample in (newest, *some) for name in _names(sample.get("running_lora_adapters", ""))}
     return {
         "adapter_slots": float(slots),
         "adapters_running": float(len(set(_names(running)))),

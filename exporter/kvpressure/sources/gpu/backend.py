@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Final, Protocol
 
 from kvpressure.model.errors import SourceError
-from kvpressure.model.samples import GpuReport, GpuSample
+from kvpressure.model.samples import ABSENT_REASON, GpuReport, GpuSample
 
 STACK_BYTES: Final = 512 * 1024
 
@@ -128,7 +128,65 @@ AMDSMI: Final = "libamd_smi.so"
 
 
 class BackendError(SourceError):
-    """Why the whole library cannot be used; `reason` is a key of `EXIT_CODES`."""
+    """The whole library cannot be used, or has to be opened again."""
+
+
+class AbsentError(BackendError):
+    """A vendor that is not on this machine: it is probed again, slowly."""
+
+
+class LibraryNotFoundError(AbsentError):
+    """The vendor's library is not installed."""
+
+    reason = ABSENT_REASON
+
+
+class BindingNotFoundError(AbsentError):
+    """The Python binding of the library is not installed."""
+
+    reason = "binding_not_found"
+
+
+class LibraryMismatchError(BackendError):
+    """The library is of another version than its driver or its binding."""
+
+    reason = "library_mismatch"
+
+
+class DriverNotLoadedError(BackendError):
+    """The kernel has not loaded the driver."""
+
+    reason = "driver_not_loaded"
+
+
+class NoPermissionError(BackendError):
+    """The driver may not be used by this user."""
+
+    reason = "no_permission"
+
+
+class NoDevicesError(BackendError):
+    """The driver shows no GPU."""
+
+    reason = "no_devices"
+
+
+class DriverError(BackendError):
+    """The driver fails for another reason."""
+
+    reason = "driver_error"
+
+
+class ReopenError(BackendError):
+    """The library has to be opened again: its handles are of devices that were."""
+
+    reason = "reopen"
+
+
+class CrashedError(SourceError):
+    """The child process ended by itself, or wrote something else than reports."""
+
+    reason = "crashed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +201,7 @@ class GpuSettings:
     interval_seconds: float = 1.0
     gpm: bool = True
     library_paths: tuple[str, ...] = ()
-    detach_seconds: float = 60.0
+    detach_seconds: float = 120.0
     start_seconds: float = 30.0
     deadline_seconds: float = 5.0
     device_wait_ratio: float = 0.5
@@ -154,20 +212,24 @@ class GpuSettings:
     backoff_max_seconds: float = 30.0
 
 
-EXIT_CODES: Final = {
-    "library_not_found": 70,
-    "binding_not_found": 71,
-    "library_mismatch": 72,
-    "driver_not_loaded": 73,
-    "no_permission": 74,
-    "no_devices": 75,
-    "driver_error": 76,
-    "reopen": 77,
+EXIT_CODES: Final[Mapping[type[BackendError], int]] = {
+    LibraryNotFoundError: 70,
+    BindingNotFoundError: 71,
+    LibraryMismatchError: 72,
+    DriverNotLoadedError: 73,
+    NoPermissionError: 74,
+    NoDevicesError: 75,
+    DriverError: 76,
+    ReopenError: 77,
 }
 """How the child says why it ended; its last line on stderr is the sentence. Any other code is a crash."""
 
-ABSENT: Final = frozenset({"library_not_found", "binding_not_found"})
-"""Reasons that mean "this machine does not have that vendor": probed again, slowly."""
+ABSENT_REASONS: Final = tuple(kind.reason for kind in EXIT_CODES if issubclass(kind, AbsentError))
+
+
+def backend_error(reason: str, sentence: str) -> BackendError:
+    """Return the error of that reason, DriverError for one that is of a device."""
+    return next((kind for kind in EXIT_CODES if kind.reason == reason), DriverError)(sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +253,7 @@ def _load_nvml() -> ModuleType:
     try:
         ctypes.CDLL(NVML)
     except OSError as error:
-        raise BackendError(
-            "library_not_found",
+        raise LibraryNotFoundError(
             f"{NVML} cannot be loaded ({error}); if this machine has NVIDIA GPUs, install the driver or make "
             "its libraries visible here",
         ) from error
@@ -211,22 +272,18 @@ def _load_amdsmi() -> ModuleType:
         except OSError as error:
             complaints.append(str(error))
     else:
-        raise BackendError(
-            "library_not_found",
+        raise LibraryNotFoundError(
             f"{AMDSMI} cannot be loaded ({complaints[0]}); if this machine has AMD GPUs, install amd-smi-lib or set "
             "ROCM_HOME",
         )
     try:
         return importlib.import_module("kvpressure.sources.gpu.amdsmi_card")
     except ImportError as error:
-        raise BackendError(
-            "binding_not_found",
+        raise BindingNotFoundError(
             f"{AMDSMI} is here but its Python binding is not ({error}); install kvpressure[amd]",
         ) from error
     except (KeyError, AttributeError) as error:
-        raise BackendError(
-            "library_mismatch", f"the amdsmi binding and {AMDSMI} are of different versions: {error}"
-        ) from error
+        raise LibraryMismatchError(f"the amdsmi binding and {AMDSMI} are of different versions: {error}") from error
 
 
 BACKENDS: Final = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.model.environment import Assignment, ContainerId
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import NotMetricsError, SourceError
 from kvpressure.model.record import record
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.promtext.lines import Series
@@ -26,6 +26,12 @@ MAX_GPUS: Final = 256
 """GPUs and instances of one node: 16 cards of 8 partitions are 128."""
 
 Readings = Mapping[str, float]
+
+
+class SeveralHostsError(SourceError):
+    """The page has GPUs of several nodes, whose indices would be confused."""
+
+    reason = "several_hosts"
 
 
 @record
@@ -156,12 +162,12 @@ def read_page(
         if pod := labels.get("pod", ""):
             gpu.holders.add(ContainerId(labels.get("namespace", ""), pod, labels.get("container", "")))
     if not by_card:
-        raise SourceError("not_metrics", "no GPU's memory or utilization; is this dcgm-exporter or AMD's exporter?")
+        raise NotMetricsError("no GPU's memory or utilization; is this dcgm-exporter or AMD's exporter?")
     if len(hosts) > 1 or len(by_card) > MAX_GPUS:
         text = (
             f"{len(by_card)} GPUs of {len(hosts)} hosts: name the exporter of this node, no service in front of several"
         )
-        raise SourceError("several_hosts", text)
+        raise SeveralHostsError(text)
     sieve, gpus, holders = Sieve(), [], {}
     for (kind, index, part), gpu in by_card.items():
         sample = kind.read(_placed(kind, gpu.labels, index, part, t), gpu.readings, gpu.labels, sieve)

@@ -17,10 +17,11 @@ from typing import Final
 import structlog
 
 from kvpressure.config.settings.model import GpuSettings as Section
+from kvpressure.model.errors import InternalError, SourceError, TimedOutError
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.net.threads import bug
-from kvpressure.sources.gpu.backend import ABSENT, BACKENDS, EXIT_CODES, GpuSettings
-from kvpressure.sources.gpu.spawn import ChildProcess, Failure
+from kvpressure.sources.gpu.backend import BACKENDS, EXIT_CODES, AbsentError, CrashedError, GpuSettings, ReopenError
+from kvpressure.sources.gpu.spawn import ChildProcess
 from kvpressure.sources.gpu.wire import decode
 from kvpressure.sources.source import OnReport, Registration, Source
 
@@ -29,7 +30,7 @@ MAX_LEFT_BEHIND: Final = 2
 MAX_REASONS: Final = 64
 """Each is a series; those of a child gone mad are counted as "other"."""
 
-_REASONS: Final = {code: reason for reason, code in EXIT_CODES.items()}
+_ENDINGS: Final = {code: kind for kind, code in EXIT_CODES.items()}
 
 log = structlog.get_logger("kvpressure.sources")
 
@@ -45,6 +46,12 @@ def child_environment(settings: GpuSettings) -> dict[str, str]:
     paths = [*settings.library_paths, os.environ.get("LD_LIBRARY_PATH", "")]
     loader = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)} if any(paths) else {}
     return {**os.environ, **loader, "MALLOC_ARENA_MAX": "1"}
+
+
+class DetachedError(SourceError):
+    """The child was ended on request."""
+
+    reason = "detached"
 
 
 class Status:
@@ -66,15 +73,15 @@ class Status:
         self._count(reason)
         self._set(t, reason, "; ".join(sentences))
 
-    def failed(self, t: float, failure: Failure) -> None:
+    def failed(self, t: float, failure: SourceError) -> None:
         """Note that the child ended. A vendor that is not there is counted once, not at every probe."""
-        if failure.reason not in ABSENT or failure.reason != self.health.reason:
+        if not isinstance(failure, AbsentError) or failure.reason != self.health.reason:
             self._count(failure.reason)
         self._set(t, failure.reason, failure.sentence)
 
-    def detached(self, t: float, sentence: str) -> None:
+    def detached(self, t: float, request: DetachedError) -> None:
         """Note that it is detached on request: down, and no failure."""
-        self._set(t, "detached", sentence)
+        self._set(t, request.reason, request.sentence)
 
     def _count(self, reason: str) -> None:
         if reason not in self._errors and len(self._errors) >= MAX_REASONS:
@@ -119,10 +126,10 @@ class GpuSource(Source):
         """End the child, so that nothing holds the device files; it starts again after `detach_seconds`."""
         seconds = self._settings.detach_seconds
         self._not_before = asyncio.get_running_loop().time() + seconds
-        sentence = f"detached on request; attaches again by itself after {seconds:g} s"
-        self._status.detached(self._clock(), sentence)
+        request = DetachedError(f"detached on request; attaches again by itself after {seconds:g} s")
+        self._status.detached(self._clock(), request)
         if self._child is not None:
-            self._child.lines.put_nowait(Failure("detached", sentence))
+            self._child.lines.put_nowait(request)
 
     async def run(self) -> None:
         """Keep a child reporting until cancelled; the child is gone when this returns."""
@@ -139,46 +146,46 @@ class GpuSource(Source):
                 failure = self._fail(self._bug(error))
             self._not_before = max(self._not_before, loop.time() + self._pause(failure, loop.time() - started))
 
-    def _pause(self, failure: Failure, lived_seconds: float) -> float:
+    def _pause(self, failure: SourceError, lived_seconds: float) -> float:
         """Return seconds until the next child, which must live longer than the longest back-off to clear the count."""
         settings = self._settings
-        if failure.reason in ABSENT:
+        if isinstance(failure, AbsentError):
             return settings.probe_seconds
-        if lived_seconds > settings.backoff_max_seconds or failure.reason in ("reopen", "detached"):
+        if lived_seconds > settings.backoff_max_seconds or isinstance(failure, ReopenError | DetachedError):
             self._failures_in_a_row = 0
-        if failure.reason in ("reopen", "detached"):
+        if isinstance(failure, ReopenError | DetachedError):
             return 0.0
         self._failures_in_a_row += 1
         doublings = min(self._failures_in_a_row - 1, 16)
         return min(settings.backoff_max_seconds, settings.backoff_min_seconds * 2.0**doublings)
 
-    async def _one_child(self) -> Failure:
+    async def _one_child(self) -> SourceError:
         self._left_behind = [child for child in self._left_behind if child.exit_code() is None]
         if len(self._left_behind) >= MAX_LEFT_BEHIND:
-            return self._fail(Failure("timeout", f"{MAX_LEFT_BEHIND} killed children are still stuck in the driver"))
+            return self._fail(TimedOutError(f"{MAX_LEFT_BEHIND} killed children are still stuck in the driver"))
         try:
             child = ChildProcess(child_command(self.vendor, self._settings), child_environment(self._settings))
         except OSError as error:
-            return self._fail(Failure("crashed", f"the child process cannot be started: {error}"))
+            return self._fail(CrashedError(f"the child process cannot be started: {error}"))
         self._child = child
         self.starts += 1
-        failure = Failure("detached", "")  # the reason of a cancelled run: the child gets time to end
+        failure: SourceError = DetachedError("")  # the reason of a cancelled run: the child gets time to end
         try:
             failure = await self._follow(child)
         finally:
             self._child = None
-            if not await child.stop(0.0 if failure.reason == "timeout" else GRACE_SECONDS):
+            if not await child.stop(0.0 if isinstance(failure, TimedOutError) else GRACE_SECONDS):
                 self._left_behind.append(child)
         return self._fail(failure)
 
-    def _fail(self, failure: Failure) -> Failure:
-        if failure.reason == "detached":
-            self._status.detached(self._clock(), failure.sentence)
-        elif failure.reason != "reopen":
+    def _fail(self, failure: SourceError) -> SourceError:
+        if isinstance(failure, DetachedError):
+            self._status.detached(self._clock(), failure)
+        elif not isinstance(failure, ReopenError):
             self._status.failed(self._clock(), failure)
         return failure
 
-    async def _follow(self, child: ChildProcess) -> Failure:
+    async def _follow(self, child: ChildProcess) -> SourceError:
         """Take reports until there are no more; return why."""
         seconds = self._settings.start_seconds
         while True:
@@ -186,13 +193,13 @@ class GpuSource(Source):
                 async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
                     line = await child.lines.get()
             except TimeoutError:
-                return Failure("timeout", f"no reading within {seconds:g} s; the child process was killed")
-            if isinstance(line, Failure):
-                return await self._explain(child, line)
+                return TimedOutError(f"no reading within {seconds:g} s; the child process was killed")
+            if not isinstance(line, bytes):
+                return line or await self._explain(child)
             try:
                 self._accept(decode(line))
             except ValueError as error:
-                return Failure("crashed", f"the child process wrote something else than reports: {error}")
+                return CrashedError(f"the child process wrote something else than reports: {error}")
             seconds = max(self._settings.deadline_seconds, 5 * self._settings.interval_seconds)
 
     def _accept(self, report: GpuReport) -> None:
@@ -205,25 +212,23 @@ class GpuSource(Source):
         else:
             self._status.reported(self._clock(), report)
 
-    def _bug(self, error: Exception) -> Failure:
-        if self._status.health.reason != "internal":
+    def _bug(self, error: Exception) -> SourceError:
+        if self._status.health.reason != InternalError.reason:
             log.error("GPU report could not be processed", source=self._status.health.source, exc_info=error)
-        return Failure("internal", bug(error).sentence)
+        return bug(error)
 
-    async def _explain(self, child: ChildProcess, ended: Failure) -> Failure:
-        if ended.reason:
-            return ended
+    async def _explain(self, child: ChildProcess) -> SourceError:
         await child.wait(GRACE_SECONDS)
         code = child.exit_code()
-        if code in _REASONS:
-            return Failure(_REASONS[code], child.last_words())
+        if code in _ENDINGS:
+            return _ENDINGS[code](child.last_words())
         if code is None:
-            return Failure("crashed", "the child process closed its output and lives on; it was killed")
+            return CrashedError("the child process closed its output and lives on; it was killed")
         name = f"signal {-code}"  # the real-time ones between the first and the last have none
         with suppress(ValueError):
             name = signal.Signals(-code).name
         ending = f"ended with {code}" if code >= 0 else f"was killed by {name}"
-        return Failure("crashed", " ".join(f"the child process {ending}. {child.last_words()}".split()))
+        return CrashedError(" ".join(f"the child process {ending}. {child.last_words()}".split()))
 
 
 GpuFactory = Callable[[Section, OnReport], Sequence[Source]]
@@ -231,9 +236,7 @@ GpuFactory = Callable[[Section, OnReport], Sequence[Source]]
 
 def real_gpus(settings: Section, on_report: OnReport) -> Sequence[Source]:
     """Return the vendor libraries of this machine."""
-    options = GpuSettings(
-        interval_seconds=settings.interval_seconds, gpm=settings.gpm, detach_seconds=settings.detach_seconds
-    )
+    options = GpuSettings(interval_seconds=settings.interval_seconds, gpm=settings.gpm)
     vendors = tuple(BACKENDS) if "auto" in settings.vendors else settings.vendors
     return [GpuSource(name, options, partial(on_report, BACKENDS[name].source)) for name in vendors]
 

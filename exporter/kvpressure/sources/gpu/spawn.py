@@ -11,8 +11,10 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from kvpressure.model.errors import SourceError
+from kvpressure.sources.gpu.backend import CrashedError
 
 READ_BYTES: Final = 64 * 1024
 LINE_BYTES: Final = 1024 * 1024
@@ -22,17 +24,6 @@ MAX_LINES_A_SECOND: Final = 1000
 """A child writes one for each interval, of which the shortest is a tenth of a second; each costs the loop time."""
 MAX_STDERR_BYTES_A_SECOND: Final = 1024 * 1024
 """What a library writes beyond it waits in the pipe, and the child with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a child ended: a stable word and a sentence for people.
-
-    Put among its lines when there will be no more; both are "" for the end of the child's output.
-    """
-
-    reason: str = ""
-    sentence: str = ""
 
 
 class _InSecond:
@@ -53,10 +44,13 @@ class _InSecond:
 
 
 class ChildProcess:
-    """A started child; `lines` yields its output lines and then one `Failure`. Must be made in the loop's thread."""
+    """A started child. `lines` yields its output lines, then why there are no more: None for their end.
+
+    Must be made in the loop's thread.
+    """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self.lines: asyncio.Queue[bytes | Failure] = asyncio.Queue()
+        self.lines: asyncio.Queue[bytes | SourceError | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         # Forked from the loop's thread on purpose: the child's parent-death signal follows the thread that made it.
         # Its own process group, so that Ctrl-C reaches the exporter alone.
@@ -97,17 +91,15 @@ class ChildProcess:
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         if self._lines_in_second.exceeds(len(lines)):
             self._loop.remove_reader(self._out)
-            self.lines.put_nowait(
-                Failure("crashed", f"the child process wrote over {MAX_LINES_A_SECOND} lines a second")
-            )
+            self.lines.put_nowait(CrashedError(f"the child process wrote over {MAX_LINES_A_SECOND} lines a second"))
             return
         for line in lines:
             self.lines.put_nowait(line)
         if len(self._partial) > LINE_BYTES:
             self._partial = b""
-            self.lines.put_nowait(Failure("crashed", f"the child process wrote a line longer than {LINE_BYTES} bytes"))
+            self.lines.put_nowait(CrashedError(f"the child process wrote a line longer than {LINE_BYTES} bytes"))
         if not chunk:
-            self.lines.put_nowait(Failure())
+            self.lines.put_nowait(None)
 
     def _on_err(self) -> None:
         chunk = self._read(self._err) or b""

@@ -10,7 +10,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import (
+    DnsError,
+    RefusedConnectionError,
+    SourceError,
+    TimedOutError,
+)
 from kvpressure.net.addresses import refusal
 from kvpressure.printable import brief
 from kvpressure.sources.kv_events import zmtp
@@ -21,6 +26,24 @@ MAX_MESSAGE_BYTES: Final = 4 << 20
 MAX_COMMANDS: Final = 16
 """Before a publisher has greeted: there is nothing to say, and each costs."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+class HungUpError(SourceError):
+    """The publisher has closed the connection."""
+
+    reason = "hung_up"
+
+
+class NotZeroMqError(SourceError):
+    """What answers speaks no ZeroMQ, or too much of it."""
+
+    reason = "not_zeromq"
+
+
+class BlockedAddressError(SourceError):
+    """The address is one that is never connected to."""
+
+    reason = "refused_address"
 
 
 class Connection:
@@ -84,7 +107,7 @@ class Connection:
         except (TimeoutError, BlockingIOError):
             return False
         if not self._fresh:
-            raise SourceError("hung_up", f"{self._where} has hung up{self._error}")
+            raise HungUpError(f"{self._where} has hung up{self._error}")
         return True
 
     def messages(self) -> Iterator[tuple[memoryview, ...]]:
@@ -97,7 +120,7 @@ class Connection:
                 if frames:
                     yield frames
         except zmtp.ProtocolError as error:
-            raise SourceError("not_zeromq", f"{self._where}: {error}") from None
+            raise NotZeroMqError(f"{self._where}: {error}") from None
 
     def _greet(self, kind: str) -> None:
         self._socket.settimeout(HANDSHAKE_SECONDS)
@@ -107,20 +130,20 @@ class Connection:
             self._socket.settimeout(self._left())
             data += (more := self._socket.recv(zmtp.GREETING_BYTES - len(data)))
             if not more:
-                raise SourceError("hung_up", f"{self._where} has hung up at once")
+                raise HungUpError(f"{self._where} has hung up at once")
             if data[:1] != b"\xff":
                 break
         try:
             zmtp.check_greeting(data.ljust(zmtp.GREETING_BYTES, b"\0"))
         except zmtp.ProtocolError as error:
-            raise SourceError("not_zeromq", f"{self._where}: {error}") from None
+            raise NotZeroMqError(f"{self._where}: {error}") from None
         self._socket.sendall(zmtp.ready(kind))
         commands = 0
         while not self._greeted:
             if self.receive(self._left()):
                 commands += self._commands_until_greeted()
             if commands > MAX_COMMANDS:
-                raise SourceError("not_zeromq", f"{self._where} sends commands without an end instead of greeting")
+                raise NotZeroMqError(f"{self._where} sends commands without an end instead of greeting")
 
     def _commands_until_greeted(self) -> int:
         """Return how many commands came; what comes behind the one that ends the greeting is left unread."""
@@ -128,19 +151,19 @@ class Connection:
         try:
             for frames in self._inbox.received(self._fresh):
                 if frames:
-                    raise SourceError("not_zeromq", f"{self._where} sends messages before it has greeted")
+                    raise NotZeroMqError(f"{self._where} sends messages before it has greeted")
                 commands += 1
                 self._unread = self._greeted
                 if self._greeted or commands > MAX_COMMANDS:
                     break
         except zmtp.ProtocolError as error:
-            raise SourceError("not_zeromq", f"{self._where}: {error}") from None
+            raise NotZeroMqError(f"{self._where}: {error}") from None
         return commands
 
     def _left(self) -> float:
         left = self._due - time.monotonic()
         if left <= 0:
-            raise SourceError("timeout", f"{self._where} has not greeted within {HANDSHAKE_SECONDS:g} s")
+            raise TimedOutError(f"{self._where} has not greeted within {HANDSHAKE_SECONDS:g} s")
         return left
 
     def _command(self, body: bytes) -> None:
@@ -157,16 +180,16 @@ class Connection:
 def _connected(host: str, port: int) -> socket.socket:
     """Return a connection to the first address that answers and is allowed. Raises SourceError."""
     if reason := refusal(host, link_local=True):
-        raise SourceError("refused_address", f"{host} is {reason}")
+        raise BlockedAddressError(f"{host} is {reason}")
     try:
         addresses = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except OSError as error:
-        raise SourceError("dns", f"{host} cannot be found: {brief(error.strerror or error)}") from None
+        raise DnsError(f"{host} cannot be found: {brief(error.strerror or error)}") from None
     last: OSError | None = None
     for family, kind, proto, _, address in addresses:
         # A name may resolve to anything; a literal address was chosen by an operator (decision 0010).
         if reason := refusal(str(address[0]), link_local=str(address[0]) == host):
-            raise SourceError("refused_address", f"{host} leads to {address[0]}, {reason}")
+            raise BlockedAddressError(f"{host} leads to {address[0]}, {reason}")
         connection = socket.socket(family, kind, proto)
         try:
             connection.settimeout(HANDSHAKE_SECONDS)
@@ -180,7 +203,6 @@ def _connected(host: str, port: int) -> socket.socket:
         else:
             return connection
     why = "no answer" if isinstance(last, TimeoutError) else brief(last.strerror if last else "it has no address")
-    raise SourceError(
-        "refused",
+    raise RefusedConnectionError(
         f"no connection to {host}:{port}: {why}; was the engine started with --kv-events-config?",
     )

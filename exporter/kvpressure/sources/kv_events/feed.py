@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import SourceError, UnreadableError
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.net.budget import SLICE_SECONDS, OverBudgetError, Share
 from kvpressure.net.threads import bug
@@ -87,7 +87,7 @@ class Feed:
             except SourceError as error:
                 self.error = error
             except OSError as error:
-                self.error = SourceError("io", f"{self._address.host}:{self._address.port}: {brief(error)}")
+                self.error = UnreadableError(f"{self._address.host}:{self._address.port}: {brief(error)}")
             except Exception as error:  # noqa: BLE001 whatever it is, it ends no more than this connection
                 self.error = bug(error)
             self._counts["disconnected"] += 1

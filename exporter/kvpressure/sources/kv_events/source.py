@@ -34,6 +34,18 @@ MAX_FEEDS: Final = 64
 AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events come from there is not known"
 
 
+class AmbiguousError(SourceError):
+    """Several targets have the same publisher."""
+
+    reason = "ambiguous"
+
+
+class ConnectingError(SourceError):
+    """The publisher has not greeted yet."""
+
+    reason = "connecting"
+
+
 class _Key(NamedTuple):
     """A rank of a target. `shared`: another one is said to publish at the same address."""
 
@@ -123,7 +135,7 @@ class _Followed:
 
     async def _look(self) -> None:
         if self._key.shared:
-            raise SourceError("ambiguous", AMBIGUOUS.format(f"{self._key.host}:{self._key.port}"))
+            raise AmbiguousError(AMBIGUOUS.format(f"{self._key.host}:{self._key.port}"))
         if self._feed is None:
             self._feed = _feed(self._key, self._memory)
             self._feed.start()
@@ -131,7 +143,7 @@ class _Followed:
         if (error := self._feed.error) is not None:
             raise error
         if self._feed.report is None:
-            raise SourceError("connecting", "the publisher has not greeted yet")
+            raise ConnectingError("the publisher has not greeted yet")
 
     def stop(self) -> None:
         if self._feed is not None:

@@ -11,7 +11,7 @@ import structlog
 
 from kvpressure.config.settings.model import LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import MissingError, SourceError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health
@@ -21,7 +21,7 @@ from kvpressure.printable import brief
 from kvpressure.sources.logs.follower import NAME, Follower
 from kvpressure.sources.logs.journal import JournalLog
 from kvpressure.sources.logs.pod_log import FileLog, PodLog, directory_of
-from kvpressure.sources.logs.safe_open import Tree
+from kvpressure.sources.logs.safe_open import PermissionDeniedError, Tree
 from kvpressure.sources.source import Known, Registration, Source
 
 SWEEP_SECONDS: Final = 1.0
@@ -111,7 +111,7 @@ class LogsSource(Source):
             self._health.down(now, error)
             return
         self._swept, took, found = swept, self._clock.monotonic() - began, swept.error
-        is_off = found is not None and self._settings.enabled == "auto" and found.reason == "missing"
+        is_off = isinstance(found, MissingError) and self._settings.enabled == "auto"
         if containers:
             before, self._absent = self._absent, found.sentence if found is not None and is_off else ""
             if self._absent and not before:
@@ -140,7 +140,9 @@ class LogsSource(Source):
         return _Swept(
             reports={f.id: report for f in followers if (report := f.report()) is not None},
             health=tuple(
-                f.health for key, f in self._followers.items() if key not in idle or f.health.reason != "missing"
+                f.health
+                for key, f in self._followers.items()
+                if key not in idle or f.health.reason != MissingError.reason
             ),
             error=error,
         )
@@ -151,9 +153,8 @@ class LogsSource(Source):
             if directory.is_dir():
                 return None
         except OSError as error:
-            return SourceError("permission", f"{brief(directory)} cannot be looked into: {brief(error.strerror)}")
-        return SourceError(
-            "missing",
+            return PermissionDeniedError(f"{brief(directory)} cannot be looked into: {brief(error.strerror)}")
+        return MissingError(
             f"{brief(directory)} is not there, so engines' logs are not read; mount it, or set logs.enabled to false",
         )
 

@@ -12,6 +12,7 @@ from kvpressure.model.errors import SourceError
 from kvpressure.printable import brief
 from kvpressure.sources.logs.lines import MAX_TEXT_BYTES, Line
 from kvpressure.sources.logs.live import BACKLOG_SECONDS
+from kvpressure.sources.logs.safe_open import PermissionDeniedError
 
 if TYPE_CHECKING:
     from kvpressure.sources.logs.follower import Follower
@@ -22,6 +23,18 @@ RETRY_READS: Final = 15
 """Reads between two starts of a journalctl that ends at once."""
 _STDERR_BYTES: Final = 4096
 _UNSEEN: Final = ("insufficient permissions", "not seeing messages from other users")
+
+
+class NoJournalctlError(SourceError):
+    """There is no journalctl that can be started."""
+
+    reason = "no_journalctl"
+
+
+class JournalctlEndedError(SourceError):
+    """journalctl has ended."""
+
+    reason = "ended"
 
 
 class JournalLog:
@@ -88,8 +101,7 @@ class JournalLog:
                 process_group=0,
             )
         except OSError as error:
-            raise SourceError(
-                "no_journalctl",
+            raise NoJournalctlError(
                 f"journalctl cannot be started ({brief(error.strerror or error)}), so the journal of"
                 f" {brief(self._unit)} is not read; install systemd's tools or give a path instead",
             ) from None
@@ -133,14 +145,13 @@ class JournalLog:
         self._complaints = (self._complaints + _available(process.stderr, _STDERR_BYTES))[-_STDERR_BYTES:]
         words = self._complaints.decode("utf-8", "replace")
         if any(phrase in words for phrase in _UNSEEN):
-            raise SourceError(
-                "permission",
+            raise PermissionDeniedError(
                 f"user {os.geteuid()} may not read the journal of {brief(self._unit)};"
                 " add it to the group systemd-journal",
             )
         if process.poll() is not None:
             last = words.strip().splitlines()[-1:] or [""]
-            raise SourceError("ended", f"journalctl ended with {process.returncode}: {brief(last[0])}")
+            raise JournalctlEndedError(f"journalctl ended with {process.returncode}: {brief(last[0])}")
 
 
 def _available(stream: IO[bytes] | None, most: int) -> bytes:

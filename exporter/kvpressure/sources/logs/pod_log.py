@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvpressure.model.environment import ContainerState
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import MissingError, SourceError, UnreadableError
 from kvpressure.printable import brief
 from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, LiveFile, LogFile, Piece, log_files, plan, read_piece
 from kvpressure.sources.logs.safe_open import Tree, open_named
@@ -40,10 +40,8 @@ class _OpenFile:
         """Return the file that took the place of the one being read, None while there is none."""
         try:
             fd = open_again()
-        except SourceError as error:
-            if error.reason == "missing":  # renamed, and not yet made anew
-                return None
-            raise
+        except MissingError:  # renamed, and not yet made anew
+            return None
         return LiveFile(fd) if self._live is None else self._live.follower(fd)
 
 
@@ -61,13 +59,13 @@ class FileLog(_OpenFile):
                 budget -= self._begin(sink)
             self._read(budget, sink)
         except OSError as error:
-            raise SourceError("io", f"{brief(self._path)}: {brief(error.strerror or error)}") from None
+            raise UnreadableError(f"{brief(self._path)}: {brief(error.strerror or error)}") from None
 
     def _begin(self, sink: Follower) -> int:
         try:
             fd = open_named(self._path)
-        except SourceError as error:
-            self._appeared |= error.reason == "missing"  # then all of it will be new when it is there
+        except MissingError:
+            self._appeared = True  # then all of it will be new when it is there
             raise
         size = os.fstat(fd).st_size
         if self._appeared or size <= HEAD_BYTES + TAIL_BYTES:
@@ -108,14 +106,14 @@ class PodLog(_OpenFile):
         """Read on, at most about `budget` bytes. Raises SourceError; what was not read comes with the next call."""
         files = log_files(self._tree.names(self._directory))
         if not files and self._live is None:
-            raise SourceError("missing", f"{brief('/'.join(self._directory))} holds no log yet")
+            raise MissingError(f"{brief('/'.join(self._directory))} holds no log yet")
         if self._history is None and files:
             self._begin(files)
         budget -= self._read_history(budget, sink)
         try:
             self._read_live(files, budget, sink)
         except OSError as error:
-            raise SourceError("io", f"{brief('/'.join(self._directory))}: {brief(error.strerror or error)}") from None
+            raise UnreadableError(f"{brief('/'.join(self._directory))}: {brief(error.strerror or error)}") from None
 
     def _open(self, name: str) -> int:
         return self._tree.open_file((*self._directory, name))

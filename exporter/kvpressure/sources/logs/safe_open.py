@@ -14,12 +14,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import MissingError, SourceError, UnreadableError
 from kvpressure.net.open_files import NotAFileError, descriptor_of
 from kvpressure.printable import brief
 
 MAX_ENTRIES: Final = 4096
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class OutsideError(SourceError):
+    """The path leads out of the directories that may be read."""
+
+    reason = "outside"
+
+
+class NotRegularError(SourceError):
+    """It is no regular file, or none that may be followed."""
+
+    reason = "not_a_file"
+
+
+class PermissionDeniedError(SourceError):
+    """The system does not let this user read it."""
+
+    reason = "permission"
 
 
 class Tree:
@@ -49,7 +67,7 @@ class Tree:
     def _open(self, parts: Sequence[str], *, directory: bool) -> int:
         shown = self._shown(parts)
         if any(name in ("", ".", "..") or "/" in name or "\0" in name for name in parts):
-            raise SourceError("outside", f"{brief(shown)} is not a path below the log directory")
+            raise OutsideError(f"{brief(shown)} is not a path below the log directory")
         self._require_inside(os.path.realpath(shown), shown)
         with _resolved(shown) as (path_fd, path):
             self._require_inside(path, shown)  # links may have changed meanwhile
@@ -58,8 +76,7 @@ class Tree:
     def _require_inside(self, path: str, shown: str) -> None:
         roots = (os.path.realpath(root).rstrip("/") + "/" for root in self._roots)
         if not path.startswith(tuple(roots)):
-            raise SourceError(
-                "outside",
+            raise OutsideError(
                 f"{brief(shown)} is a symbolic link to {brief(path)}, outside of the directories that may be read;"
                 " name that directory in logs.link_directories if it is meant",
             )
@@ -73,7 +90,7 @@ def open_named(path: Path) -> int:
     try:
         return descriptor_of(path, foreign=True)
     except NotAFileError as error:
-        raise SourceError("not_a_file", f"{brief(path)} is not read: {error.strerror}") from None
+        raise NotRegularError(f"{brief(path)} is not read: {error.strerror}") from None
     except (OSError, ValueError) as error:
         raise _explained(error, str(path)) from None
 
@@ -100,20 +117,19 @@ def _resolved(path: str) -> Iterator[tuple[int, str]]:
 def _opened(path_fd: int, shown: str, *, directory: bool = False) -> int:
     """Return a descriptor for reading what `path_fd` is of. Raises OSError, and SourceError for no regular file."""
     if not directory and not stat.S_ISREG(os.fstat(path_fd).st_mode):
-        raise SourceError("not_a_file", f"{brief(shown)} is not a regular file; it is not read")
+        raise NotRegularError(f"{brief(shown)} is not a regular file; it is not read")
     return os.open(f"/proc/self/fd/{path_fd}", _FLAGS | (os.O_DIRECTORY if directory else 0))
 
 
 def _explained(error: OSError | ValueError, shown: str) -> SourceError:
     code = error.errno if isinstance(error, OSError) else errno.EINVAL
     if code in (errno.ENOENT, errno.ENOTDIR):
-        return SourceError("missing", f"{brief(shown)} is not there")
+        return MissingError(f"{brief(shown)} is not there")
     if code in (errno.EACCES, errno.EPERM):
-        return SourceError(
-            "permission",
+        return PermissionDeniedError(
             f"{brief(shown)} may not be read by user {os.geteuid()}; logs of pods are mostly readable for the group 0:"
             " add it to the exporter's supplementary groups",
         )
     if code == errno.ELOOP:
-        return SourceError("outside", f"{brief(shown)} is behind too many symbolic links")
-    return SourceError("io", f"{brief(shown)} cannot be read: {brief(getattr(error, 'strerror', None) or error)}")
+        return OutsideError(f"{brief(shown)} is behind too many symbolic links")
+    return UnreadableError(f"{brief(shown)} cannot be read: {brief(getattr(error, 'strerror', None) or error)}")

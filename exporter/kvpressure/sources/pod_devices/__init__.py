@@ -26,6 +26,8 @@ from kvpressure.sources.source import Known, Registration, Source
 NAME: Final = "pod_resources"
 SOCKET: Final = "kubelet.sock"
 LOOK_AGAIN_SECONDS: Final = 30.0
+KEEP_SECONDS: Final = 300.0
+"""How long the last answer is used while the kubelet does not answer."""
 KERNEL_NAMES_SHARE: Final = 0.25
 """Share of a poll's deadline that the kernel's names may take: most ids are known without them."""
 
@@ -76,8 +78,8 @@ class PodDevicesSource(Source):
 
     @property
     def devices(self) -> Mapping[ContainerId, Assignment]:
-        """The GPUs of each container; empty once the last answer is older than `keep_seconds`."""
-        kept = self._clock.monotonic() - self._answered <= self._settings.keep_seconds
+        """The GPUs of each container; empty once the last answer is older than `KEEP_SECONDS`."""
+        kept = self._clock.monotonic() - self._answered <= KEEP_SECONDS
         return self._devices if kept else {}
 
     def health(self) -> tuple[SourceHealth, ...]:

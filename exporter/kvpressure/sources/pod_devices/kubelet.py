@@ -18,7 +18,14 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from kvpressure.model.environment import ContainerId
-from kvpressure.model.errors import SourceError
+from kvpressure.model.errors import (
+    BrokenConnectionError,
+    GarbageError,
+    MissingError,
+    RefusedConnectionError,
+    SourceError,
+    TooLargeError,
+)
 from kvpressure.printable import brief
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, KubeletAnswer, PluginDevice
 
@@ -89,6 +96,26 @@ _NEEDS_ROOT: Final = (
 )
 
 
+class NoPermissionError(SourceError):
+    """The kubelet's socket is only for root."""
+
+    reason = "no_permission"
+
+
+class UnsupportedKubeletError(SourceError):
+    """The kubelet is older than the API."""
+
+    reason = "unsupported"
+
+
+class KubeletError(SourceError):
+    """The kubelet refuses, for a reason of gRPC's."""
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
 async def list_devices(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> KubeletAnswer:
     """Return what the kubelet behind `socket` says now; raise SourceError. The caller sets the deadline."""
     channel = _Channel(socket, max_bytes)
@@ -105,9 +132,9 @@ async def list_devices(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> Kubel
     except (StreamTerminatedError, ProtocolError, DecodeError, AssertionError, NotImplementedError) as error:
         if channel.bytes_left < 0:
             sentence = f"the answer of the kubelet at {socket} is larger than {max_bytes} bytes"
-            raise SourceError("too_large", sentence) from error
+            raise TooLargeError(sentence) from error
         said = brief(error) or type(error).__name__
-        raise SourceError("garbage", f"what answers at {socket} does not speak pod-resources v1: {said}") from error
+        raise GarbageError(f"what answers at {socket} does not speak pod-resources v1: {said}") from error
 
 
 def _containers(listed: Any) -> Iterator[ContainerDevices]:
@@ -139,19 +166,19 @@ def _claimed(resources: Iterable[Any]) -> Iterator[ClaimDevice]:
 
 def _unreachable(socket: Path, error: OSError) -> SourceError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return SourceError("missing", f"there is no {socket}: the kubelet is restarting, or the directory not mounted")
+        return MissingError(f"there is no {socket}: the kubelet is restarting, or the directory not mounted")
     if isinstance(error, PermissionError):
-        return SourceError("no_permission", f"not allowed to connect to {socket}; {_NEEDS_ROOT}")
+        return NoPermissionError(f"not allowed to connect to {socket}; {_NEEDS_ROOT}")
     if isinstance(error, ConnectionRefusedError):
-        return SourceError("refused", f"nobody listens on {socket}: the kubelet is down or restarting")
-    return SourceError("connection", f"the connection to {socket} failed: {brief(error)}")
+        return RefusedConnectionError(f"nobody listens on {socket}: the kubelet is down or restarting")
+    return BrokenConnectionError(f"the connection to {socket} failed: {brief(error)}")
 
 
 def _refused(socket: Path, error: GRPCError) -> SourceError:
     if error.status is Status.UNIMPLEMENTED:
-        return SourceError("unsupported", f"the kubelet at {socket} is older than 1.20: it has no pod-resources v1")
+        return UnsupportedKubeletError(f"the kubelet at {socket} is older than 1.20: it has no pod-resources v1")
     reason = "rate_limited" if error.status is Status.RESOURCE_EXHAUSTED else error.status.name.lower()
-    return SourceError(reason, f"the kubelet at {socket} refused: {brief(error.message or reason)}")
+    return KubeletError(reason, f"the kubelet at {socket} refused: {brief(error.message or reason)}")
 
 
 class _Channel(Channel):

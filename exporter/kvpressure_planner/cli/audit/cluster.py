@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kvpressure.kubernetes import KubeError
+from kvpressure.kubernetes import KubeError, UnauthorizedError
 from kvpressure.kubernetes.kubectl.program import Kubectl, ended_by_signals, items_of, run_to_the_end
 from kvpressure_planner.audit import Manifests, Problem, from_objects
 from kvpressure_planner.audit.model import Place
@@ -70,7 +70,7 @@ async def _list(kubectl: Kubectl, kind: str, namespace: str) -> tuple[list[dict[
     try:
         return [dict(item) for item in items_of(await kubectl.get(kind, namespace=namespace))], None
     except KubeError as error:
-        if not error.status or error.reason == "unauthorized":
+        if not error.status or isinstance(error, UnauthorizedError):
             raise
         return [], None if error.status == _NOT_INSTALLED else _refused(error, kind, namespace)
 

@@ -26,7 +26,7 @@ from kvpressure.capacity.known_models import hub_name, nearest_models
 from kvpressure.capacity.memory import Memory
 from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.access import access_options, kube_context_options, namespace_option
+from kvpressure.cli.access import access_option, kube_context_options, namespace_option
 from kvpressure.cli.options import UsualFirst
 from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
@@ -60,7 +60,6 @@ _DURATION = "With --url: take lengths from the requests that finish in so many s
 _GPU_MEMORY = "Memory of each GPU, such as 80GiB; once, or once per GPU."
 _GPU = f"A GPU by name, instead of --gpu-memory: {', '.join(GPUS)}."
 _MEMORY_SHARE = "Share of the memory it takes. [default: 0.9]"
-_RESERVE = "Activations and the rest per GPU, instead of an estimate."
 _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or such as 20GiB."
 
 
@@ -95,9 +94,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or
 @click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Instead of the configuration's torch_dtype.")
 @click.option("--speculative-config", metavar="JSON", help="As the server has it: its layer or draft is counted.")
 @click.option("--weights-gib", type=click.FloatRange(0.001), help="Weights of the whole model, instead of an estimate.")
-@click.option("--reserve-gib", type=click.FloatRange(0), help=_RESERVE)
 @click.option("--kv-cache-memory-bytes", type=plain_bytes, metavar="SIZE", help=_KV_MEMORY)
-@click.option("--block-size", default=BLOCK_TOKENS, show_default=True, type=click.IntRange(1, 4096), help="In tokens.")
 @click.option("--max-model-len", type=_COUNT, help="Instead of the model's own.")
 @click.option("--max-num-seqs", type=_COUNT, help="As the server is started; its sampler makes room for so many.")
 @click.option("--max-num-batched-tokens", type=_COUNT, help="Keep this value instead of a computed one.")
@@ -106,7 +103,6 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or
 @click.option("--output-p95", type=_TOKENS, help="Output length in tokens, or the max_tokens that clients request.")
 @click.option("--output-p50", type=_TOKENS)
 @click.option("--concurrency", type=click.FloatRange(1), help="Peak number of requests in flight.")
-@click.option("--burstiness", type=click.FloatRange(1), help="Peak arrivals over mean arrivals.")
 @click.option(
     "--runtime", default=ASSUMED.name, show_default=True, type=click.Choice(NAMES), help="With --url the page says it."
 )
@@ -114,7 +110,7 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @namespace_option
 @kube_context_options
-@access_options
+@access_option
 def command(**options: Any) -> None:
     """Plan safe limits: max_num_seqs, token limits, max-num-batched-tokens and memory target.
 
@@ -177,7 +173,7 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     memory = _memory(options, runtime)
     traffic = _traffic(options)
     geometry = _geometry(options, with_weights=memory.weights_bytes is memory.kv_cache_bytes is None)
-    cost = _cost(geometry, options, options["block_size"])
+    cost = _cost(geometry, options, BLOCK_TOKENS)
     longest = options["max_model_len"]
     if (too_long := prompt_refused(geometry, longest, traffic, runtime)) is not None:
         raise RefusedError([too_long])
@@ -192,7 +188,7 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
 
 def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     title, shape = "an engine with the KV cache size given", None
-    pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, options["block_size"]), named(options["runtime"])
+    pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, BLOCK_TOKENS), named(options["runtime"])
     running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
         # Imports the HTTP client, which only this needs.
@@ -265,7 +261,7 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
         raise click.UsageError(f"{named} needs --gpu, such as H100, or --gpu-memory, such as 80GiB")
     if given and len(given) not in {1, ranks}:
         raise click.UsageError(f"--gpu-memory is given {len(given)} times for {ranks} GPUs: give it once, or once each")
-    weights, reserve = options["weights_gib"], options["reserve_gib"]
+    weights = options["weights_gib"]
     return Memory(
         gpu_memory_bytes=given,
         tensor_parallel=parallel.tensor,
@@ -276,7 +272,6 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
         gpu_memory_utilization=options["gpu_memory_utilization"] or runtime.planning.memory_share,
         max_num_batched_tokens=options["max_num_batched_tokens"],
         weights_bytes=None if weights is None else weights * GIB,
-        reserve_bytes=None if reserve is None else reserve * GIB,
         kv_cache_bytes=options["kv_cache_memory_bytes"],
         runtime=runtime,
         max_num_seqs=options["max_num_seqs"],

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kvpressure.capacity.cards import CARDS
-from kvpressure.cli.access import KV_EVENTS_OF_PODS, access_options, kv_events_option, limit_options, pod_options
+from kvpressure.cli.access import KV_EVENTS_OF_PODS, access_option, kv_events_option, limit_option, pod_options
 from kvpressure.cli.console import console, progress, show
 from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
 from kvpressure.cli.say import CANNOT_TELL, CliError, fail, say_json
@@ -94,8 +94,8 @@ _traffic_options = together(
 @click.option("--container", default="", help="Its container, where several of the pod's may be the engine.")
 @kv_events_option
 @pod_options
-@access_options
-@limit_options
+@access_option
+@limit_option
 def command(**options: Any) -> None:
     """Simulate the engine at ADDRESS, of a pod, or of a recording, as it is and with other flags, and compare.
 

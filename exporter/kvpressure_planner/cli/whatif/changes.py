@@ -106,7 +106,7 @@ def _memory(given: _Given) -> to.ConfigChange:
     if now is None:
         name = given.runtime.advice.flags.limits[to.MEMORY]
         also = "" if name == "--gpu-memory-utilization" else f" ({name})"
-        given.refuse(f"what is in force is not on the page; say it with --gpu-memory-utilization{also}")
+        given.refuse(f"what is in force is not on the page; say it with --limit gpu-memory-utilization=0.9{also}")
     return to.memory_share(now.value, given.limit())
 
 
@@ -119,7 +119,7 @@ def _kv_dtype(given: _Given) -> to.ConfigChange:
     steps = known.server.steps
     bits = steps.table.kv_bits if isinstance(steps, CardSteps) and known.kv_bits is None else known.kv_bits
     if bits is not None and bits <= to.SMALL_KV_BITS:
-        given.refuse(f"the KV cache is in {bits} bits already")
+        given.refuse("the KV cache is fp8 already")
     return to.kv_in_8_bits()
 
 

@@ -37,7 +37,7 @@ def from_file(text: str, **environ: str) -> Settings:
 def problems(flags: dict[str, str] | None = None, environ: dict[str, str] | None = None, text: str = "") -> list[str]:
     Path("kvpressure.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load_settings(flags or {}, environ or {})
+        load_settings(flags or {}, environ or {}, settings_model())
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -76,7 +76,7 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
         "address or list": ":1", "`auto` or list": "amd,nvidia", "list": "[]",
     }  # fmt: skip
     special = {"proc_dir": "/x", "cgroup_dir": "/x", "directory": "/x", "resource_names": "a.com/gpu", "port": "9"}
-    special |= {"telemetry_path": "/x", "max_targets": "9", "ranks": "9", "max_engines": "9", "max_label_length": "99"}
+    special |= {"telemetry_path": "/x", "max_targets": "9", "ranks": "9", "max_engines": "9"}
     apart = {"poll.bearer_token_file", "poll.timeout_seconds", "kubernetes.bearer_token_file"}
     environ = {}
     for key in keys(Settings):
@@ -95,7 +95,7 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
     assert settings.poll.basic_auth is not None
     assert settings.poll.tls is not None
     assert settings.poll.tls.insecure_skip_verify
-    assert settings.limits.max_label_length == 99
+    assert settings.limits.max_engines == 9
     assert not settings.single_machine
 
 

@@ -44,6 +44,19 @@ def test_what_was_found_is_told_although_a_file_cannot_be_written(tmp_path: Path
 
 
 @pytest.mark.recorded
+def test_a_terminal_gets_lines_of_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvpressure_incidents.cli.incidents.look_back", lambda *_, **__: past())
+    with FakePrometheus() as server:
+        piped = look(server).stdout
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "80")
+        shown = look(server).stdout
+    assert max(map(len, piped.splitlines())) > 100
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.split() == piped.split()
+
+
+@pytest.mark.recorded
 def test_gpus_and_their_price_are_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = past(recomputed_tokens=1e6, recomputed_seconds=90.0)
     monkeypatch.setattr("kvpressure_incidents.cli.incidents.look_back", lambda *_, **__: found)

@@ -23,12 +23,18 @@ def run(url: str, *words: str) -> tuple[int, str]:
     return answer.exit_code, answer.output
 
 
-def test_bearer_token_org_id_and_headers_are_sent_with_every_request(tmp_path: Path) -> None:
+def test_bearer_token_and_headers_are_sent_with_every_request(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     with FakePrometheus() as server:
         code, output = run(
-            server.url, "--bearer-token-file", str(token), "--org-id", "team-a", "--header", "X-Where: here"
+            server.url,
+            "--bearer-token-file",
+            str(token),
+            "--header",
+            "X-Scope-OrgID:team-a",
+            "--header",
+            "X-Where: here",
         )
         assert (code, "No incident" in output) == (0, True), output
         for name, value in (("authorization", "Bearer s3cret"), ("x-scope-orgid", "team-a"), ("x-where", "here")):
@@ -72,13 +78,14 @@ def test_only_the_clusters_that_were_named_are_asked_for(words: tuple[str, ...],
     ("words", "said"),
     [
         (("--username", "ali"), "give --username and --password-file together"),
+        (("--cert-file", __file__), "give --cert-file and --key-file together"),
         (("--header", "no colon"), "give NAME:VALUE"),
         (("--header", "Host: elsewhere"), "give NAME:VALUE"),
         (("--header", "X-A: b\nX-C: d"), "give NAME:VALUE"),
         (("--selector", "up"), "for --selector: must be label matchers"),
         (("--selector", '__name__="up"'), "for --selector: must be label matchers"),
         (("--since", "yesterday"), "for --since: 'yesterday' is not a time such as 30d"),
-        (("--at-least", "2"), "for --at-least: '2' is not a duration such as 30d"),
+        (("--step", "2"), "for --step: '2' is not a duration such as 30d"),
         (("--step", "5s"), "--step must be from 15s to 60s"),
         (("--since", "2023-11-16"), "--since must be before --until"),
     ],

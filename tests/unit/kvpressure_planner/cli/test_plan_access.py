@@ -25,12 +25,14 @@ async def test_a_server_that_demands_token_and_client_certificate_is_read(tmp_pa
     token.write_text("s3cret\n")
     line = next(read_trace(FIXTURES / "traces" / "full-batch.jsonl.xz"))
     assert isinstance(line, TraceLine)
-    options = {"bearer_token_file": token, "ca_file": ca.ca_file, "cert_file": cert, "key_file": key, "insecure": False}
+    tls = f"{{ca_file: {ca.ca_file}, cert_file: {cert}, key_file: {key}}}"
+    file = tmp_path / "kvpressure.yaml"
+    file.write_text(f"poll: {{bearer_token_file: {token}, tls: {tls}}}\n")
     async with FaultServer(
         servers.page(line.page), server_context(*ca.issue("engine"), client_ca=ca.ca_file)
     ) as server:
-        engine = await asyncio.to_thread(read_engine, server.url, options)
+        engine = await asyncio.to_thread(read_engine, server.url, {"config": file})
         assert engine.running.pool.capacity_tokens == 8192 - 32
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
         with pytest.raises(SourceError, match=f"^TLS with {server.url}/metrics failed: self-signed certificate"):
-            await asyncio.to_thread(read_engine, server.url, {**dict.fromkeys(options), "insecure": False})
+            await asyncio.to_thread(read_engine, server.url, {"config": None})

@@ -50,7 +50,7 @@ def test_a_comparison_on_a_recording_is_the_golden_one():
 
 
 def test_a_search_on_described_traffic_is_the_golden_one():
-    load = ("--concurrency", "60", "--max-num-seqs", "8", "--search", "--slo-p95-seconds", "50")
+    load = ("--concurrency", "60", "--limit", "max-num-seqs=8", "--search", "--slo-p95-seconds", "50")
     answer = whatif(*LENGTHS, *ENGINE, *load, "--kv-cache-tokens", "60000")
     assert answer.exit_code == 0
     check_golden("whatif_search.txt", answer.stdout)
@@ -118,15 +118,15 @@ def test_a_cache_in_8_bits_is_refused_where_the_page_says_that_it_is_in_8_bits_a
         fp8.write_text("".join(file).replace(r"cache_dtype=\"auto\"", r"cache_dtype=\"fp8\""))
     answer = whatif("--trace", fp8, "--set", "kv-cache-dtype=fp8")
     assert answer.exit_code == 2
-    assert "--set kv-cache-dtype=fp8: the KV cache is in 8 bits already" in " ".join(answer.stderr.split())
+    assert "--set kv-cache-dtype=fp8: the KV cache is fp8 already" in " ".join(answer.stderr.split())
     assert whatif("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8").exit_code == 0
 
 
 def test_a_memory_share_is_changed_from_the_one_in_force():
     hidden = whatif(*LENGTHS, *ENGINE, "--rate", "1", "--set", "gpu-memory-utilization=0.9")
     assert hidden.exit_code == 2
-    assert " ".join(hidden.stderr.split()).endswith("say it with --gpu-memory-utilization")
-    given = ("--gpu-memory-utilization", "0.6", "--set", "gpu-memory-utilization=0.9")
+    assert " ".join(hidden.stderr.split()).endswith("say it with --limit gpu-memory-utilization=0.9")
+    given = ("--limit", "gpu-memory-utilization=0.6", "--set", "gpu-memory-utilization=0.9")
     half = told(*LENGTHS, *ENGINE, "--rate", "1", *given)["rows"][-1]
     pool = told(*LENGTHS, *ENGINE, "--rate", "1", "--set", "kv-cache-tokens=180000")["rows"][-1]
     assert half["figures"] == pool["figures"]
@@ -230,7 +230,7 @@ def test_a_search_says_in_json_and_by_its_exit_code_whether_the_objective_is_kep
 
 
 def test_a_cap_beyond_the_knee_says_where_that_is():
-    load = (*LENGTHS, *ENGINE, "--concurrency", "300", "--kv-cache-tokens", "900000", "--max-num-seqs", "8")
+    load = (*LENGTHS, *ENGINE, "--concurrency", "300", "--kv-cache-tokens", "900000", "--limit", "max-num-seqs=8")
     knee = told(*load)["today"]["knee_requests"]
     beyond, within = (
         " ".join(whatif(*load, "--set", f"max-num-seqs={round(knee * factor)}").stdout.split()) for factor in (1.5, 0.5)

@@ -40,7 +40,7 @@ def test_the_signals_of_every_version_are_those_of_the_golden_table() -> None:
 
 def test_the_table_has_one_row_for_each_signal_and_no_other() -> None:
     labels = [signal for row in VLLM.label_signals for signal in row.signals]
-    others = {"used_tokens", "reserve_ratio", "decode_steps", "found_prompt_tokens", "prefill_tokens", "token_gaps"}
+    others = {"free_tokens", "reserve_ratio", "decode_steps", "found_prompt_tokens", "prefill_tokens", "token_gaps"}
     others |= {"preempted_prompt_tokens", "preempted_output_tokens"}
     gauges = [name for name in signals.GAUGES if name not in others]
     assert [*(row.signal for row in (*GAUGES, *SERVER_GAUGES)), *labels] == gauges

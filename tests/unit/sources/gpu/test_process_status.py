@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import math
 
+from kvpressure.model.errors import TimedOutError
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.process import Failure, Status
+from kvpressure.sources.gpu.backend import CrashedError, LibraryNotFoundError
+from kvpressure.sources.gpu.process import DetachedError, Status
 
 GPU = GpuSample(10.0, "GPU-0", "0", "nvidia")
 
@@ -36,8 +38,8 @@ def test_one_device_in_trouble_is_down_and_named_while_data_still_flow() -> None
 
 def test_failures_are_counted_by_reason() -> None:
     status = Status("nvml", 1.0)
-    for t, reason in enumerate(("timeout", "crashed", "timeout")):
-        status.failed(t, Failure(reason, "a sentence"))
+    for t, failure in enumerate((TimedOutError, CrashedError, TimedOutError)):
+        status.failed(t, failure("a sentence"))
     assert status.health.errors == {"timeout": 2, "crashed": 1}
     assert status.health.error == "a sentence"
 
@@ -45,18 +47,18 @@ def test_failures_are_counted_by_reason() -> None:
 def test_a_library_that_is_not_there_is_counted_once_however_often_it_is_looked_for() -> None:
     status = Status("amdsmi", 1.0)
     for t in range(5):
-        status.failed(t, Failure("library_not_found", "not here"))
+        status.failed(t, LibraryNotFoundError("not here"))
     assert status.health.errors == {"library_not_found": 1}
 
 
 def test_a_detached_source_is_down_without_a_failure() -> None:
     status = Status("nvml", 1.0)
-    status.detached(2.0, "on request")
+    status.detached(2.0, DetachedError("on request"))
     assert (status.health.up, status.health.reason, status.health.errors) == (False, "detached", {})
 
 
 def test_health_that_was_handed_out_does_not_change() -> None:
     status = Status("nvml", 1.0)
     before = status.health
-    status.failed(2.0, Failure("timeout", "late"))
+    status.failed(2.0, TimedOutError("late"))
     assert before.errors == {}

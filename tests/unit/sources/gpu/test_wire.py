@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.sources.gpu.child import encode
-from kvpressure.sources.gpu.process import Failure, Status
+from kvpressure.sources.gpu.process import Status
 from kvpressure.sources.gpu.record import Redactor
 from kvpressure.sources.gpu.wire import decode
 from tests.support.tools import FIXTURES
@@ -145,6 +145,6 @@ def test_a_thousand_brackets_are_no_report() -> None:
 def test_a_child_cannot_make_as_many_series_as_it_likes() -> None:
     status = Status("nvml", 0.0)
     for number in range(1000):
-        status.failed(1.0, Failure(f"reason_{number}", ""))
+        status.reported(1.0, GpuReport(1.0, (), errors={"0": f"reason_{number}: no"}))
     assert len(status.health.errors) == 65
     assert sum(status.health.errors.values()) == 1000

@@ -11,6 +11,7 @@ from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import Target
 from kvpressure.model.errors import SourceError
 from kvpressure.sources.kv_events import source as module
+from kvpressure.sources.kv_events.connection import HungUpError
 from kvpressure.sources.kv_events.source import KvEventsSource
 from kvpressure.sources.source import Known
 
@@ -105,7 +106,7 @@ async def test_a_target_that_is_gone_is_no_longer_followed_and_the_others_are_le
 async def test_what_goes_wrong_is_the_health_of_that_target_and_its_report_is_gone():
     async with running(target("a"), target("b", port=6000)) as source:
         await until(lambda: len(FakeFeed.made) == 2)
-        of(5557).error = SourceError("hung_up", "engine.example:5557 has hung up")
+        of(5557).error = HungUpError("engine.example:5557 has hung up")
         await until(lambda: source.health()[0].reason == "hung_up" and source.health()[1].up)
         assert [one.up for one in source.health()] == [False, True]
         assert source.facts(Known((target("a"), target("b", port=6000)))).kv_events == {"b": ("report of 6000",)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvpressure.runtimes.runtime import GIB
@@ -118,6 +118,7 @@ def test_a_banner_or_two_minutes_begin_a_new_start_in_one_log(t: float, between:
         max_size=8,
     )
 )
+@example(["GPU KV cache size: 1 tokens", "Maximum concurrency for 0 tokens per request: 0.00x"])
 def test_whatever_is_in_a_log_numbers_are_positive_or_not_known(lines: list[str]):
     start_up = learned(*lines)
     assert start_up.capacity_tokens is None or start_up.capacity_tokens >= 1

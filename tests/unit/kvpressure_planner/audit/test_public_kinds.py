@@ -1,0 +1,79 @@
+"""Files as public repositories have them, of every kind of start: each is one engine, and what it states is known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from kvpressure.config.thresholds import load_thresholds
+from kvpressure_planner.audit import audit, read
+from tests.support.tools import FIXTURES
+
+FILES: Final = FIXTURES / "audit"
+LIMITS: Final = ("max_model_len", "max_num_seqs", "gpu_memory_utilization")
+GPUS: Final = {
+    "of all": "the command needs {}, and gets all of the machine",
+    "of none": "the command needs {}; none is requested here",
+    "unknown": "how many GPUs the command needs is not known",
+    "": "{}, as the command needs",
+}
+
+EXPECTED: Final = {
+    "ansible-role.yml": ("24576 40 0.9", "2 of all"),
+    "ansible-shell.yml": ("16384 64 0.9", "1 of none"),
+    "ansible-systemd.yml": ("16384 64 0.85", "1 of all"),
+    "app-shell.yaml": ("16384 64 0.9", "1"),
+    "app-template.yaml": ("40960 8 0.92", "1"),
+    "appset.yaml": ("16384 64 0.9", "1"),
+    "argocd-values.yaml": ("16384 48 -", "1"),
+    "argocd-valuesobject.yaml": ("16384 96 0.85", "1"),
+    "bash-env.service": ("16384 64 0.9", "1 of all"),
+    "docker-env.service": ("32768 48 0.88", "1 of all"),
+    "ecs-task.json": ("16384 96 0.9", "1"),
+    "env.container": ("16384 64 0.9", "1 of all"),
+    "heredoc-compose.sh": ("16384 64 0.9", "1"),
+    "heredoc-config.sh": ("10240 - 0.9", "unknown"),
+    "heredoc-tee.sh": ("16384 72 0.87", "1 of all"),
+    "if-beside.sh": ("16384 32 -", "unknown"),
+    "if-else.sh": ("16384 - 0.9", "unknown"),
+    "if-seqs.yaml": ("16384 48 0.9", "unknown"),
+    "launch-template.tf": ("16384 64 0.9", "1 of all"),
+    "nim-compose.yaml": ("65536 64 0.8", "1"),
+    "nim-docker-run.sh": ("- - 0.2", "1 of all"),
+    "nim-nimservice.yaml": ("32768 - 0.85", "2"),
+    "nim-values.yaml": ("40960 96 0.9", "4"),
+    "oci-config.json": ("32768 200 0.9", "1 of none"),
+    "oci-sh.json": ("16384 64 0.9", "1 of all"),
+    "quadlet.container": ("65536 24 0.9", "1 of all"),
+    "runpod-double.sh": ("16384 64 0.9", "1"),
+    "runpod-here.sh": ("16384 64 0.9", "1 of none"),
+    "runpod-rest.sh": ("32768 64 0.92", "2"),
+    "runpod-worker.json": ("16384 256 0.95", "1 of none"),
+    "runpodctl.sh": ("8192 - 0.95", "1"),
+    "sky-list.yaml": ("16384 64 0.9", "2"),
+    "sky-resources.yaml": ("32768 128 -", "8"),
+    "sky-serve.yaml": ("8192 - 0.95", "1"),
+    "slurm-a100.sh": ("- 16 -", "1"),
+    "slurm-a6000.sh": ("32768 - -", "4"),
+    "slurm-tp.sh": ("131072 - 0.9", "unknown"),
+    "srun.sh": ("16384 64 0.9", "2"),
+    "startup-script.tf": ("32768 100 -", "1"),
+    "user-data.tf": ("16384 64 0.92", "1 of all"),
+    "vars.nomad.hcl": ("16384 64 0.9", "1 of all"),
+    "vllm.nomad.hcl": ("16384 32 0.9", "1"),
+    "wrap.sh": ("16384 64 0.9", "1"),
+}
+"""By file: the longest request, sequences and share of the memory ("-" where none is known), and the GPUs."""
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FILES.iterdir()))
+def test_a_public_file_is_one_engine_with_the_limits_that_it_states(name: str) -> None:
+    (judged,) = audit(read((FILES / name).read_text(), name), load_thresholds()).engines
+    limits = judged.reading.limits
+    shown = [f"{limits[limit].value:g}" if limit in limits else "-" for limit in LIMITS]
+    reason = next(one.reason for one in judged.findings if one.check == "gpus")
+    expected, gpus = EXPECTED[name]
+    number, _, rest = gpus.partition(" ")
+    assert " ".join(shown) == expected
+    assert reason == GPUS[rest if number.isdecimal() else gpus].format(number)
