@@ -231,7 +231,8 @@ class _Walk:
         first = value.lstrip("\n").split("\n", 1)[0].strip()
         in_block = begin < len(source.text) and source.text[begin].strip() == first != ""
         # What a script writes or sends is in another format than the script.
-        for inner in read(value, "" if at == (SCRIPT,) else source.name).items:
+        own_format = at == (SCRIPT,) or value.lstrip()[:1] == "{"
+        for inner in read(value, "" if own_format else source.name).items:
             lines = {path: line + begin for path, line in inner.source.lines.items()} if in_block else {}
             last = min(begin + value.count("\n") + 1, len(source.text))
             at_file = Source(source.name, source.text, lines, last, source.variables, source.budget)

@@ -58,6 +58,7 @@ EXPECTED: Final = {
     "raw-exec.nomad.hcl": ("16384 64 0.9", "1"),
     "role-tasks.yml": ("16384 64 0.9", "1 of all"),
     "runpod-double.sh": ("16384 64 0.9", "1"),
+    "runpod-gql.sh": ("16384 64 0.9", "1"),
     "runpod-here.sh": ("16384 64 0.9", "1 of none"),
     "runpod-rest.sh": ("32768 64 0.92", "2"),
     "runpod-worker.json": ("16384 256 0.95", "1 of none"),
