@@ -17,7 +17,6 @@ from kvpressure.prometheus.paging import Span
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LENGTH: Final = re.compile(r"(?:\d+[smhdw])+")
 LONGEST_SECONDS: Final = 1_000_000_000_000
-TENANT_HEADER: Final = "x-scope-orgid"
 
 
 @dataclass(frozen=True, slots=True)
