@@ -124,16 +124,12 @@ def _names(tables: tuple[Table, ...]) -> frozenset[bytes]:
     return OTHER_NAMES.union(WORKER_NAMES, NOT_READ, *(table.wanted() for table in tables))
 
 
-class GatewayPageError(PageError):
+class GatewayPageError(PageError, reason="gateway"):
     """It is of a gateway in front of engines."""
 
-    reason = "gateway"
 
-
-class NotReadError(PageError):
+class NotReadError(PageError, reason=NOT_READ_REASON):
     """It is of a server that is recognised and not read."""
-
-    reason = NOT_READ_REASON
 
 
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
