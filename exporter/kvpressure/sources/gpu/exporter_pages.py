@@ -28,10 +28,8 @@ MAX_GPUS: Final = 256
 Readings = Mapping[str, float]
 
 
-class SeveralHostsError(SourceError):
+class SeveralHostsError(SourceError, reason="several_hosts"):
     """The page has GPUs of several nodes, whose indices would be confused."""
-
-    reason = "several_hosts"
 
 
 @record
