@@ -47,14 +47,6 @@ class Exporter:
                 total += (int(fields[11]) + int(fields[12])) / TICKS
         return total
 
-    def starved_seconds(self) -> dict[str, float]:
-        """Time that each of its own threads has been ready to run while the machine ran somebody else."""
-        found = {}
-        for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
-        return found
-
     def resident_bytes(self) -> int:
         """Resident memory of all its processes, shared pages counted in each."""
         total = 0

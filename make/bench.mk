@@ -13,6 +13,10 @@ bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rul
 bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; two hours of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
 
+.PHONY: bench-worlds
+bench-worlds: $(VENV)/.dev ## predictions against a foreign simulator's outcomes, open and closed arrivals apart; needs ../shared/worlds
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict)
+
 .PHONY: bench-working-set
 bench-working-set: $(VENV)/.dev ## cures of eviction: predicted, done, measured; half an hour of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.lab

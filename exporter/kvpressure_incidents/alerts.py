@@ -46,15 +46,16 @@ class Recorded:
 def read_page(server: Prometheus, page: Span) -> AlertRows:
     """Return the alerts of kvpressure that were pending or firing in a page. Raises PrometheusError."""
     return [
-        (one["metric"], spans_of(t for t, _ in one["values"])) for one in ranged(server, _EXPR, page, EVERY_SECONDS)
+        (series["metric"], spans_of(t for t, _ in series["values"]))
+        for series in ranged(server, _EXPR, page, EVERY_SECONDS)
     ]
 
 
 def recorded(answers: Iterable[AlertRows]) -> Recorded:
     """Return what fired, from the answers of all pages."""
-    found = Recorded()
+    record = Recorded()
     for labels, spans in (row for answer in answers for row in answer):
-        found.any = True
+        record.any = True
         if labels.get("alertstate") != FIRING:
             continue
         # Without an exporter the series are the engine's own, and so is the address.
@@ -64,9 +65,9 @@ def recorded(answers: Iterable[AlertRows]) -> Recorded:
         # A value at `t` is of some moment of the window before.
         half = EVERY_SECONDS / 2
         moments = (Span(begin - half, end - WINDOW_SECONDS + half) for begin, end, _ in spans)
-        found.fired.setdefault(alert, []).extend(moments)
-    found.fired = {alert: joined(spans, 2 * WINDOW_SECONDS) for alert, spans in found.fired.items()}
-    return found
+        record.fired.setdefault(alert, []).extend(moments)
+    record.fired = {alert: joined(spans, 2 * WINDOW_SECONDS) for alert, spans in record.fired.items()}
+    return record
 
 
 def attach(incidents: Sequence[Json], alerts: Recorded, targets: Sequence[Target], until: float) -> None:
@@ -79,11 +80,16 @@ def attach(incidents: Sequence[Json], alerts: Recorded, targets: Sequence[Target
         incident["fired"] = []
         by_target.setdefault(incident["target"], []).append(incident)
     for alert, spans in alerts.fired.items():
-        named = [one for name in _names(alert.key, targets) for one in by_target.get(name, ()) if _same(alert.key, one)]
+        named = [
+            incident
+            for name in _names(alert.key, targets)
+            for incident in by_target.get(name, ())
+            if _same(alert.key, incident)
+        ]
         for incident in named:
             incident["fired"] += [_json(alert, span, until) for span in spans if _overlap(incident, span)]
     for incident in incidents:
-        incident["fired"].sort(key=lambda one: (one["began"], one["alert"], one["severity"] or ""))
+        incident["fired"].sort(key=lambda fired: (fired["began"], fired["alert"], fired["severity"] or ""))
 
 
 def _names(key: Key, targets: Sequence[Target]) -> set[str]:

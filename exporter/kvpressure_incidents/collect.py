@@ -210,8 +210,8 @@ class Collector:
     def _ended(self, open_: _Open, *, ended: bool) -> Ended:
         self._open = None
         by_cause: dict[Cause, float] = {}
-        for (one, _), seconds in open_.causes.items():
-            by_cause[one] = by_cause.get(one, 0.0) + seconds
+        for (kind, _), seconds in open_.causes.items():
+            by_cause[kind] = by_cause.get(kind, 0.0) + seconds
         cause = max(by_cause, key=by_cause.__getitem__)
         key = max((key for key in open_.causes if key[0] is cause), key=open_.causes.__getitem__)
         (view, diagnosis), cost = open_.best[key], open_.cost
@@ -234,7 +234,7 @@ class Collector:
             "seconds": round(seconds, 3),
             "judged_seconds": round(judged, 3),
             "step_seconds": round(self._step, 3),
-            "causes": {one.value: round(seconds, 3) for one, seconds in by_cause.items()},
+            "causes": {kind.value: round(seconds, 3) for kind, seconds in by_cause.items()},
             # Of the verdict whose evidence is listed: a mean would be lowered by verdicts that only outlast theirs.
             "confidence": _rounded(diagnosis.confidence, 4) or None,
             "stage": open_.stage.value,
@@ -263,8 +263,10 @@ class Collector:
 def _picture(points: list[_Point]) -> Json:
     """Return an incident's picture: unix seconds, and the values of each series, None where not known."""
     shown = points[:: max(1, -(-len(points) // MAX_PICTURE_POINTS))]
-    series = {name: [_rounded(one.values[place], 4) for one in shown] for place, name in enumerate(PICTURE_SERIES)}
-    return {"t": [one.t for one in shown], **series, "cause": [one.cause.value for one in shown]}
+    series = {
+        name: [_rounded(moment.values[place], 4) for moment in shown] for place, name in enumerate(PICTURE_SERIES)
+    }
+    return {"t": [moment.t for moment in shown], **series, "cause": [moment.cause.value for moment in shown]}
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
@@ -273,7 +275,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 def priced(document: Json, gpus: int | None, price: Price | None) -> Json:
     """Return the document with the recomputed tokens' cost in GPU-seconds and money, as far as both are given."""
-    return {**document, "incidents": [_priced(one, gpus, price) for one in document["incidents"]]}
+    return {**document, "incidents": [_priced(incident, gpus, price) for incident in document["incidents"]]}
 
 
 def _priced(incident: Json, gpus: int | None, price: Price | None) -> Json:

@@ -53,7 +53,7 @@ def as_html(document: Json) -> str:
         words=words,
         charts=charts,
         timeline=timeline,
-        look=lambda one: CAUSES[Cause(one["cause"])],
+        look=lambda incident: CAUSES[Cause(incident["cause"])],
         clock=clock,
         duration=duration,
         percent=percent,
@@ -82,14 +82,14 @@ def timeline(document: Json) -> Markup:
     rows = {engine: row for row, engine in enumerate(dict.fromkeys(map(words.engine_of, incidents)))}
     length = max(1.0, document["until"] - document["since"])
     bars = []
-    for one in incidents:
-        x = WIDTH * (one["began"] - document["since"]) / length
-        width = max(1.5, WIDTH * one["seconds"] / length)
-        y = ROW * rows[words.engine_of(one)]
-        look = CAUSES[Cause(one["cause"])]
+    for incident in incidents:
+        x = WIDTH * (incident["began"] - document["since"]) / length
+        width = max(1.5, WIDTH * incident["seconds"] / length)
+        y = ROW * rows[words.engine_of(incident)]
+        look = CAUSES[Cause(incident["cause"])]
         bars.append(
             Markup('<rect x="{:.1f}" y="{}" width="{:.1f}" height="{}" fill="{}"><title>{}, {}</title></rect>').format(
-                x, y + 2, width, ROW - 4, look.fill, clean(one["target"]), look.label
+                x, y + 2, width, ROW - 4, look.fill, clean(incident["target"]), look.label
             )
         )
     return Markup(
@@ -122,7 +122,7 @@ def _path(style: str, places: Sequence[float], values: Sequence[float], top: flo
     def point(index: int, value: float) -> str:
         return f"{places[index]:.1f} {HEIGHT - TOP - min(1.0, max(0.0, value / top)) * (HEIGHT - 2 * TOP):.1f}"
 
-    drawn = ["M" + "L".join(point(*one) for one in run) + "h1" * (len(run) == 1) for run in runs(values)]
+    drawn = ["M" + "L".join(point(*place) for place in run) + "h1" * (len(run) == 1) for run in runs(values)]
     return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn))
 
 
@@ -156,60 +156,60 @@ def _lines(document: Json) -> Iterator[str]:
     yield from (f"- {plain(line.strip())}" for line in rest)
     if document["incidents"]:
         yield from ("", "| # | began (UTC) | length | engine | cause | lost tokens |", "|---|---|---|---|---|---|")
-    for number, one in enumerate(document["incidents"], 1):
-        began, length = clock(one["began"], day=True).removesuffix(" UTC"), duration(one["seconds"])
-        cells = (number, began, length, words.engine_name(one), words.cause_label(one), words.lost(one))
+    for number, incident in enumerate(document["incidents"], 1):
+        began, length = clock(incident["began"], day=True).removesuffix(" UTC"), duration(incident["seconds"])
+        cells = (number, began, length, words.engine_name(incident), words.cause_label(incident), words.lost(incident))
         yield "| " + " | ".join(map(plain, cells)) + " |"
-    for number, one in enumerate(document["incidents"], 1):
-        yield from _incident(number, one)
+    for number, incident in enumerate(document["incidents"], 1):
+        yield from _incident(number, incident)
 
 
-def _incident(number: int, one: Json) -> Iterator[str]:
-    yield from ("", f"## {number}. {plain(words.cause_label(one))}: {plain(words.engine_name(one))}", "")
-    yield f"**{plain(words.when(one))}.** {plain(words.meaning(one))} Lost: {plain(words.lost(one))}."
+def _incident(number: int, incident: Json) -> Iterator[str]:
+    yield from ("", f"## {number}. {plain(words.cause_label(incident))}: {plain(words.engine_name(incident))}", "")
+    yield f"**{plain(words.when(incident))}.** {plain(words.meaning(incident))} Lost: {plain(words.lost(incident))}."
     yield from ("", "### What happened", "", "| time (UTC) | what |", "|---|---|")
-    for t, text in sorted(_events(one)):
+    for t, text in sorted(_events(incident)):
         yield f"| {clock(t, day=True).removesuffix(' UTC')} | {plain(text)} |"
     yield from ("", "### Why", "")
-    if one["grounds"]:
-        yield f"- {plain(one['grounds'])}"
-    if one["confidence"] is not None:
-        yield f"- Confidence {percent(one['confidence'])}, from samples {one['step_seconds']:.0f} s apart."
-    if peak := words.peak(one):
+    if incident["grounds"]:
+        yield f"- {plain(incident['grounds'])}"
+    if incident["confidence"] is not None:
+        yield f"- Confidence {percent(incident['confidence'])}, from samples {incident['step_seconds']:.0f} s apart."
+    if peak := words.peak(incident):
         yield f"- At most: {plain(peak)}."
-    if reported := words.exporter(one):
+    if reported := words.exporter(incident):
         yield f"- The exporter {plain(reported)}."
-    for name, symptom in one["symptoms"].items():
+    for name, symptom in incident["symptoms"].items():
         if symptom["state"]:
             unit = "" if symptom["unit"] == "count" else symptom["unit"]
             known = symptom["threshold"] is not None
             limit = f" (threshold {plain(quantity(symptom['threshold'], unit))})" if known else ""
             yield f"- `{clean(name).replace('`', '')}`: {plain(symptom['text'])}{limit}"
-    for missing in one["missing"]:
+    for missing in incident["missing"]:
         yield f"- Not known: {plain(missing['what'])}. {plain(missing['how'])}."
-    yield from _actions(one)
+    yield from _actions(incident)
     yield from ("", "### To be filled in", "", "- Impact on users:", "- What was done, and when:", "- Follow-ups:")
 
 
-def _events(one: Json) -> Iterator[tuple[float, str]]:
-    yield one["began"], f"{words.cause_label(one)} begins"
-    for fired in one["fired"] or ():
+def _events(incident: Json) -> Iterator[tuple[float, str]]:
+    yield incident["began"], f"{words.cause_label(incident)} begins"
+    for fired in incident["fired"] or ():
         yield fired["began"], f"{words.alert_name(fired)} fires, for {duration(fired['seconds'])}"
-    if one["fired"] == []:
-        yield from ((one["began"], text) for text in words.fired(one))
-    picture = one["picture"] or {"t": (), "cause": ()}
+    if incident["fired"] == []:
+        yield from ((incident["began"], text) for text in words.fired(incident))
+    picture = incident["picture"] or {"t": (), "cause": ()}
     for (_, before), (t, after) in pairwise(zip(picture["t"], picture["cause"], strict=True)):
-        if before != after and one["began"] < t:
+        if before != after and incident["began"] < t:
             yield t, f"verdict: {CAUSES[Cause(after)].label}"
-    if one["ended"] is not None:
-        yield one["ended"], "the trouble last showed"
+    if incident["ended"] is not None:
+        yield incident["ended"], "the trouble last showed"
 
 
-def _actions(one: Json) -> Iterator[str]:
+def _actions(incident: Json) -> Iterator[str]:
     yield from ("", "### What would have helped", "")
-    if not one["actions"]:
+    if not incident["actions"]:
         yield f"{words.NO_ACTION[:1].upper()}{words.NO_ACTION[1:]}."
-    for action in one["actions"]:
+    for action in incident["actions"]:
         change = plain(words.change(action, "→"))
         yield f"{action['order']}. **{plain(action['title'])}**{change}. {plain(action['why'])}"
         if action["expected"]:

@@ -193,9 +193,9 @@ class _Reading:
         self.unread = ""
 
     def stretch(self, span: Span, *, last: bool) -> None:
-        """Read the next stretch, and whether it is the `last`."""
-        found = self._task.discovered
-        pages = read_pages(self._server, found.target, self._maker, found.table, span, found.lacks)
+        """Read the next stretch; the `last` reaches the end of the time."""
+        discovered = self._task.discovered
+        pages = read_pages(self._server, discovered.target, self._maker, discovered.table, span, discovered.lacks)
         probed = list(itertools.islice(pages, PROBED_PAGES))
         known = not self.eras or len(probed) >= SURE_PAGES
         interval = interval_of([page.t for page in probed]) if known else None

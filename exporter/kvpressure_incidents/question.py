@@ -17,7 +17,6 @@ from kvpressure.prometheus.paging import Span
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LENGTH: Final = re.compile(r"(?:\d+[smhdw])+")
 LONGEST_SECONDS: Final = 1_000_000_000_000
-TENANT_HEADER: Final = "x-scope-orgid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ def moment_of(text: str, now: float) -> float:
     try:
         if re.fullmatch(r"\d+(\.\d+)?", plain):
             return float(plain)
-        found = datetime.fromisoformat(plain)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(plain)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is not a time such as 30d, 2026-01-31, 2026-01-31T12:00:00Z or unix seconds"

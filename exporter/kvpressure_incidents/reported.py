@@ -70,9 +70,9 @@ def known_names(targets: Iterable[Target]) -> frozenset[str]:
 def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> ReportedRows:
     """Return the verdicts on engines of `known_names` in a page, and their times. Raises PrometheusError."""
     return [
-        (one["metric"], spans_of(t for t, _ in one["values"]))
-        for one in ranged(server, _EXPR, page, EVERY_SECONDS)
-        if not known.isdisjoint(((key := key_of(one["metric"])).pod, _address(key)))
+        (series["metric"], spans_of(t for t, _ in series["values"]))
+        for series in ranged(server, _EXPR, page, EVERY_SECONDS)
+        if not known.isdisjoint(((key := key_of(series["metric"])).pod, _address(key)))
     ]
 
 
@@ -82,14 +82,14 @@ def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
     >>> spans_of([30.0, 60.0, 120.0, 300.0])
     [(30.0, 120.0, 3), (300.0, 300.0, 1)]
     """
-    found: list[tuple[float, float, int]] = []
+    stretches: list[tuple[float, float, int]] = []
     for t in times:
-        if found and t - found[-1][1] <= 2 * EVERY_SECONDS:
-            begin, _, count = found[-1]
-            found[-1] = (begin, t, count + 1)
+        if stretches and t - stretches[-1][1] <= 2 * EVERY_SECONDS:
+            begin, _, count = stretches[-1]
+            stretches[-1] = (begin, t, count + 1)
         else:
-            found.append((t, t, 1))
-    return found
+            stretches.append((t, t, 1))
+    return stretches
 
 
 def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Reported]]:
@@ -102,9 +102,9 @@ def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Repo
         # The detail may be one of another version.
         kind = (cause.value, detail if detail in DETAILS[cause] else "")
         rows.setdefault(key_of(labels), []).extend((begin, end, count, kind) for begin, end, count in spans)
-    found: dict[Key, list[Reported]] = {}
+    by_engine: dict[Key, list[Reported]] = {}
     for engine, stretches in rows.items():
-        reported = found.setdefault(engine, [])
+        reported = by_engine.setdefault(engine, [])
         for begin, end, count, kind in sorted(stretches):
             # A value at `t` is of some moment of the half minute before.
             first, last = begin - EVERY_SECONDS / 2, end - EVERY_SECONDS / 2
@@ -112,7 +112,7 @@ def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Repo
                 reported.append(Reported(first, last))
             reported[-1].ended = max(last, reported[-1].ended)
             reported[-1].causes[kind] += count
-    return found
+    return by_engine
 
 
 def key_of(labels: Mapping[str, str]) -> Key:
@@ -151,7 +151,7 @@ def page_of(key: Key, targets: Iterable[Target]) -> set[str]:
 
 
 def _together(
-    found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]
+    by_engine: Mapping[Key, Sequence[Reported]], targets: Sequence[Target]
 ) -> dict[tuple[tuple[str, ...], str, str], list[Reported]]:
     """Return the trouble by names of targets, model and rank, once where several exporters reported it."""
     whole: dict[tuple[tuple[str, ...], str, str], list[Reported]] = {}
@@ -159,44 +159,46 @@ def _together(
     for target in targets:
         for name in filter(None, {target.pod, target.get("instance")}):
             near.setdefault(name, []).append(target)
-    for key, reported in found.items():
+    for key, reported in by_engine.items():
         if names := page_of(key, (*near.get(key.pod, ()), *near.get(_address(key), ()))):
             whole.setdefault((tuple(sorted(names)), key.model_name, key.engine), []).extend(reported)
     for engine, reported in whole.items():
         merged: list[Reported] = []
-        for one in sorted(reported, key=lambda one: one.began):
-            if merged and one.began <= merged[-1].ended + EVERY_SECONDS:
+        for trouble in sorted(reported, key=lambda trouble: trouble.began):
+            if merged and trouble.began <= merged[-1].ended + EVERY_SECONDS:
                 last = merged[-1]
-                merged[-1] = Reported(last.began, max(last.ended, one.ended), last.causes + one.causes)
+                merged[-1] = Reported(last.began, max(last.ended, trouble.ended), last.causes + trouble.causes)
             else:
-                merged.append(one)
+                merged.append(trouble)
         whole[engine] = merged
     return whole
 
 
 def attach(
-    incidents: Sequence[Json], found: Mapping[Key, Sequence[Reported]], targets: Sequence[Target], shortest: float
+    incidents: Sequence[Json], by_engine: Mapping[Key, Sequence[Reported]], targets: Sequence[Target], shortest: float
 ) -> list[Json]:
     """Add to each incident what the exporter reported of it, and return the trouble that only the exporter reported."""
     alone: list[Json] = []
-    for (names, model, rank), reported in _together(found, targets).items():
+    for (names, model, rank), reported in _together(by_engine, targets).items():
         own = [
-            one
-            for one in incidents
+            incident
+            for incident in incidents
             # A long name was cut where the exporter exported it.
-            if one["target"] in names and one["engine"] == rank and distinct(one["model_name"], len(model)) == model
+            if incident["target"] in names
+            and incident["engine"] == rank
+            and distinct(incident["model_name"], len(model)) == model
         ]
         for trouble in reported:
-            met = [one for one in own if _overlap(one, trouble)]
+            met = [incident for incident in own if _overlap(incident, trouble)]
             (cause, detail), _ = trouble.causes.most_common(1)[0]
             row = {"cause": cause, "detail": detail or None, "began": trouble.began, "ended": trouble.ended}
             row["seconds"] = seconds = trouble.ended - trouble.began
-            for one in met:
-                if one["exporter"] is None or seconds > one["exporter"]["seconds"]:
-                    one["exporter"] = row
+            for incident in met:
+                if incident["exporter"] is None or seconds > incident["exporter"]["seconds"]:
+                    incident["exporter"] = row
             if not met and seconds >= shortest - EVERY_SECONDS:
                 alone.append({"target": names[0], "model_name": model, "engine": rank, **row})
-    return sorted(alone, key=lambda one: (one["began"], one["target"], one["engine"]))
+    return sorted(alone, key=lambda incident: (incident["began"], incident["target"], incident["engine"]))
 
 
 def _overlap(incident: Json, trouble: Reported) -> bool:

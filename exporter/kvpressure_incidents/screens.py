@@ -60,17 +60,17 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, thres
     window = max(FINE_STEP, 2 * scrape_seconds)
     coarse = (QUEUE_STEP, queue_window, 7 * DAY_SECONDS)
     fine = (FINE_STEP, window, DAY_SECONDS)
-    found: list[Screen] = []
+    all_screens: list[Screen] = []
     # A queue at one scrape, however long, is not enough.
     share = queued_share(thresholds, queue_window)
     if waiting := named("waiting"):
         expr = f"quantile_over_time({1 - share:.4f}, {chosen(waiting, queue_window)}) > 0"
-        found.append(Screen("queue", expr, *coarse))
+        all_screens.append(Screen("queue", expr, *coarse))
     if preempted := named("preemptions"):
         bursts = max(1, round(thresholds.symptoms.preempting_min_burst_count))
-        found.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
+        all_screens.append(Screen("preemptions", f"changes({chosen(preempted, queue_window)}) >= {bursts}", *coarse))
     if rejected := named("rejected"):
-        found.append(Screen("refusals", f"changes({chosen(rejected, queue_window)}) > 0", *coarse))
+        all_screens.append(Screen("refusals", f"changes({chosen(rejected, queue_window)}) > 0", *coarse))
     still = [
         f"changes({chosen(name, window)}) == 0"
         for signal in ("generation_tokens", "prompt_tokens")
@@ -79,10 +79,10 @@ def screens(spelled: Spelled, selection: Selection, scrape_seconds: float, thres
     if still and (running := named("running")):
         # On a page of several processes labels may differ: then only their sums would match.
         runs = f"min_over_time({chosen(running, window)}) >= 1"
-        found.append(Screen("standstill", " and ".join((runs, *still)), *fine))
+        all_screens.append(Screen("standstill", " and ".join((runs, *still)), *fine))
     if (outside := _outside(spelled, chosen, window, thresholds)) is not None:
-        found.append(Screen("outside", outside, *fine))
-    return found
+        all_screens.append(Screen("outside", outside, *fine))
+    return all_screens
 
 
 def queued_share(thresholds: Thresholds, window: float) -> float:
@@ -110,7 +110,7 @@ def _outside(
 
 def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -> ScreenRows:
     """Return where one screen has a value in a page, by the labels of targets. Raises PrometheusError."""
-    found: dict[Target, list[Span]] = {}
+    suspects: dict[Target, list[Span]] = {}
 
     def query(span: Span) -> Series:
         # With the last step, which is not over: trouble that began in it still goes on.
@@ -118,17 +118,19 @@ def screened(server: Prometheus, screen: Screen, spelled: Spelled, page: Span) -
         return server.range(screen.expr, span.start, span.start + steps * screen.step, screen.step)
 
     for series in in_pages(page, screen.step, SHORTEST_PAGE_SECONDS, query):
-        for one in series:
-            spans = [Span(t - screen.looks_back, t) for t, _ in one.get("values", ())]
-            target = target_of(one.get("metric", {}), spelled.table)
-            found[target] = joined([*found.get(target, ()), *spans], screen.step)
-    return [(list(target.labels), [(span.start, span.end) for span in spans]) for target, spans in found.items()]
+        for row in series:
+            spans = [Span(t - screen.looks_back, t) for t, _ in row.get("values", ())]
+            target = target_of(row.get("metric", {}), spelled.table)
+            suspects[target] = joined([*suspects.get(target, ()), *spans], screen.step)
+    return [(list(target.labels), [(span.start, span.end) for span in spans]) for target, spans in suspects.items()]
 
 
 def stretches(spans: Sequence[Span], whole: Span, lead_seconds: float, tail_seconds: float) -> list[Span]:
     """Return the stretches to read sample by sample, with time before for the baselines, and after for the end."""
-    wide = [Span(max(whole.start, one.start - lead_seconds), min(whole.end, one.end + tail_seconds)) for one in spans]
-    return joined([one for one in wide if one.seconds > 0], tail_seconds)
+    wide = [
+        Span(max(whole.start, span.start - lead_seconds), min(whole.end, span.end + tail_seconds)) for span in spans
+    ]
+    return joined([span for span in wide if span.seconds > 0], tail_seconds)
 
 
 def queued(server: Prometheus, pool: Pool, limits: Thresholds, page: Span) -> list[Span]:
@@ -138,4 +140,4 @@ def queued(server: Prometheus, pool: Pool, limits: Thresholds, page: Span) -> li
     expr = f"({pool.expr(row, f'avg_over_time({{}}[{QUEUE_WINDOW:.0f}s])')}) >= {least:.4f}"
     whole = Span(page.start, page.start + math.ceil(page.seconds / QUEUE_STEP) * QUEUE_STEP)
     rows = ranged(server, expr, whole, QUEUE_STEP)
-    return joined([Span(t - QUEUE_WINDOW, t) for one in rows for t, _ in one["values"]], QUEUE_STEP)
+    return joined([Span(t - QUEUE_WINDOW, t) for row in rows for t, _ in row["values"]], QUEUE_STEP)

@@ -39,9 +39,9 @@ def engine_of(incident: Json) -> EngineName:
     return EngineName(incident["target"], incident["model_name"], incident["engine"])
 
 
-def engine_name(one: Json) -> str:
+def engine_name(place: Json) -> str:
     """Return the engine's name: target, model and rank."""
-    return f"{one['target']} ({one['model_name']}, engine {one['engine']})"
+    return f"{place['target']} ({place['model_name']}, engine {place['engine']})"
 
 
 def cause_label(incident: Json) -> str:
@@ -112,11 +112,11 @@ def fired(incident: Json) -> Iterator[str]:
         return
     if not incident["fired"]:
         yield "no alert of kvpressure named this engine or its model"
-    for one in incident["fired"]:
-        late = one["began"] - incident["began"]
+    for alert in incident["fired"]:
+        late = alert["began"] - incident["began"]
         delay = f"{duration(late)} after it began" if late >= 0 else f"{duration(-late)} before it began"
-        long = f"for {duration(one['seconds'])}{' so far' if one['ended'] is None else ''}"
-        yield f"{alert_name(one)}: {clock(one['began'], day=True)}, {delay}, {long}"
+        long = f"for {duration(alert['seconds'])}{' so far' if alert['ended'] is None else ''}"
+        yield f"{alert_name(alert)}: {clock(alert['began'], day=True)}, {delay}, {long}"
 
 
 def peak(incident: Json) -> str:
@@ -192,37 +192,37 @@ def summary(document: Json) -> Iterator[str]:
     if not incidents:
         yield f"No incident of {duration(document['shortest_seconds'])} or longer."
     else:
-        known = [one["lost_tokens"] for one in incidents if one["lost_tokens"] is not None]
+        known = [row["lost_tokens"] for row in incidents if row["lost_tokens"] is not None]
         cost = f", about {rough(sum(known))} tokens lost" if known else ""
-        counts = Counter(CAUSES[Cause(one["cause"])].label for one in incidents)
+        counts = Counter(CAUSES[Cause(row["cause"])].label for row in incidents)
         kinds = ", ".join(f"{count} {label}" for label, count in counts.most_common())
-        time = duration(sum(one["seconds"] for one in incidents))
+        time = duration(sum(row["seconds"] for row in incidents))
         plural = "incident" if len(incidents) == 1 else "incidents"
         yield f"{len(incidents)} {plural} ({kinds}), {time} together{cost}."
     if document["backtest"] is not None:
         yield from _backtest(document["backtest"], len(incidents))
     if document["has_rules"] is False:
         yield f"{INDENT}no rules of kvpressure in this Prometheus"
-    for one in document["exporter_alone"]:
-        yield f"{INDENT}only the exporter reported: {cause_label(one)}, {engine_name(one)}, {when(one)}"
-    for one in document["unjudged"]:
-        why = DETAILS[NOT_KNOWN].get(one["detail"] or "", "the evidence contradicts itself")
-        yield f"{INDENT}unknown: {engine_name(one)}, {duration(one['seconds'])} with requests waiting: {why}"
-    for one in document["unread"]:
-        yield f"{INDENT}not read: {one['target']}: {one['why']}"
+    for row in document["exporter_alone"]:
+        yield f"{INDENT}only the exporter reported: {cause_label(row)}, {engine_name(row)}, {when(row)}"
+    for row in document["unjudged"]:
+        why = DETAILS[NOT_KNOWN].get(row["detail"] or "", "the evidence contradicts itself")
+        yield f"{INDENT}unknown: {engine_name(row)}, {duration(row['seconds'])} with requests waiting: {why}"
+    for row in document["unread"]:
+        yield f"{INDENT}not read: {row['target']}: {row['why']}"
     for warning in document["warnings"]:
         yield f"{INDENT}the server warns: {warning}"
 
 
-def _backtest(found: Json, before: int) -> Iterator[str]:
+def _backtest(backtest: Json, before: int) -> Iterator[str]:
     """Yield how the other setting of thresholds differs."""
     changes = ", ".join(
-        f"{name} {change['before']:g} -> {change['after']:g}" for name, change in found["changed_thresholds"].items()
+        f"{name} {change['before']:g} -> {change['after']:g}" for name, change in backtest["changed_thresholds"].items()
     )
-    yield f"With {changes or 'the same thresholds'}: {len(found['incidents'])} incidents instead of {before}."
-    yield f"{INDENT}{found['same']} are the same"
+    yield f"With {changes or 'the same thresholds'}: {len(backtest['incidents'])} incidents instead of {before}."
+    yield f"{INDENT}{backtest['same']} are the same"
     for key, text in (("only_before", "no longer found"), ("only_after", "found only then")):
-        for one in found[key]:
-            yield f"{INDENT}{text}: {cause_label(one)}, {engine_name(one)}, {when(one)}"
-    for one in found["changed_cause"]:
-        yield f"{INDENT}now {cause_label(one['after'])}: {cause_label(one['before'])}, {engine_name(one)}, {when(one)}"
+        for row in backtest[key]:
+            yield f"{INDENT}{text}: {cause_label(row)}, {engine_name(row)}, {when(row)}"
+    for row in backtest["changed_cause"]:
+        yield f"{INDENT}now {cause_label(row['after'])}: {cause_label(row['before'])}, {engine_name(row)}, {when(row)}"

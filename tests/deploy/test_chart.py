@@ -260,13 +260,23 @@ def test_all_objects_are_in_the_namespace_that_is_given() -> None:
 
 def test_a_key_of_another_chart_is_refused_with_what_to_use() -> None:
     refusals = (CHART / "templates" / "_refused.tpl").read_text()
-    keys = re.findall(r"^(\w+): ", refusals, re.MULTILINE)
+    keys = re.findall(r"^([\w.]+): ", refusals, re.MULTILINE)
     properties = json.loads((CHART / "values.schema.json").read_text())["properties"]
-    assert set(keys) <= properties.keys()
-    for key, instead in (("containerSecurityContext", "securityContext"), ("env", "extraEnv")):
-        result = try_template(merged(MINIMAL, {key: {}}))
+    assert {key.partition(".")[0] for key in keys} <= properties.keys()
+    for key, instead in (
+        ("containerSecurityContext", "securityContext"),
+        ("env", "extraEnv"),
+        ("image.sha", "image.digest"),
+    ):
+        outer, _, inner = key.partition(".")
+        result = try_template(merged(MINIMAL, {outer: {inner: None} if inner else {}}))
         assert result.returncode != 0
         assert f"{key} is not a value of this chart: use {instead}" in result.stderr
+    result = try_template(merged(MINIMAL, {"serviceMonitor": {"honorLabels": False}}))
+    assert (
+        "serviceMonitor.honorLabels is not a value of this chart, and nothing takes its place: it is on"
+        in result.stderr
+    )
 
 
 def test_what_is_not_set_of_the_service_monitor_is_as_of_the_pod_monitor() -> None:

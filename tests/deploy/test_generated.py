@@ -87,7 +87,7 @@ def declared(part: Any, prefix: str = "") -> set[str]:
 
 def refused() -> set[str]:
     """Keys of other charts, which are in the schema so that rendering can say what to use."""
-    return set(re.findall(r"^(\w+): ", (CHART / "templates" / "_refused.tpl").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([\w.]+): ", (CHART / "templates" / "_refused.tpl").read_text(), re.MULTILINE))
 
 
 def test_the_schema_knows_exactly_the_values_that_there_are() -> None:

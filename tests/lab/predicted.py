@@ -80,6 +80,11 @@ class Off:
         return self.regime.partition(MARK)[2]
 
     @property
+    def arrivals(self) -> str:
+        """Whether its requests come at a rate, or from clients that wait for their answers."""
+        return "open" if any(load.rate for load in regime_of(regimes(), self.regime).load) else "closed"
+
+    @property
     def label(self) -> str:
         """The change, for whoever points at its dot."""
         return f"{self.regime}: {self.about}"
@@ -105,8 +110,8 @@ def main() -> int:
     found: list[Off] = []
     for name in options.names or [*sorted(by_formula), *sorted(on_cards)]:
         found += _compared(name, on_cards.get(name) or by_formula[name])
-    for seed in sorted({one.seed for one in found}):
-        print(_row_of(seed, found))
+    for row in _rows(found):
+        print(row)
     if options.picture:
         options.picture.write_text(_picture(found))
     if options.write_docs:
@@ -135,9 +140,9 @@ def _write(found: Sequence[Off]) -> None:
         "|---|---|--:|--:|---|",
         *(one.row() for one in sorted(wrong, key=lambda one: (bool(one.doubt), -abs(one.tokens)))),
         "",
-        "| seed | changes | no number | tokens/s off: median, p90, worst | p95 off | in range | CPU: median, worst |",
-        "|---|--:|--:|---|---|--:|--:|",
-        *(_row_of(seed, found) for seed in sorted({one.seed for one in found})),
+        "| seed | arrivals | changes | no number | tokens/s off: median, p90, worst | p95 off | in range | CPU |",
+        "|---|---|--:|--:|---|---|--:|--:|",
+        *_rows(found),
     ]
     before, _, rest = DOCUMENT.read_text().partition("<!-- predicted -->\n")
     _, _, tail = rest.partition("<!-- end of predicted -->\n")
@@ -145,15 +150,20 @@ def _write(found: Sequence[Off]) -> None:
     DOCUMENT.write_text(f"{before}<!-- predicted -->\n\n{table}\n\n<!-- end of predicted -->\n{tail}")
 
 
-def _row_of(seed: str, found: Sequence[Off]) -> str:
-    every = [one for one in found if one.seed == seed]
+def _rows(found: Sequence[Off]) -> Iterator[str]:
+    """Yield a row for each seed, of clients that wait for their answers and of requests at a rate apart."""
+    for seed, arrivals in sorted({(one.seed, one.arrivals) for one in found}):
+        yield _row_of([one for one in found if (one.seed, one.arrivals) == (seed, arrivals)])
+
+
+def _row_of(every: Sequence[Off]) -> str:
     told = [one for one in every if not one.doubt]
     tokens, latencies = (_spread([abs(getattr(one, name)) for one in told]) for name in ("tokens", "latency"))
     within = sum(one.within for one in told)
     cpu = sorted({one.regime: one.cpu_seconds for one in every}.values())
     took = f"{median(cpu):.2f}, {cpu[-1]:.2f} s"
-    name, open_ = seed or "as written", len(every) - len(told)
-    cells = (name, len(every), open_, tokens, latencies, f"{within} of {len(told)}", took)
+    name, open_ = every[0].seed or "as written", len(every) - len(told)
+    cells = (name, every[0].arrivals, len(every), open_, tokens, latencies, f"{within} of {len(told)}", took)
     return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -38,7 +38,7 @@ OWN_OPTIONS = {
     # Fields of models' configurations and of the tables of step times, which are somebody else's options too.
     "capacity/model_fields.py": ("max_seq_len",),
     "capacity/silicon.py": ("tp_size",),
-    "kvpressure_planner/cli/whatif/changes.py": ("max-input-tokens",),
+    "kvpressure_planner/cli/whatif/changes.py": ("gpu-memory-utilization", "max-input-tokens"),
     # The audit's checks are named after the limits; their names are in people's --skip lists.
     "kvpressure_planner/audit/checks/__init__.py": ("max-num-seqs", "max-num-batched-tokens"),
     "kvpressure_planner/audit/playbook.py": ("max-num-seqs", "max-num-batched-tokens"),

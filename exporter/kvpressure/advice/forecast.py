@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from kvpressure.advice.case import Case
@@ -13,7 +14,7 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
 from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits
-from kvpressure.simulation.calibrate import Given, growing_share, held_at
+from kvpressure.simulation.calibrate import Given, Known, growing_share, held_at
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
     PREFIX_CACHING,
@@ -26,6 +27,7 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
 from kvpressure.simulation.hits import has_sessions
 from kvpressure.simulation.models import model_of, model_with_sessions
+from kvpressure.simulation.scheduler import Simulation
 from kvpressure.simulation.steps import UnknownError
 
 MAX_BOUNDS: Final = 3
@@ -167,7 +169,8 @@ def _why_not(step: Step, least: float, *, beside: bool) -> str:
         return f"{-gain:.0%} fewer tokens"
     if gain > least:
         return "gains nothing beside the steps that are advised" if beside else "may gain nothing, by what is not known"
-    return f"gains less than {least:.0%} in the worst case"
+    surely = "" if shift.low == shift.high else " in the worst case"
+    return f"gains less than {least:.0%}{surely}"
 
 
 def _with_standing(case: Case, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
@@ -178,10 +181,13 @@ def _with_standing(case: Case, changes: Iterable[ConfigChange]) -> Iterator[Conf
         yield change if again is None or value is None else again(int(value))
 
 
-def of_eviction(case: Case) -> Forecast:
-    """Simulate the engine with its sessions, and each change by itself that might keep more of their contexts."""
+def of_eviction(case: Case, check: Callable[[Known], None] | None = None) -> Forecast:
+    """Simulate the engine with its sessions, and each change by itself that might keep more of their contexts.
+
+    `check` raises UnknownError where the simulated engine is not this one.
+    """
     try:
-        model = model_with_sessions(case.observed, case.limits, case.thresholds)
+        model = model_with_sessions(case.observed, case.limits, case.thresholds, check=check)
     except UnknownError as error:
         return Forecast(reason=str(error))
     raised, limit = memory(case), case.limits.gpu_memory_utilization
@@ -206,24 +212,23 @@ def with_sessions(case: Case) -> Forecast | None:
     evicting = measured or case.symptom("evicting") is True
     if not evicting or not has_sessions(case.observed, case.thresholds):
         return None
-    found = of_eviction(case)
-    if found.model is None or measured or _queues_alike(case, found.model):
-        return found
-    return Forecast(reason=OTHER_QUEUE)
+    return of_eviction(case, None if measured else partial(_check_queue, case))
 
 
-def _queues_alike(case: Case, model: Model) -> bool:
-    """Return whether as many wait in the simulation as do; at a rate, how many is chance unless the queue grows.
+def _check_queue(case: Case, known: Known) -> None:
+    """Check that as many wait in the simulation as do; at a rate, how many is chance unless the queue grows.
 
-    A queue that grows is compared by what is answered beside what comes, which makes it grow.
+    A queue that grows is compared by what is answered beside what comes, which makes it grow. Raises UnknownError.
     """
-    simulated, measured, demand = model.outcome(model.state), model.known.measured, model.known.demand
-    if simulated is None:
-        return False
-    if demand.rate:
+    run = known.simulation or Simulation(known.server, known.demand)
+    simulated, measured, alike = run.outcome(), known.measured, False
+    if simulated is not None and known.demand.rate:
         most = case.thresholds.advice.simulated_error_max_ratio
-        return abs(simulated.tokens_per_second / measured.tokens_per_second - 1) <= most
-    return _same(case.thresholds, simulated.waiting, measured.waiting, ONE_REQUEST)
+        alike = abs(simulated.tokens_per_second / measured.tokens_per_second - 1) <= most
+    elif simulated is not None:
+        alike = _same(case.thresholds, simulated.waiting, measured.waiting, ONE_REQUEST)
+    if not alike:
+        raise UnknownError(OTHER_QUEUE)
 
 
 def more_batch(case: Case) -> Forecast:
@@ -260,8 +265,7 @@ def _relieved(
 ) -> Forecast:
     try:
         model = model_of(Given(case.observed, case.limits, case.thresholds, growing, most_running, case.card))
-        if not _queues_alike(case, model):
-            raise UnknownError(OTHER_QUEUE)
+        _check_queue(case, model.known)
     except UnknownError as error:
         return Forecast(reason=str(error))
     return Forecast(model, choose(model))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.batch import beyond_knee, demand
 from kvpressure.advice.case import Case
+from kvpressure.advice.desired import ReplicaReading, required_replicas
 from kvpressure.advice.edge import share_text
 from kvpressure.advice.forecast import as_shown
 from kvpressure.advice.rollout import unblocked, unpreempted, unqueued
@@ -53,9 +55,33 @@ def replicas(case: Case, choice: Choice | None, why: str) -> Action | None:
     return None if step is None else replica(case, why, int(step.change.value), step.expected)
 
 
-def replicas_as_predicted(case: Case, _: Model, step: Step) -> Action:
+def replicas_as_predicted(case: Case, model: Model, step: Step) -> Action:
     """Return the action that adds replicas for the requests that wait whatever else is changed."""
-    return replica(case, NO_POOL, int(step.change.value), step.expected)
+    return replica(case, f"{_overload(case, model, step)}{NO_POOL}", int(step.change.value), step.expected)
+
+
+def _overload(case: Case, model: Model, step: Step) -> str:
+    """Return in words what arrives beside what is served, and what autoscaling counts; "" where no queue grows."""
+    if not model.queue_grows:
+        return ""
+    total, arriving = int(step.change.value), model.arriving_per_second()
+    served = model.served_per_second([step.change])
+    words = (
+        f"{arriving:.2g} requests arrive per second and one replica serves {model.served_per_second():.2g}: {total} "
+        f"serve {served:.2g}. "
+    )
+    demand = case.derived.get("demand_replicas")
+    found = demand if isinstance(demand, Mapping) else {}
+    required = required_replicas(
+        [ReplicaReading("", {k: v for k, v in found.items() if isinstance(v, float)})], case.thresholds
+    )
+    if required is None or math.ceil(required) <= total:
+        return words
+    scaling = case.thresholds.scaling
+    return (
+        f"{words}kvpressure_desired_replicas counts {math.ceil(required)} for each one now: it leaves "
+        f"{1 - scaling.target_ratio:.0%} free and drains the queue in {scaling.down_hold_seconds / 60:.0f} minutes. "
+    )
 
 
 def route(case: Case, model: Model | None = None) -> Action | None:

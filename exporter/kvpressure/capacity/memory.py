@@ -40,8 +40,8 @@ class Memory:
 
     `gpu_memory_bytes` has one value for all GPUs or one for each; the smallest counts, for ranks get equal shares. It
     is empty where `kv_cache_bytes` says all. `max_num_seqs` is None for the runtime's default on such a GPU.
-    `weights_bytes` (whole model), `reserve_bytes` (activations and the rest, per GPU) and `kv_cache_bytes` (per GPU,
-    as the log says) replace the estimates when they are known.
+    `weights_bytes` (whole model) and `kv_cache_bytes` (per GPU, as the log says) replace the estimates when they are
+    known.
     """
 
     gpu_memory_bytes: tuple[float, ...]
@@ -49,7 +49,6 @@ class Memory:
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int | None = None
     weights_bytes: float | None = None
-    reserve_bytes: float | None = None
     kv_cache_bytes: float | None = None
     runtime: Runtime = ASSUMED
     gpu: str = ""
@@ -156,8 +155,6 @@ def overhead_steps(geometry: Geometry, memory: Memory, batched_tokens: int) -> l
     steps = []
     if padding := padding_bytes(geometry, memory):
         steps.append(Step("Padding of experts", f"tiles of {_TILE_WIDTH} x {_TILE_DEPTH}", padding, "bytes"))
-    if memory.reserve_bytes is not None:
-        return [*steps, Step("Activations and the rest", "as given", memory.reserve_bytes, "bytes")]
     several = memory.parallel.gpus > 1
     outside = OUTSIDE_BYTES + (COMMUNICATION_BYTES if several else 0.0)
     named = "CUDA context, NCCL" if several else "CUDA context"

@@ -31,7 +31,6 @@ MAX_SHOWN: Final = 500
 
 _INDENT: Final = "; indent with spaces, not tabs, and quote text that begins with @, ` or %"
 _LOADER: Final[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_LOOSE_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTANTS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
 # More than 18 digits is no number that a setting could mean; int() of a million digits would also be slow.
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,18}")
@@ -122,18 +121,6 @@ def load(
     elif builder.problems:
         raise ConfigError(builder.problems)
     return Document(name, data, builder.lines)
-
-
-def loose(text: str, name: str, *, max_chars: int = MAX_CHARS) -> Any:
-    """Parse `text` as other programs do (YAML 1.1, merge keys, dates) within the same bounds. Raises ConfigError."""
-    _check(text, name, max_chars, MAX_VALUES, lambda _: None)
-    try:
-        with _translated_errors(name):
-            return yaml.load(text, Loader=_LOOSE_LOADER)  # noqa: S506 - a safe loader
-    except ConfigError:
-        raise
-    except ValueError:
-        raise ConfigError([Problem(name, None, "", "holds a date or a number that is none")]) from None
 
 
 def scalar(text: str) -> str | int | float | bool | None:

@@ -128,30 +128,30 @@ class PoolReading:
 
 def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolReading, ...]:
     """Return what a scrape reports of each pool, by name; NaN, negative and too high values are left out."""
-    found: dict[str, dict[str, list[float]]] = {}
+    by_pool: dict[str, dict[str, list[float]]] = {}
     pods: dict[str, set[str]] = {}
     workers: dict[str, str] = {}
     queues: dict[str, float] = {}
-    for one, value in zip(series, values, strict=True):
-        labels = dict(one.labels)
-        if one.name in MEMBERS:
-            pods.setdefault(labels.get("name", ""), set()).update(pod_of_member(one.name, labels))
-        elif one.name in ROLES:
+    for sample, value in zip(series, values, strict=True):
+        labels = dict(sample.labels)
+        if sample.name in MEMBERS:
+            pods.setdefault(labels.get("name", ""), set()).update(pod_of_member(sample.name, labels))
+        elif sample.name in ROLES:
             if len(workers) < MAX_WORKERS:
                 workers[labels.get("worker_id", "")] = labels.get("worker_type", "")
         elif 0 <= value <= LARGEST_VALUE:
-            pool = labels.get(_POOL_LABELS.get(one.name, ""), "")
-            found.setdefault(pool, {}).setdefault(one.name, []).append(value)
-            if one.name in _QUEUES and (role := labels.get("worker_type", "")) in ROLE_CODES:
+            pool = labels.get(_POOL_LABELS.get(sample.name, ""), "")
+            by_pool.setdefault(pool, {}).setdefault(sample.name, []).append(value)
+            if sample.name in _QUEUES and (role := labels.get("worker_type", "")) in ROLE_CODES:
                 queues[role] = queues.get(role, 0.0) + value
-    if "" in found and len(found) == 2:
+    if "" in by_pool and len(by_pool) == 2:
         # Early versions have no label of the pool on their queue, and serve one pool each.
-        rest = found.pop("")
-        next(iter(found.values())).update(rest)
-    elif found.get("", {}).keys() <= _WITHOUT_POOL:
-        found.pop("", None)  # of which pool, is not said
+        rest = by_pool.pop("")
+        next(iter(by_pool.values())).update(rest)
+    elif by_pool.get("", {}).keys() <= _WITHOUT_POOL:
+        by_pool.pop("", None)  # of which pool, is not said
     # Which model a worker serves is not said. Without one that prefills, they are not apart.
-    roles = workers if len(found) == 1 and PREFILL in workers.values() else {}
+    roles = workers if len(by_pool) == 1 and PREFILL in workers.values() else {}
     return tuple(
         PoolReading(
             pool,
@@ -161,7 +161,7 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
             roles={worker: role for worker, role in roles.items() if worker and role in ROLE_CODES},
             queues=queues if roles else {},
         )
-        for pool, readings in sorted(found.items())
+        for pool, readings in sorted(by_pool.items())
     )
 
 
@@ -186,10 +186,10 @@ def _signals(readings: dict[str, list[float]]) -> dict[str, float]:
 
 def worker_of(series: Iterable[Series]) -> str:
     """Return the id that a gateway has for the server of this page; "" where there is none, or several."""
-    found = {dict(one.labels).get("worker_id", "") for one in series if one.name == WORKER}
-    return str(int(worker, 16)) if len(found) == 1 and _WORKER.fullmatch(worker := found.pop()) else ""
+    workers = {dict(sample.labels).get("worker_id", "") for sample in series if sample.name == WORKER}
+    return str(int(worker, 16)) if len(workers) == 1 and _WORKER.fullmatch(worker := workers.pop()) else ""
 
 
 def known_gateway(series: Sequence[Series]) -> str:
     """Return whose scrape it is that has these series, where it is a gateway's that no engine's can be; else ""."""
-    return next((OTHERS[one.name] for one in series if one.name in OTHERS), "")
+    return next((OTHERS[sample.name] for sample in series if sample.name in OTHERS), "")

@@ -35,4 +35,4 @@ METRICS: Final = frozenset(name.encode() for name in OF_METRIC)
 
 def server_not_read(series: Iterable[Series]) -> str:
     """Return the name of the server whose metrics these are, "" where they are of none that is known here."""
-    return next((OF_METRIC[one.name] for one in series if one.name in OF_METRIC), "")
+    return next((OF_METRIC[sample.name] for sample in series if sample.name in OF_METRIC), "")

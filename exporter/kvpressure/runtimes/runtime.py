@@ -44,8 +44,8 @@ def note_least(name: Literal["tokens", "blocks"]) -> Note:
     """Return a function that notes the number of a line, the smallest of several."""
 
     def note(facts: Facts, match: re.Match[str]) -> None:
-        if found := logged_count(match[1]):
-            setattr(facts, name, min(found, getattr(facts, name) or found))
+        if count := logged_count(match[1]):
+            setattr(facts, name, min(count, getattr(facts, name) or count))
 
     return note
 

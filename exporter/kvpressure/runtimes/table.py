@@ -131,8 +131,8 @@ class Table:
         """Return all names as bytes, in every spelling, but for those whose labels are read by themselves."""
         foreign, labels = self.foreign_names(), {row.name for row in self.label_signals}
         own = [name.removeprefix(self.prefix) for name in self.all_names() if name not in foreign | labels]
-        found = {spelling + name for spelling in self.spellings for name in own}
-        return frozenset(name.encode() for name in found | foreign)
+        read = {spelling + name for spelling in self.spellings for name in own}
+        return frozenset(name.encode() for name in read | foreign)
 
 
 GAUGES: Final = {

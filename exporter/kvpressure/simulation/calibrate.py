@@ -59,6 +59,8 @@ class Measured:
     """Standard deviation of the tokens a second, as a share of them: the window is a sample of what the engine does."""
     usual_ratio: float = 1.0
     """Tokens a second over five minutes by those of the window, where both are of one load."""
+    decoding_ratio: float | None = None
+    """Of the requests that run, those that get a token in a step; None where steps are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,13 @@ def _measured(page: Page) -> Measured:
         preempted / page.seconds,
         tokens_deviation_ratio(page.intervals),
         1.0 / usual,
+        _decoding_ratio(page),
     )
+
+
+def _decoding_ratio(page: Page) -> float | None:
+    steps = sum_of(page.intervals, "steps")
+    return page.generated / steps / page.running if steps else None
 
 
 def _otherwise(arrivals: Arrivals | None) -> Arrivals:

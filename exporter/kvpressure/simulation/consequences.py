@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.simulation.calibrate import Known
-from kvpressure.simulation.config_changes import ConfigChange, State, applied
+from kvpressure.simulation.config_changes import ConfigChange, State, applied, holds
 from kvpressure.simulation.length_routing import simulated
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.returning import QUESTION, Returning
@@ -26,10 +26,13 @@ COVERED_DEVIATIONS: Final = 1.645
 
 DRAIN_MAX_SECONDS: Final = 1800.0
 """A queue that takes longer to be served is not said to drain."""
+WAITING_FACTOR: Final = 1.5
+"""Clients, for each request that a server holds, with which some always wait."""
 TOKENS_ERROR_RATIO: Final = 0.045
 LATENCY_ERROR_RATIO: Final = 0.08
 """Standard deviation of what is simulated of a change, of one engine that is known: in the scheduler lab half of the
 changes came out within 3 % and 5 %, and `bench/advice/results.json` has them all."""
+HELD_UP: Final = "why some of the requests that run get no token in a step"
 CUT: Final = "{0.text} lie in one bucket of their histogram, and the cap inside it"
 
 
@@ -152,11 +155,15 @@ class Model:
         others = (_pair(other, before, change) for other in (self._others if surely and helps else ()))
         return Gain(more, helps and all(_more(one, change) >= least for one in others if one is not None))
 
-    def figures(self, changes: Sequence[ConfigChange]) -> Figures | None:
-        """Return the figures with `changes`, over all servers; None where no request would be answered."""
-        if self.outcome(applied(self.state, changes)) is None:
+    def figures(self, changes: Sequence[ConfigChange], *, ranged: bool = True) -> Figures | None:
+        """Return the figures with `changes`, over all servers; None where no request would be answered.
+
+        Without `ranged` they are the likeliest alone, and no other engine is simulated.
+        """
+        likeliest = self.outcome(applied(self.state, changes))
+        if likeliest is None:
             return None
-        alternatives = self._alternatives(changes)
+        alternatives = self._alternatives(changes) if ranged else [("", likeliest)]
         outcomes = [outcome for _, outcome in alternatives]
         by = math.prod(change.by for change in changes)
 
@@ -168,6 +175,8 @@ class Model:
 
         def with_all(read: Callable[[Outcome], float], usual: float, error: float, factor: float = 1.0) -> Span:
             value, *others = (factor * read(one) for question, one in alternatives if question != QUESTION)
+            if not ranged:
+                return Span(value, value, value)
             back = next((factor * read(one) for question, one in alternatives if question == QUESTION), None)
             window = self.known.measured.tokens_deviation_ratio
             return _with_all(value, [*others, usual * value], math.hypot(window, simulated * error), back)
@@ -199,12 +208,26 @@ class Model:
         made = [("", then), *((one.known.question, one.beside(self.tokens_factor, changes)) for one in self._others)]
         if changes and self._returning is not None and now is not None and then is not None:
             made.append((QUESTION, self._returning.beside(now, then, changes)))
+        if changes and then is not None and (held_up := self._held_up_factor) > 1:
+            tokens, latency = held_up * then.tokens_per_second, then.latency_p95 / held_up
+            made.append((HELD_UP, replace(then, tokens_per_second=tokens, latency_p95=latency)))
         cut = self.known.prompts.around(server.cap_prompt)
         # All that a bucket has may lie on either side of the cap.
         if cut is not None:
             ends = ((replace(server, cap_prompt=bound), demand) for bound in (cut.low, cut.high))
             made += [(CUT.format(cut), self.outcome(end)) for end in ends]
         return [(question, outcome) for question, outcome in made if outcome is not None]
+
+    @cached_property
+    def _held_up_factor(self) -> float:
+        """Return how many times as many of the requests that run get a token in a step of the simulation, at least 1.
+
+        Where the engine's wait in the batch for what is not simulated, the steps are shorter than simulated.
+        """
+        now, measured = self.outcome(self.state), self.known.measured.decoding_ratio
+        if now is None or not measured or not now.steps_per_second:
+            return 1.0
+        return max(1.0, now.tokens_per_second / now.steps_per_second / now.running / measured)
 
     def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
         """Return what changes make of this engine, set beside one whose tokens a second are multiplied by `factor`."""
@@ -238,9 +261,14 @@ class Model:
     def _has_sessions(self) -> bool:
         return self.known.demand.sessions is not None
 
-    def expected(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> Expected | None:
-        """Return what `changes` do once those of `before` are in force; None where no request would be answered."""
-        first, second = self.figures(before), self.figures([*before, *changes])
+    def expected(
+        self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange], *, ranged: bool = True
+    ) -> Expected | None:
+        """Return what `changes` do once those of `before` are in force; None where no request would be answered.
+
+        `ranged` is as for `figures`.
+        """
+        first, second = (self.figures(some, ranged=ranged) for some in (before, [*before, *changes]))
         if first is None or second is None:
             return None
 
@@ -266,14 +294,36 @@ class Model:
 
     def drain_seconds(self, changes: Sequence[ConfigChange]) -> float | None:
         """Return how long after `changes` the queue of now is served; None where it does not grow, or is not served."""
-        server, demand = self.state
-        if math.isinf(demand.counted_seconds):
+        if not self.queue_grows:
             return None
-        waits = replace(
-            demand, queue=round(self.known.measured.waiting), seconds=DRAIN_MAX_SECONDS, counted_seconds=math.inf
-        )
-        outcome = simulated(*applied((server, waits), changes), self.limit_seconds)
-        return None if outcome is None else outcome.drained_seconds
+        spare = self.served_per_second(changes) - self.arriving_per_second(changes)
+        seconds = self.known.measured.waiting / spare if spare > 0 else math.inf
+        return seconds if seconds <= DRAIN_MAX_SECONDS else None
+
+    @property
+    def queue_grows(self) -> bool:
+        """Whether requests come at a rate that is more than the engine serves."""
+        return not math.isinf(self.known.demand.counted_seconds)
+
+    def arriving_per_second(self, changes: Sequence[ConfigChange] = ()) -> float:
+        """Return the requests at a rate that come each second and are not refused at the edge."""
+        server, demand = applied(self.state, changes)
+        refused = sum(one.prompt > server.longest_prompt for one in demand.requests) / len(demand.requests)
+        return (1 - refused) * self.known.demand.rate
+
+    def served_per_second(self, changes: Sequence[ConfigChange] = ()) -> float:
+        """Return the answers a second of all servers while requests wait, by the speed that was measured."""
+        if not changes and self.queue_grows:
+            return self._answers_per_second(self.outcome(self.state))
+        server, demand = applied(self.state, changes)
+        clients = math.ceil(WAITING_FACTOR * min(holds((server, demand)), server.max_num_seqs)) + 1
+        if demand.length_routing is not None:
+            clients *= demand.length_routing.short + demand.length_routing.long
+        full = replace(demand, clients=clients, rate=0.0, queue=0, mixed=True, busy_ratio=1.0)
+        return math.prod(change.by for change in changes) * self._answers_per_second(self.outcome((server, full)))
+
+    def _answers_per_second(self, outcome: Outcome | None) -> float:
+        return 0.0 if outcome is None else self.tokens_factor * outcome.answers_per_second
 
     def _in_time(self, figures: Figures) -> float | None:
         """Return the share of the requests that are served in time; None where clients wait for their answers."""

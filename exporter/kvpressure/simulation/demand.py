@@ -13,7 +13,7 @@ from kvpressure.model.view import Interval
 from kvpressure.simulation.arrivals import WINDOW_SECONDS, Arrivals, growing_seconds
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.page import Page, mean_of, sum_of
-from kvpressure.simulation.server import Demand, RequestShape
+from kvpressure.simulation.server import OPEN_SECONDS, Demand, RequestShape
 
 DRAWN_REQUESTS: Final = 512
 KIND_RATIO: Final = 0.05
@@ -25,6 +25,11 @@ FEW_ENDED: Final = 3.0
 """Ended requests stand for all, where they are so many times as many as those under way."""
 LONG_FACTOR: Final = 1.3
 """Requests under way that are so many times as long as those that ended are others."""
+LEAST_BEGUN_SECONDS: Final = 20.0
+BEGUN_STAYS: Final = 3.0
+"""Times as long as a request runs, after which a server is full whose queue grows."""
+OPEN_STAYS: Final = 20.0
+"""The same, that are simulated at least of requests at a rate."""
 GROWTH_SHARE: Final = 0.75
 
 
@@ -46,10 +51,18 @@ def demand_of(page: Page, cached: float, alike: float, arrivals: Arrivals | None
         mixed=mixed,
         dispersion=min(MAX_DISPERSION, arrivals.dispersion),
     )
+    served = (sum_of(page.intervals, "finished") or 0.0) / page.seconds
+    stay_seconds = page.running / served if served else WINDOW_SECONDS
     if arrivals.growth_per_second and page.waiting >= 1:
         grown = growing_seconds(arrivals, page.intervals[-1].waiting or page.waiting)
         seconds = max(2 * WINDOW_SECONDS, min(grown, MAX_GROWING_ARRIVALS / rate))
+        begun = max(LEAST_BEGUN_SECONDS, BEGUN_STAYS * stay_seconds)
+        if not demand.clients and begun + WINDOW_SECONDS < seconds:
+            return replace(
+                demand, seconds=begun + WINDOW_SECONDS, counted_seconds=WINDOW_SECONDS, grown_seconds=seconds
+            )
         return replace(demand, seconds=seconds, counted_seconds=WINDOW_SECONDS)
+    demand = replace(demand, seconds=min(OPEN_SECONDS, max(demand.seconds, OPEN_STAYS * stay_seconds)))
     # A queue that neither grows nor ends was there before.
     return demand if page.waiting < page.running else replace(demand, queue=round(page.waiting))
 

@@ -150,17 +150,35 @@ def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
     search = Search(model)
     rated = search.rated(
         [
-            *config_changes.caps(model.known, 1.0),
+            *_worth_trying(model, config_changes.caps(model.known, 1.0)),
             *(config_changes.sequences(value) for value in fewer if value < min(running, server.max_num_seqs)),
             *settings,
         ]
     )
-    sure = [one for one in rated if search.is_sure(one.change)] or rated
-    most = max((one.gain for one in sure), default=0.0)
-    enough = (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)
-    best = next((one.change for one in sure if 1 + one.gain >= enough), None)
+    surest = search.best(rated)
+    most = surest.gain if surest is not None else max((one.gain for one in rated), default=0.0)
+    enough = [one for one in rated if 1 + one.gain >= (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)]
+    best = next((one.change for one in enough if surest is None or search.is_sure(one.change)), None)
     expected = None if best is None else model.expected([], [best])
     return None if best is None or expected is None else Step(best, expected)
+
+
+def _worth_trying(model: Model, caps: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
+    """Yield caps, the mildest first, without those that leave fewer requests than a milder one answers in time."""
+    most, at_rate = 0.0, model.known.demand.rate and not model.known.demand.clients
+    for cap in caps:
+        if at_rate and model.arriving_per_second([cap]) < most:
+            continue
+        outcome = model.outcome(cap.apply(model.state))
+        if outcome is not None:
+            most = max(most, outcome.weighted_goodput)
+            yield cap
+
+
+def _expected_alone(model: Model, change: ConfigChange) -> Expected | None:
+    """Return what a change does alone, with its range where it may help: else the other engines are not simulated."""
+    gain = model.gain([], change, surely=False)
+    return model.expected([], [change], ranged=change.at_best or (gain is not None and gain.helps))
 
 
 def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
@@ -289,7 +307,7 @@ def build_choice(search: Search) -> Choice:
     declined = [
         Step(change, expected, search.against.get(key, ""))
         for key, change in search.tried.items()
-        if key not in kinds and (expected := model.expected([], [change])) is not None
+        if key not in kinds and (expected := _expected_alone(model, change)) is not None
     ]
     together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
     return Choice(tuple(steps), tuple(declined), together)

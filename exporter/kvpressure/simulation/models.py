@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -60,13 +60,21 @@ def model_of(given: Given, *, limit_seconds: float | None = None, traffic: Traff
 
 
 def model_with_sessions(
-    observed: Observed | None, limits: Limits, thresholds: Thresholds, *, limit_seconds: float | None = None
+    observed: Observed | None,
+    limits: Limits,
+    thresholds: Thresholds,
+    *,
+    limit_seconds: float | None = None,
+    check: Callable[[Known], None] | None = None,
 ) -> Model:
     """Return the model of an engine whose sessions come back, and whose cache is finite. Raises UnknownError.
 
-    Without hits of other pools, other spreads of think times would show the same.
+    Without hits of other pools, other spreads of think times would show the same. `check` raises UnknownError where
+    the likeliest engine is not this one; then no others are fitted.
     """
     found, others = known_sessions(observed, limits, thresholds), []
+    if check is not None:
+        check(found)
     if observed is not None and limit_seconds is None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
     for ratio in () if observed is not None and observed.hits_by_pool else THINK_RATIOS_OTHERWISE:

@@ -31,10 +31,9 @@ class Outcome:
     answers_per_second: float
     latencies: tuple[float, ...] = ()
     """Seconds, in rising order."""
+    steps_per_second: float = 0.0
     first_token_seconds: float | None = None
     """Mean seconds from arrival to first token."""
-    drained_seconds: float | None = None
-    """After which no request waited that had waited at the start; None where there were none, or not in the time."""
     hit_ratio: float | None = None
     hits_by_pool: tuple[float, ...] = ()
     """What caches of other sizes would have found of the same requests, for each size that was given."""
@@ -55,23 +54,38 @@ class Tally:
         """Seconds of counted answers, and whether each was cut short."""
         self.first_tokens: list[float] = []
         self.shortened: list[bool] = []
-        self.drained_seconds: float | None = None
         self._begun = self.running_seconds = self.waiting_seconds = 0.0
+        self._waited = self._first_step = 0
 
-    def begin(self, now: float) -> None:
-        """Count from now on."""
-        self.counting, self._begun = True, now
+    def begin(self, now: float, step: int) -> None:
+        """Count from now on, when so many steps are done."""
+        self.counting, self._begun, self._first_step = True, now, step
 
-    def count_again(self, now: float) -> None:
-        """Forget what was counted, and count from now on."""
-        self.begin(now)
+    def count_again(self, now: float, step: int, waiting: int) -> None:
+        """Forget what was counted, and count from now on, when so many are waiting."""
+        self.begin(now, step)
+        self._waited = waiting
         self.tokens = self.preempted = 0
         self.running_seconds = self.waiting_seconds = 0.0
         for counted in (self.latencies, self.first_tokens, self.shortened):
             counted.clear()
 
+    def go_on(self, seconds: float, waiting: int) -> None:
+        """Let the queue grow for so many seconds more as it did since it was counted, `waiting` now.
+
+        Of a queue in order, who is answered later has waited longer by what has come and was not answered.
+        """
+        grown, answered = max(0, waiting - self._waited), len(self.latencies)
+        if not grown or not answered:
+            return
+        longer = seconds * grown / (answered + grown)
+        self.latencies = [one + longer for one in self.latencies]
+        self.first_tokens = [one + longer for one in self.first_tokens]
+        self.waiting_seconds += seconds * grown
+        self._waited = waiting
+
     def outcome(
-        self, now: float, limit_seconds: float, refused_ratio: float, contexts: Contexts | None
+        self, now: float, step: int, limit_seconds: float, refused_ratio: float, contexts: Contexts | None
     ) -> Outcome | None:
         """Return what was counted, where later answers than `limit_seconds` are late; None without an answer."""
         seconds = now - self._begun
@@ -93,8 +107,8 @@ class Tally:
             shortened_ratio=sum(self.shortened) / len(ordered),
             answers_per_second=len(ordered) / seconds,
             latencies=tuple(ordered),
+            steps_per_second=(step - self._first_step) / seconds,
             first_token_seconds=sum(self.first_tokens) / len(self.first_tokens) if self.first_tokens else None,
-            drained_seconds=self.drained_seconds,
             hit_ratio=None if contexts is None else contexts.hit_ratio,
             hits_by_pool=() if contexts is None else contexts.hits_by_pool,
         )

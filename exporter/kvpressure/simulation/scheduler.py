@@ -118,7 +118,9 @@ class Simulation:
         self._run(*counted_answers(self.demand, answers))
         demand, longest = self.demand, self.server.longest_prompt
         refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
-        return self.tally.outcome(self._at.now, limit_seconds, refused, self.contexts)
+        if demand.grown_seconds and self._at.now >= demand.seconds and len(self.waiting) > len(self.running):
+            self.tally.go_on(demand.grown_seconds - demand.seconds, len(self.waiting))
+        return self.tally.outcome(self._at.now, self._at.step, limit_seconds, refused, self.contexts)
 
     def _run(self, warm: float, needed: float) -> None:  # noqa: C901, PLR0912, PLR0915 - see the class
         """Go on until so many answers are counted, from when so many clients of a closed loop were answered."""
@@ -140,7 +142,6 @@ class Simulation:
         decoding, stuck = at.decoding, at.stuck
         generated, running_seconds, waiting_seconds = tally.tokens, tally.running_seconds, tally.waiting_seconds
         enough = needed if closed else math.inf
-        drains = self.demand.queue > 0 and tally.drained_seconds is None
         while turns < MAX_TURNS and not ended and len(latencies) < enough:
             turns += 1
             # Arrivals.
@@ -319,15 +320,16 @@ class Simulation:
                 heappush(ends, (step + request.output - request.generated, number, request))
 
             # What is counted from here on.
-            if drains and not waiting:
-                tally.drained_seconds, drains = now, False
             if not counting and (tally.answered >= warm if closed else now >= begin):
-                tally.begin(now)
+                tally.begin(now, step)
                 counting = True
             if now >= recount:
                 recount = math.inf
-                if len(waiting) > len(running):  # the queue grows: what clients get now, not what they got
-                    tally.count_again(now)
+                # With less of its growth simulated, as much is counted whether it grows or not.
+                if self.demand.grown_seconds or len(waiting) > len(
+                    running
+                ):  # the queue grows: what clients get now, not what they got
+                    tally.count_again(now, step, len(waiting))
                     generated, running_seconds, waiting_seconds = 0, 0.0, 0.0
             ended = now >= last
         tally.tokens, tally.running_seconds, tally.waiting_seconds = generated, running_seconds, waiting_seconds

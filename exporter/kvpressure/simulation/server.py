@@ -12,7 +12,7 @@ from kvpressure.simulation.sessions import Sessions
 STEP_TOKENS: Final = 8192.0
 """Of a step where the limit is not known."""
 OPEN_SECONDS: Final = 600.0
-MAX_ARRIVALS: Final = 4_000
+MAX_ARRIVALS: Final = 2_000
 """Of one run at a request rate. Where more would arrive, a shorter time is simulated, the same for every change."""
 
 
@@ -171,6 +171,8 @@ class Demand:
     """Simulated time where some come at a rate; the same for all that are compared (`at_rate`)."""
     counted_seconds: float = math.inf
     """The last of them, that are counted at most: of a queue that grows, what clients get now."""
+    grown_seconds: float = 0.0
+    """For how long a queue has grown by now, where less is simulated of that: it grows as evenly in the rest."""
     dispersion: float = 1.0
     """Of those at a rate: squared coefficient of variation of the time between two; 0 at constant spacing."""
     length_routing: LengthRouting | None = None

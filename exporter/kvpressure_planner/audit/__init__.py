@@ -48,7 +48,13 @@ class Report:
         if not self.engines:
             return 2
         counted = LEVELS[LEVELS.index(least) :]
-        return int(any(one.status == "fail" and one.level in counted for e in self.engines for one in e.findings))
+        return int(
+            any(
+                finding.status == "fail" and finding.level in counted
+                for engine in self.engines
+                for finding in engine.findings
+            )
+        )
 
 
 def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
@@ -58,19 +64,22 @@ def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
     are read where an engine mounts them, else by themselves.
     """
     owners = {(item.kind, item.name, item.namespace) for item in given.items}
-    found = [one for item in given.items if not _owned(item, owners) for one in walk.engines(item, given)]
-    engines = [one for one in found if isinstance(one, Engine)]
-    used = {(id(item), path) for one in engines for item, path in one.declared.mounted.values()}
+    parts = [part for item in given.items if not _owned(item, owners) for part in walk.engines(item, given)]
+    engines = [part for part in parts if isinstance(part, Engine)]
+    used = {(id(item), path) for part in engines for item, path in part.declared.mounted.values()}
     for item in given.of("ConfigMap"):
         for key, value in mapping(item.data.get("data")).items():
             if (id(item), ("data", key)) not in used:
                 engines += walk.in_config_map(item, ("data", key), text(value), given)
-    return engines, list(dict.fromkeys(one for one in found if isinstance(one, Problem)))
+    return engines, list(dict.fromkeys(part for part in parts if isinstance(part, Problem)))
 
 
 def _owned(item: Item, owners: set[tuple[str, str, str]]) -> bool:
     references = sequence(get(item.data, "metadata", "ownerReferences"))
-    return any((text(get(one, "kind")), text(get(one, "name")), item.namespace) in owners for one in references)
+    return any(
+        (text(get(reference, "kind")), text(get(reference, "name")), item.namespace) in owners
+        for reference in references
+    )
 
 
 def audit(

@@ -61,7 +61,8 @@ def describe(item: Item, at: Path, given: Manifests, stated: Mapping[str, str]) 
     spec = mapping(get(item.data, *at))
     # Those that the object can use: a manifest without a namespace may land in any.
     near = {"", item.namespace}
-    maps = {one.name: one for one in given.of("ConfigMap") if not item.namespace or one.namespace in near}
+    readable = (each for each in given.of("ConfigMap") if not item.namespace or each.namespace in near)
+    maps = {config_map.name: config_map for config_map in readable}
     mounted = _mounted(item, at, maps)
     fill = Documents(stated, item.source.budget)
     docker = _is_docker(at, spec)
@@ -91,7 +92,7 @@ def _of_unit(spec: Mapping[str, Any], env: Mapping[str, str | None]) -> Mapping[
     """Return the variables that a unit's command is filled in with; a file of them may set each to something else."""
     if spec.get("EnvironmentFile") is None:
         return env
-    return {name: None if one is None else filled_word(one, f"${{{name}}}", [name]) for name, one in env.items()}
+    return {name: None if word is None else filled_word(word, f"${{{name}}}", [name]) for name, word in env.items()}
 
 
 def image_text(spec: Mapping[str, Any]) -> str:
@@ -154,17 +155,17 @@ def _variables(item: Item, at: Path, maps: Mapping[str, Item]) -> dict[str, str 
             if end == len(at) or key in {"env", "envs", "environment"}:
                 env.update(_pairs(outer.get(key), maps))
         for source in sequence(get(outer, "envFrom")) if end == len(at) else ():
-            if (found := maps.get(text(get(source, "configMapRef", "name")))) is not None:
+            if (config_map := maps.get(text(get(source, "configMapRef", "name")))) is not None:
                 prefix = text(get(source, "prefix"))
-                env.update({prefix + key: text(value) for key, value in mapping(found.data.get("data")).items()})
+                env.update({prefix + key: text(value) for key, value in mapping(config_map.data.get("data")).items()})
     return env
 
 
 def _pairs(value: Any, maps: Mapping[str, Item]) -> Iterator[tuple[str, str | None]]:
     """Yield names and values of a mapping, of a list of NAME=VALUE, or of mappings with name (or key) and value."""
     if isinstance(value, dict):
-        for name, one in value.items():
-            yield str(name), _value(one, maps) if isinstance(one, dict) else text(one)
+        for name, entry in value.items():
+            yield str(name), _value(entry, maps) if isinstance(entry, dict) else text(entry)
     for entry in sequence(value):
         if isinstance(entry, dict):
             yield text(entry.get("name") or entry.get("key")), _value(entry, maps)
@@ -175,7 +176,7 @@ def _pairs(value: Any, maps: Mapping[str, Item]) -> Iterator[tuple[str, str | No
 
 def labels_of(value: Any) -> dict[str, str]:
     """Return the labels of a service, as a mapping or as a list of NAME=VALUE."""
-    return {name: one for name, one in _pairs(value, {}) if one is not None}
+    return {name: word for name, word in _pairs(value, {}) if word is not None}
 
 
 def _value(entry: Mapping[str, Any], maps: Mapping[str, Item]) -> str | None:
@@ -183,8 +184,8 @@ def _value(entry: Mapping[str, Any], maps: Mapping[str, Item]) -> str | None:
     if reference is None:
         return text(entry.get("value"))
     key = get(reference, "configMapKeyRef")
-    found = maps.get(text(get(key, "name")))
-    value = None if found is None else get(found.data, "data", text(get(key, "key")))
+    config_map = maps.get(text(get(key, "name")))
+    value = None if config_map is None else get(config_map.data, "data", text(get(key, "key")))
     return None if value is None else text(value)
 
 
@@ -193,15 +194,16 @@ def _mounted(item: Item, at: Path, maps: Mapping[str, Item]) -> Mounted:
     spec, pod = mapping(get(item.data, *at)), mapping(get(item.data, *at[:-2]))
     volumes = pod.get("volumes") or spec.get("volumes") or spec.get("extraVolumes")
     mounts = spec.get("volumeMounts") or spec.get("extraVolumeMounts")
-    found: Mounted = {}
+    mounted: Mounted = {}
     for path, only, source in mounted_maps(sequence(volumes), sequence(mounts)):
-        one = maps.get(text(source.get("name")))
+        if (config_map := maps.get(text(source.get("name")))) is None:
+            continue
         listed = {text(get(entry, "key")): text(get(entry, "path")) for entry in sequence(source.get("items"))}
-        for key in mapping(one.data.get("data")) if one is not None else ():
+        for key in mapping(config_map.data.get("data")):
             name = listed.get(key, key)
-            if one is not None and len(found) < _MAX_FILES and (not listed or key in listed) and only in {"", name}:
-                found[path if only else posixpath.join(path, name)] = (one, ("data", key))
-    return found
+            if len(mounted) < _MAX_FILES and (not listed or key in listed) and only in {"", name}:
+                mounted[path if only else posixpath.join(path, name)] = (config_map, ("data", key))
+    return mounted
 
 
 NOT_FOUND: Final = "no engine is found in it"
@@ -224,18 +226,18 @@ def wrong_list(value: Any, item: Item, at: Path, of: str) -> Iterator[Problem]:
     kind = dict if "mapping" in of else str
     if is_list(value, kind):
         return
-    inner = [shape(one) for one in sequence(value) if not is_list([one], kind)]
-    found = f"a list with {inner[0]} in it" if inner else shape(value)
+    inner = [shape(element) for element in sequence(value) if not is_list([element], kind)]
+    actual = f"a list with {inner[0]} in it" if inner else shape(value)
     where = f"{item.kind} {item.name}".strip()
     name = ".".join(map(str, at))
-    message = f"{name}{f' of {where}' if where else ''} is {found} and should be a list of {of}"
+    message = f"{name}{f' of {where}' if where else ''} is {actual} and should be a list of {of}"
     yield Problem(f"{message}; {NOT_JUDGED}", item.place(at))
 
 
 def is_list(value: Any, kind: type) -> bool:
     """Whether a value is absent or a list of these; of strings, numbers pass for what they would be in quotes."""
     scalars = (str, int, float) if kind is str else (kind,)
-    return value is None or (isinstance(value, list) and all(isinstance(one, scalars) for one in value))
+    return value is None or (isinstance(value, list) and all(isinstance(element, scalars) for element in value))
 
 
 _JINJA: Final = re.compile(
@@ -298,7 +300,7 @@ def stated_in(outer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def interpolated(value: Any, filling: Filling) -> Any:
     """Return a compose file's value with every text in it interpolated; what is not known stays as it is written."""
     if isinstance(value, dict):
-        return {key: interpolated(one, filling) for key, one in value.items()}
+        return {key: interpolated(element, filling) for key, element in value.items()}
     if isinstance(value, list):
-        return [interpolated(one, filling) for one in value]
+        return [interpolated(element, filling) for element in value]
     return filling.word(value) if isinstance(value, str) and "$" in value else value

@@ -126,8 +126,8 @@ class Engine:
         chart, style = self.declared.chart, self.declared.style
         config = () if chart is None else (chart.config,)
         names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(style, ("args", "command"))
-        found = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
-        return self.item.place(found)
+        path = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
+        return self.item.place(path)
 
     @property
     def runtime(self) -> Runtime:

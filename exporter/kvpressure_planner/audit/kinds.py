@@ -62,7 +62,7 @@ class Special:
 def special(item: Item, at: Path, given: Manifests) -> Special | None:
     """Return the engine that the mapping at `at` describes by keys of its own, None where it is none."""
     spec = mapping(get(item.data, *at))
-    return next((found for reader in SPECIAL if (found := reader(item, at, spec, given)) is not None), None)
+    return next((described for reader in SPECIAL if (described := reader(item, at, spec, given)) is not None), None)
 
 
 def options_of(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -198,7 +198,7 @@ def _vllm_runtime(item: Item, at: Path, spec: Mapping[str, Any], given: Manifest
         return None
     model, config = mapping(spec.get("model")), mapping(spec.get(CHART.config))
     both = {**config, **model}
-    env = {text(get(one, "name")): text(get(one, "value")) for one in sequence(config.get("env"))}
+    env = {text(get(variable, "name")): text(get(variable, "value")) for variable in sequence(config.get("env"))}
     words = (text(model.get("modelURL")) or "model", *words_of(both), *texts(config.get(CHART.extra)))
     described = Described(image=text(get(spec, "deploymentConfig", "image", "name")), env=env)
 
@@ -248,22 +248,22 @@ def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> S
     if not model:
         return None
     name = text(spec.get("config"))
-    found = next((one for one in given.of("ConfigMap") if one.name == name), None)
+    config_map = next((each for each in given.of("ConfigMap") if each.name == name), None)
     key = ("data", "inference_config.yaml")
     hidden = "the preset may give more, and a ConfigMap for it is not named"
     if name:
         hidden = f"the preset may give more, and the ConfigMap {name} is not among the manifests"
     options: Any = {}
-    if found is not None:
+    if config_map is not None:
         try:
-            options = strict_yaml.load(text(get(found.data, *key)), item.source.name).data
+            options = strict_yaml.load(text(get(config_map.data, *key)), item.source.name).data
         except (ConfigError, ValueError, RecursionError, yaml.YAMLError):
-            found = None
+            config_map = None
             hidden = f"the preset may give more, and {key[1]} of the ConfigMap {name} cannot be read"
     reading = _by_options((model, *words_of(mapping(get(options, ASSUMED.name)))))
-    if found is None:
+    if config_map is None:
         reading = replace(reading, hidden=(hidden,))
-    behind = None if found is None else (found, key)
+    behind = None if config_map is None else (config_map, key)
 
     def changes(engine: Engine) -> Engine:
         declared = replace(engine.declared, behind=behind)
@@ -274,11 +274,11 @@ def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> S
 
 def _predictor(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
     """Return the engine of KServe's predictor by its model's format; its ServingRuntime's arguments come first."""
-    if "modelFormat" not in spec or not any(one.kserve.serves(spec) for one in RUNTIMES):
+    if "modelFormat" not in spec or not any(runtime.kserve.serves(spec) for runtime in RUNTIMES):
         return None
     own = describe(item, at, given, {})
     name = text(spec.get("runtime"))
-    runtime = next((one for one in given.of("ServingRuntime", "ClusterServingRuntime") if one.name == name), None)
+    runtime = next((each for each in given.of("ServingRuntime", "ClusterServingRuntime") if each.name == name), None)
     behind: tuple[Item, Path] | None = None
     wrong = own.wrong
     if runtime is None:
@@ -305,7 +305,7 @@ def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifes
     if item.kind != "LLMInferenceService" or at not in {("spec",), ("spec", "prefill")}:
         return None
     containers = sequence(get(spec, "template", "containers"))
-    main = next((i for i, one in enumerate(containers) if text(get(one, "name")) == "main"), 0)
+    main = next((i for i, container in enumerate(containers) if text(get(container, "name")) == "main"), 0)
     where: Path = (*at, "template", "containers", main) if containers else at
     own = describe(item, where, given, {})
     start = read_start(own.command, own.args, own.env, Budget(), own.files, own.image)
@@ -313,7 +313,7 @@ def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifes
     if runtime is None and (own.image or not ASSUMED.kserve.by_default):
         return None
     reading = read_limits(start)
-    if references := [text(get(one, "name")) for one in sequence(get(item.data, "spec", "baseRefs"))]:
+    if references := [text(get(reference, "name")) for reference in sequence(get(item.data, "spec", "baseRefs"))]:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
     if (name := text(get(item.data, "spec", "runtime"))) and runtime is None:
         reading = replace(reading, runtime=named(name))
@@ -369,7 +369,7 @@ def _options(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) ->
     values = {**mapping(spec.get(inner) if inner else None), **(spec if is_options(spec) else {})}
     plain = text(spec.get("model")) or text(get(spec, "model", "name")) or "model"
     model = dict(options_of(values)).get("model", "") or plain
-    words = (model, *words_of({key: one for key, one in values.items() if key != "model"}), *described.args)
+    words = (model, *words_of({key: value for key, value in values.items() if key != "model"}), *described.args)
 
     def changes(engine: Engine) -> Engine:
         title = f"config/{item.source.name.rpartition('/')[2]}" if not at and not item.kind else engine.title

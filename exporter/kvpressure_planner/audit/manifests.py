@@ -113,7 +113,8 @@ class Manifests:
                 self._by_kind.setdefault(item.kind, []).append(item)
         if len(kinds) == 1:
             return iter(self._by_kind.get(kinds[0], ()))
-        return iter(()) if self._by_kind.keys().isdisjoint(kinds) else (one for one in self.items if one.kind in kinds)
+        there = not self._by_kind.keys().isdisjoint(kinds)
+        return (item for item in self.items if item.kind in kinds) if there else iter(())
 
 
 def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Manifests:
@@ -158,7 +159,7 @@ def _read_yaml(text: str, name: str, variables: Mapping[str, str]) -> Manifests:
         try:
             document = strict_yaml.load(part, name, max_chars=MAX_CHARS, max_values=MAX_VALUES, merges=True)
         except ConfigError as error:
-            problems += [_problem(one, offset, part) for one in error.problems]
+            problems += [_problem(problem, offset, part) for problem in error.problems]
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             problems.append(Problem(f"cannot be read: {type(error).__name__}", Place(name, offset + 1)))
         else:
@@ -170,7 +171,7 @@ def _read_yaml(text: str, name: str, variables: Mapping[str, str]) -> Manifests:
 
 def from_objects(objects: Sequence[Mapping[str, Any]], name: str, problems: Sequence[Problem] = ()) -> Manifests:
     """Return the objects of a live cluster, which have no lines."""
-    items = [item for one in objects for item in _items(one, Source(name), ())]
+    items = [item for object_ in objects for item in _items(object_, Source(name), ())]
     return Manifests(tuple(items), tuple(problems), complete=not problems)
 
 
@@ -188,7 +189,7 @@ def _documents(text: str) -> Iterator[tuple[int, str]]:
 
 def _items(data: Any, source: Source, at: Path) -> list[Item]:
     if isinstance(data, list):
-        return [item for i, one in enumerate(data) for item in _items(one, source, (*at, i))]
+        return [item for i, element in enumerate(data) for item in _items(element, source, (*at, i))]
     if not isinstance(data, dict):
         return []
     kind = text(data.get("kind"))
@@ -238,13 +239,13 @@ def flat(value: Any) -> Iterator[str]:
     """Yield every scalar in a value, keys too, in reading order; text is split into words."""
     left = [value]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            left += [part for pair in reversed(one.items()) for part in reversed(pair)]
-        elif isinstance(one, list):
-            left += reversed(one)
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [part for pair in reversed(value.items()) for part in reversed(pair)]
+        elif isinstance(value, list):
+            left += reversed(value)
         else:
-            yield from text(one).split()
+            yield from text(value).split()
 
 
 def text(value: Any) -> str:

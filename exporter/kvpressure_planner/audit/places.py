@@ -112,7 +112,7 @@ def nearest(item: Item, at: Path, *below: str | int) -> Path | None:
     return next((path for outer in around(at) if get(item.data, *(path := (*outer, *below))) is not None), None)
 
 
-def found(item: Item, at: Path, *below: str | int) -> Any:
+def nearest_value(item: Item, at: Path, *below: str | int) -> Any:
     """Return the value of `nearest`, None where there is none."""
     path = nearest(item, at, *below)
     return None if path is None else get(item.data, *path)
@@ -200,11 +200,11 @@ def _gpus(item: Item, at: Path, requested: Mapping[str, Any]) -> tuple[int | str
             if _DEVICES.fullmatch(name):
                 return _number(count), name
     for path in NUMBERS:
-        if (value := found(item, at, *path)) is not None:
+        if (value := nearest_value(item, at, *path)) is not None:
             return _number(value), str(path[-1])
-    for one in map(mapping, sequence(found(item, at, "resourceRequirements"))):
-        if text(one.get("type")) == "GPU":  # of Amazon's ECS
-            return _number(one.get("value")), "value"
+    for requirement in map(mapping, sequence(nearest_value(item, at, "resourceRequirements"))):
+        if text(requirement.get("type")) == "GPU":  # of Amazon's ECS
+            return _number(requirement.get("value")), "value"
     name, count = accelerators(item, at)
     if count is not None:
         return count, ""
@@ -218,20 +218,20 @@ def _number(value: Any) -> int | str | None:
 
 def accelerators(item: Item, at: Path) -> tuple[str, int | None]:
     """Return name and number of GPUs: SkyPilot's `A100:8`, KubeAI's profile, Slurm's gres; of a choice, none."""
-    if (value := found(item, at, "resources", "accelerators")) is not None:
+    if (value := nearest_value(item, at, "resources", "accelerators")) is not None:
         several = _choice_of(value)
-        numbers = {one.partition(":")[2] or "1" for one in several}
+        numbers = {resource.partition(":")[2] or "1" for resource in several}
         if len(several) > 1 and len(numbers) == 1:  # any of several, as many of each
             return "", None if (count := whole(numbers.pop())) is None else int(count)
-        one = ":".join(several)
+        resource = ":".join(several)
     else:
-        one = text(found(item, at, "resourceProfile"))
-        one = "" if "cpu" in one else one
-    if not one and (match := _SLURM.search(text(item.data.get("script")))):
+        resource = text(nearest_value(item, at, "resourceProfile"))
+        resource = "" if "cpu" in resource else resource
+    if not resource and (match := _SLURM.search(text(item.data.get("script")))):
         return match[1] or "", int(match[2])
-    name, _, number = one.partition(":")
+    name, _, number = resource.partition(":")
     count = whole(number or "1")
-    if not one or number.count(":") or count is None:
+    if not resource or number.count(":") or count is None:
         return "", None
     return name, int(count)
 
@@ -269,7 +269,7 @@ def _gpu_name(item: Item, at: Path, annotations: Mapping[str, str]) -> str:
     if given := annotations.get(GPU_ANNOTATION, "").strip():
         return given
     for path in GPU_NAMES:
-        if name := text(found(item, at, *path)):
+        if name := text(nearest_value(item, at, *path)):
             return name
     name = accelerators(item, at)[0]
     return name or next((name for outer in around(at) for name in _selected(mapping(get(item.data, *outer)))), "")
@@ -299,7 +299,7 @@ def _shared_memory(item: Item, at: Path) -> str | None:
     for mount in [*sequence(spec.get("volumeMounts")), *sequence(spec.get("extraVolumeMounts"))]:
         if text(get(mount, "mountPath")).rstrip("/") == "/dev/shm":  # noqa: S108 - a path in their container
             return f"volume {text(get(mount, 'name'))} at /dev/shm"
-    if found(item, at, "hostIPC") is True:
+    if nearest_value(item, at, "hostIPC") is True:
         return "hostIPC: true"
     if (ipc := text(spec.get("ipc") or spec.get("ipc_mode"))) in {"host", "shareable"}:
         return f"ipc: {ipc}"

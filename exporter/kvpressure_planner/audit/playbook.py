@@ -37,7 +37,11 @@ def judged(check: str, engine: Engine, computed: Verdict) -> Verdict:
     if names and computed.status != "fail" and given.isdisjoint(names):
         reason = f"not declared, and the playbook wants it explicit; computed: {computed.status}, {computed.reason}"
         return replace(computed, status="fail", reason=reason)
-    if check == "load-test" and computed.status == "pass" and not all(one in computed.reason.lower() for one in _TRIED):
+    if (
+        check == "load-test"
+        and computed.status == "pass"
+        and not all(word in computed.reason.lower() for word in _TRIED)
+    ):
         reason = f"{computed.reason}: does not say that long prompts and bursts were tried"
         fix = annotation_fix(LOAD_TEST, f"{computed.reason} with long prompts and bursts")
         return replace(computed, status="fail", reason=reason, fix=fix)

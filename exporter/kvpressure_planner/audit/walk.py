@@ -91,16 +91,16 @@ def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[En
 def in_config_map(item: Item, at: Path, value: str, given: Manifests) -> Iterator[Engine]:
     """Yield the engines of a text of a ConfigMap that no engine mounts."""
     try:
-        found = list(_Walk(replace(item, kind=""), given, 1).text(value, at))
+        parts = list(_Walk(replace(item, kind=""), given, 1).text(value, at))
     except BudgetExceededError:
         return
     title = f"{item.kind}/{item.name} {at[-1]}"
-    yield from (replace(one, item=item, title=title) for one in found if isinstance(one, Engine))
+    yield from (replace(part, item=item, title=title) for part in parts if isinstance(part, Engine))
 
 
 def _is_used(runtime: Item, given: Manifests) -> bool:
     services = given.of("InferenceService")
-    return any(text(get(one.data, "spec", "predictor", "model", "runtime")) == runtime.name for one in services)
+    return any(text(get(service.data, "spec", "predictor", "model", "runtime")) == runtime.name for service in services)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class _Walk:
             if _is_command(value):
                 yield from self._started(Described(command=tuple(map(text, value))), at)
                 return
-            for position, one in enumerate(value):
-                yield from self._value(one, (*at, position), stated)
+            for position, element in enumerate(value):
+                yield from self._value(element, (*at, position), stated)
         elif isinstance(value, str):
             yield from self.text(value, at, stated)
 
@@ -142,11 +142,11 @@ class _Walk:
         script = next((key for key in SCRIPTS if isinstance(value.get(key), str)), "")
         where = (*at, script) if script else at
         start = list(self._started(describe(self.item, at, self.given, stated), where))
-        taken = any(isinstance(one, Engine) for one in start)
+        taken = any(isinstance(part, Engine) for part in start)
         if taken and not any(value.get(key) for key in _BY_ITSELF):
             # An image alone: what is below it may say how it is started.
             below = list(self._below(value, at, stated, set()))
-            yield from below if any(isinstance(one, Engine) for one in below) else (*start, *below)
+            yield from below if any(isinstance(part, Engine) for part in below) else (*start, *below)
             return
         yield from start
         yield from self._below(value, at, stated, set(STARTS if taken else VARIABLES))
@@ -167,10 +167,10 @@ class _Walk:
             if wrong := list(self._wrong_shape(value[key], (*at, key))):
                 yield from wrong
                 continue
-            for one in self._value(value[key], (*at, key), stated):
-                starts = starts or isinstance(one, Engine)
-                leads = leads or (key == _LEADER and isinstance(one, Engine))
-                yield one
+            for part in self._value(value[key], (*at, key), stated):
+                starts = starts or isinstance(part, Engine)
+                leads = leads or (key == _LEADER and isinstance(part, Engine))
+                yield part
 
     def _wrong_shape(self, value: Any, at: Path) -> Iterator[Problem]:
         """Yield what to say of a value where engines are listed, and that is of another shape."""
@@ -200,9 +200,9 @@ class _Walk:
             return
         is_document = at != (SCRIPT,) and "\n" in value and _DOCUMENT.search(value) is not None
         if is_document:
-            found = list(self._document(value, at))
-            yield from found
-            if any(isinstance(one, Engine) for one in found):
+            parts = list(self._document(value, at))
+            yield from parts
+            if any(isinstance(part, Engine) for part in parts):
                 return
             if at[-1:] == ("serveConfigV2",) and ASSUMED.name in value.lower():
                 whose = f"the applications of {self.item.kind} {self.item.name} are Python code"
@@ -227,8 +227,8 @@ class _Walk:
             last = min(begin + value.count("\n") + 1, len(source.text))
             at_file = Source(source.name, source.text, lines, last, source.variables, source.budget)
             outer = replace(inner, source=at_file, name=inner.name or self.item.name, kind=inner.kind or self.item.kind)
-            for one in engines(replace(outer, namespace=self.item.namespace), self.given, self.depth - 1):
-                yield self._with_surroundings(one) if isinstance(one, Engine) else one
+            for part in engines(replace(outer, namespace=self.item.namespace), self.given, self.depth - 1):
+                yield self._with_surroundings(part) if isinstance(part, Engine) else part
 
     def _with_surroundings(self, engine: Engine) -> Engine:
         """Return an engine of a document in a text with what the object around it says of its pods."""
@@ -258,12 +258,12 @@ class _Walk:
             described.image,
         )
         runtime = runtime_of(described.image, start)
-        serving = [one for one in start.servers if start.is_known and not one.is_worker]
-        serving = [one for one in serving if self._serves(one, described.image)]
+        serving = [server for server in start.servers if start.is_known and not server.is_worker]
+        serving = [server for server in serving if self._serves(server, described.image)]
         if serving:
-            for one in serving:
-                alone = replace(start, servers=(one,))
-                yield self._engine(described, read_limits(alone), at, server=one)
+            for server in serving:
+                alone = replace(start, servers=(server,))
+                yield self._engine(described, read_limits(alone), at, server=server)
         elif runtime is not None and not by_command:
             yield self._engine(described, replace(read_limits(start), runtime=runtime), at)
         if serving or runtime is not None:
@@ -292,7 +292,7 @@ class _Walk:
         item = self.item
         if described.wrong:
             reading = Reading(
-                hidden=tuple(one.message for one in described.wrong), model=reading.model, runtime=reading.runtime
+                hidden=tuple(wrong.message for wrong in described.wrong), model=reading.model, runtime=reading.runtime
             )
         metadata = self._metadata(at)
         annotations = self._annotations(metadata)
@@ -315,7 +315,7 @@ class _Walk:
             at=at,
             pod=metadata,
             declared=Declared(
-                divided(replace(reading, hidden=hidden), mapping(places.found(item, at, "parallelism"))),
+                divided(replace(reading, hidden=hidden), mapping(places.nearest_value(item, at, "parallelism"))),
                 self._style(described, at),
                 described.mounted,
             ),
@@ -341,13 +341,13 @@ class _Walk:
 
     def _annotations(self, metadata: Path) -> dict[str, str]:
         data = self.item.data
-        found = strings(get(data, "metadata", "annotations"))
+        annotations = strings(get(data, "metadata", "annotations"))
         for key in ("annotations", "podAnnotations"):
-            found |= strings(get(data, *metadata, key))
+            annotations |= strings(get(data, *metadata, key))
         if "services" in data:
-            found |= labels_of(get(data, *metadata, "labels"))
+            annotations |= labels_of(get(data, *metadata, "labels"))
         script = data.get(SCRIPT)
-        return found | (dict(_ANNOTATED.findall(script)) if isinstance(script, str) else {})
+        return annotations | (dict(_ANNOTATED.findall(script)) if isinstance(script, str) else {})
 
     def _replicas(self, at: Path) -> Replicas:
         replicas = places.counts(self.item, at, self.given)
@@ -390,7 +390,7 @@ class _Walk:
     def _style(self, described: Described, at: Path) -> Style:
         own = get(self.item.data, *at)
         texts = [mapping(own).get(key) for key in (*COMMANDS, *ENTRYPOINTS)]
-        is_text = isinstance(own, str) or any(isinstance(one, str) for one in texts)
+        is_text = isinstance(own, str) or any(isinstance(element, str) for element in texts)
         return "shell" if described.in_shell or is_text else "args"
 
 
@@ -400,7 +400,11 @@ _PODS: Final[tuple[Path, ...]] = (("spec", "rayClusterConfig", "workerGroupSpecs
 
 def _is_command(value: list[Any]) -> bool:
     """Return whether a list of scalars may be a command."""
-    return len(value) > 1 and all(isinstance(one, (str, int, float)) for one in value) and _runs(list(map(text, value)))
+    return (
+        len(value) > 1
+        and all(isinstance(element, (str, int, float)) for element in value)
+        and _runs(list(map(text, value)))
+    )
 
 
 def _runs(words: list[str]) -> bool:

@@ -96,7 +96,7 @@ def plan_model(
         pool = case_of(replace(memory, max_num_seqs=count))[0].pool
         return count - pool.fit(case.tokens, case.usable_share)
 
-    if memory.max_num_seqs is memory.kv_cache_bytes is memory.reserve_bytes is None:
+    if memory.max_num_seqs is memory.kv_cache_bytes is None:
         most = bisect_right(range(1, memory.sequences + 1), 0, key=beyond)
         case = replace(case, sequences_to_declare=most or None)
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvpressure.advice.advise import Limits, Place, advise
+from kvpressure.advice.case import Case
+from kvpressure.advice.replicas import replicas_as_predicted
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView, Peer
+from kvpressure.simulation.calibrate import Given
+from kvpressure.simulation.config_changes import replicas as servers
+from kvpressure.simulation.greedy_search import Step
+from kvpressure.simulation.models import model_of
 from tests.support.advice_cases import advice
 from tests.support.verdicts import LAB, THRESHOLDS, views
 
@@ -52,3 +60,31 @@ def test_where_nothing_can_be_predicted_it_says_so():
     assert found[0].key == "route"
     assert found[0].expected is None
     assert found[0].expectation.startswith("not predicted: ")
+
+
+def test_in_an_overload_it_says_what_arrives_and_what_is_served_and_what_autoscaling_counts():
+    view = pressed()
+    assert view.diagnosis is not None
+    assert view.observed is not None
+    ended = sum(one.finished or 0.0 for one in view.observed.intervals) / len(view.observed.intervals)
+    grows = tuple(
+        replace(one, waiting=10.0 + number, finished=ended) for number, one in enumerate(view.observed.intervals)
+    )
+    observed = replace(view.observed, intervals=grows, minutes=None)
+    model = model_of(Given(observed, view.limits, THRESHOLDS))
+    change = servers(2)
+    expected = model.expected([], [change])
+    assert expected is not None
+    why = {}
+    for demand in (1.4, 1.9):
+        derived = {**view.derived, "demand_replicas": {"kv_tokens": demand}}
+        case = Case(view.diagnosis, derived, view.limits, Place(), THRESHOLDS, observed)
+        why[demand] = replicas_as_predicted(case, model, Step(change, expected)).why
+    arriving, served, two = model.arriving_per_second(), model.served_per_second(), model.served_per_second([change])
+    told = f"{arriving:.2g} requests arrive per second and one replica serves {served:.2g}: 2 serve {two:.2g}."
+    assert told in why[1.4]
+    assert "kvpressure_desired_replicas" not in why[1.4]  # 1.4 at three quarters of each are two
+    assert "kvpressure_desired_replicas counts 3 for each one now: it leaves 25% free" in why[1.9]
+    calm = model_of(Given(view.observed, view.limits, THRESHOLDS))
+    case = Case(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS, view.observed)
+    assert "arrive per second" not in replicas_as_predicted(case, calm, Step(change, expected)).why

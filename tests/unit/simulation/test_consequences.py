@@ -57,6 +57,49 @@ def test_predicted_is_what_the_real_scheduler_then_did():
         assert span.low <= span.value <= span.high
 
 
+def overloaded() -> Model:
+    """Two requests a second more come than end, at an even pace."""
+    view = pressed_view(COLLAPSE)
+    assert view.observed is not None
+    ended = sum(one.finished or 0.0 for one in view.observed.intervals) / len(view.observed.intervals)
+    grows = tuple(
+        replace(one, waiting=10.0 + 2.0 * number, finished=ended) for number, one in enumerate(view.observed.intervals)
+    )
+    return model_of(Given(replace(view.observed, intervals=grows, minutes=None), view.limits, THRESHOLDS))
+
+
+def test_an_overload_says_what_comes_what_is_served_and_when_the_queue_is():
+    model = overloaded()
+    arriving, served = model.arriving_per_second(), model.served_per_second()
+    assert model.queue_grows
+    assert arriving - served == pytest.approx(2.0, rel=0.1)
+    two, many = replicas(2), replicas(60)
+    assert model.served_per_second([two]) == pytest.approx(2 * served, rel=0.25)
+    assert model.drain_seconds([two]) is None
+    spare = model.served_per_second([many]) - arriving
+    assert model.drain_seconds([many]) == pytest.approx(model.known.measured.waiting / spare)
+    assert not collapse().queue_grows
+
+
+def test_steps_shorter_than_simulated_widen_the_range_upwards():
+    """Where some of the requests that run get no token, the others may be faster than what was simulated."""
+    view = pressed_view(COLLAPSE)
+    assert view.observed is not None
+    held_up = tuple(replace(one, steps=(one.steps or 0.0) * 1.25) for one in view.observed.intervals)
+    held = model_of(Given(replace(view.observed, intervals=held_up), view.limits, THRESHOLDS))
+    usual, wider = (figures(one, replicas(2)).tokens_per_second for one in (collapse(), held))
+    assert wider.high / wider.value > 1.08 * usual.high / usual.value
+    assert wider.low / wider.value == pytest.approx(usual.low / usual.value, rel=0.05)
+
+
+def test_without_a_range_no_other_engine_is_simulated(monkeypatch: pytest.MonkeyPatch):
+    model = collapse()
+    monkeypatch.setattr(Model, "_alternatives", lambda *_: pytest.fail("other engines are simulated"))
+    found = model.expected([], [sequences(2)], ranged=False)
+    assert found is not None
+    assert found.tokens_per_second.low == found.tokens_per_second.after == found.tokens_per_second.high
+
+
 def test_a_comparison_is_a_handful_of_simulations_for_each_engine_that_it_may_be(monkeypatch: pytest.MonkeyPatch):
     model, made = collapse(), []
     monkeypatch.setattr(consequences, "simulated", lambda *given: made.append(given) or simulate(*given[:3]))

@@ -104,6 +104,20 @@ def test_requests_that_come_at_a_rate_do_not_wait_for_answers():
     assert slow.waiting > 50
 
 
+@pytest.mark.parametrize("rate", [3.0, 5.0, 12.0])
+def test_of_a_queue_that_grows_a_minute_says_what_all_of_its_time_does(rate: float):
+    """Simulated whole, which takes five times as long, it comes to the same."""
+    mixed = tuple(RequestShape(prompt, prompt, 20 + prompt % 80) for prompt in range(100, 500))
+    whole = replace(Demand.at_rate(mixed, rate), seconds=400.0, counted_seconds=60.0, dispersion=0.0)
+    minute = replace(whole, seconds=80.0, grown_seconds=400.0)
+    expected, found = (simulate(Server(1500.0, STEPS), demand, 60.0) for demand in (whole, minute))
+    assert expected is not None
+    assert found is not None
+    assert expected.waiting > 20
+    for name in ("tokens_per_second", "answers_per_second", "latency_p50", "latency_p95", "waiting", "running"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=0.1), name
+
+
 def test_nobody_is_answered_where_nothing_fits():
     assert simulate(Server(100.0, STEPS), alike(3, 1000, 10)) is None
 

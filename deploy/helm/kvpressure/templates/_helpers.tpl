@@ -54,7 +54,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "image.repository is empty: no image of kvpressure is published. Build one with deploy/docker/Dockerfile, push it to your registry, and set image.repository to it." -}}
 {{- end -}}
 {{- with .Values.image -}}
-{{ with $.Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
+{{ with $.Values.global.imageRegistry | default .registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
 {{- end -}}
 {{- end -}}
 

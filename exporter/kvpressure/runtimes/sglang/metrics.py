@@ -45,20 +45,20 @@ def _count(labels: Mapping[str, str], name: str) -> int | None:
 
 def complete(gauges: dict[str, float]) -> dict[str, float]:
     """Return the gauges with the queues of a decode engine: for room in its cache, and with room for KV to come."""
-    found = {name: value for name, value in gauges.items() if not name.startswith("_")}
+    known = {name: value for name, value in gauges.items() if not name.startswith("_")}
     if fetching := gauges.get("_in_transfer", 0.0):
-        found["fetching"] = fetching
-    if "waiting" in found:
-        found["waiting"] += fetching + gauges.get("_for_room", 0.0) + gauges.get("_grammar", 0.0)
+        known["fetching"] = fetching
+    if "waiting" in known:
+        known["waiting"] += fetching + gauges.get("_for_room", 0.0) + gauges.get("_grammar", 0.0)
         if gauges.get("_grammar"):
-            found["waiting_deferred"] = gauges["_grammar"] + fetching
+            known["waiting_deferred"] = gauges["_grammar"] + fetching
     if "_available" in gauges and "_evictable" in gauges:
-        found["free_tokens"] = gauges["_available"] + gauges["_evictable"]
+        known["free_tokens"] = gauges["_available"] + gauges["_evictable"]
     pools = {name: gauges[f"_{name}"] for name in ("state_usage", "window_usage") if gauges.get(f"_{name}")}
     if pools and "_full" in gauges:
         # `token_usage` is the largest of all pools: that of tokens is by itself.
-        found |= {"kv_usage": gauges["_full"], **pools}
-    return found
+        known |= {"kv_usage": gauges["_full"], **pools}
+    return known
 
 
 SGLANG: Final = Table(
@@ -171,6 +171,7 @@ LOGS: Final = Wordings(
         ("preemption", "kv cache pool is full. retract requests", ""),
         ("preemption", "decode out of memory happened", ""),  # until 0.4.6
         ("kv_exhausted", "not enough memory. please try to increase --mem-fraction-static", ""),
+        ("kv_exhausted", "leave no gpu memory for the kv cache", ""),
         (
             "kv_exhausted",
             "out of memory. try to lower your batch size",

@@ -43,33 +43,33 @@ def _blocks(kind: str) -> tuple[tuple[str, str], ...]:
 
 def complete(gauges: dict[str, float]) -> dict[str, float]:
     """Return the gauges with requests that are scheduled as running, and those that are not as waiting."""
-    found = {name: value for name, value in gauges.items() if not name.startswith("_")}
+    known = {name: value for name, value in gauges.items() if not name.startswith("_")}
     used, blocks = gauges.get("_used"), gauges.get("_blocks")
-    if "kv_usage" not in found and used is not None and blocks:
-        found["kv_usage"] = min(1.0, used / blocks)
+    if "kv_usage" not in known and used is not None and blocks:
+        known["kv_usage"] = min(1.0, used / blocks)
     active, scheduled, seats = gauges.get("running"), gauges.get("_scheduled"), gauges.get("seats")
     if "_serve" in gauges:
-        found["keeps_last_step"] = 1.0
+        known["keeps_last_step"] = 1.0
     if active is None or scheduled is None:
-        return found
+        return known
     left = active - scheduled if active - scheduled > 1 + _ENDING * scheduled else 0.0
     # Triton's older pages have no queue; there is none while seats are free.
     queued = gauges.get("waiting", 0.0 if seats is not None and active < seats else None)
-    found["running"] = min(active, scheduled)
+    known["running"] = min(active, scheduled)
     if queued is None:
         if left:
-            found["waiting"] = left  # at least: those without a seat are not counted
-        return found
-    found["waiting"] = queued + left
+            known["waiting"] = left  # at least: those without a seat are not counted
+        return known
+    known["waiting"] = queued + left
     if paused := gauges.get("_paused", 0.0):
-        found["waiting"] = max(found["waiting"], paused)
-        found["waiting_room"] = paused
+        known["waiting"] = max(known["waiting"], paused)
+        known["waiting_room"] = paused
     elif "_one_stage" in gauges and seats is not None:
         if not left or scheduled >= seats:
-            found["waiting_room"] = 0.0
+            known["waiting_room"] = 0.0
         elif gauges.get("_context") == 0.0:
-            found["waiting_room"] = left
-    return found
+            known["waiting_room"] = left
+    return known
 
 
 TRTLLM: Final = Table(

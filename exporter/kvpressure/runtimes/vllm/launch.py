@@ -103,10 +103,10 @@ def transfer_config(options: Mapping[str, Given]) -> Mapping[str, Any] | None:
     """Return what `--kv-transfer-config` says; None where it is not given or no JSON object."""
     given = options.get("kv-transfer-config")
     try:
-        found = None if given is None else parse_json(given.text, Budget(_CONFIG_WORK))
+        config = None if given is None else parse_json(given.text, Budget(_CONFIG_WORK))
     except BudgetExceededError:
         return None
-    return found if isinstance(found, dict) else None
+    return config if isinstance(config, dict) else None
 
 
 def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
@@ -252,7 +252,7 @@ def _is_like_vllm(name: str, options: Sequence[Options]) -> bool:
     """Return whether an image of another name serves: it has vLLM's own options, or its name and a model."""
     if _OTHERS.search(name) or _SERVERS.fullmatch(name) or name == KSERVE_MODULE:
         return False
-    given = {option for one in options for option in one.given}
+    given = {option for read in options for option in read.given}
     return not given.isdisjoint(_OWN_OPTIONS) or ("vllm" in name and "model" in given)
 
 
@@ -309,16 +309,16 @@ VARIABLES: Final = (
 
 
 def _variables(image: str, env: Mapping[str, str | None]) -> Words | None:
-    found = next((one for one in VARIABLES if one.image.search(image)), None)
-    if found is None:
+    own = next((variables for variables in VARIABLES if variables.image.search(image)), None)
+    if own is None:
         return None
     words: list[str] = []
     for name, value in env.items():
-        option = name.removeprefix(found.prefix).lower().replace("_", "-") if name.startswith(found.prefix) else ""
-        option = found.names.get(option, option)
+        option = name.removeprefix(own.prefix).lower().replace("_", "-") if name.startswith(own.prefix) else ""
+        option = own.names.get(option, option)
         if option in NAMES:
             words += [f"--{option}", f"${name}" if value is None else value]
-    return (*words, *split(env.get(found.words) or ""))
+    return (*words, *split(env.get(own.words) or ""))
 
 
 STARTING: Final = Starting(FLAGS, _launch, _image_serves, _port, _worker, _serves, _completed, _variables)

@@ -37,8 +37,8 @@ def _concurrency(facts: Facts, match: re.Match[str]) -> None:
 
 
 def _override(facts: Facts, match: re.Match[str]) -> None:
-    found, override = logged_count(match[1]), logged_count(match[2])
-    facts.overridden = found / override if found and override else 1.0
+    blocks, override = logged_count(match[1]), logged_count(match[2])
+    facts.overridden = blocks / override if blocks and override else 1.0
 
 
 LOGS: Final = Wordings(

@@ -223,7 +223,7 @@ def adapters(newest: Mapping[str, str], some: Sequence[Mapping[str, str]]) -> Ma
     slots, running = _count(newest, "max_lora"), newest.get("running_lora_adapters")
     if slots is None or running is None:
         return {}
-    ever = {name for one in (newest, *some) for name in _names(one.get("running_lora_adapters", ""))}
+    ever = {name for sample in (newest, *some) for name in _names(sample.get("running_lora_adapters", ""))}
     return {
         "adapter_slots": float(slots),
         "adapters_running": float(len(set(_names(running)))),

@@ -44,11 +44,11 @@ _TAG: Final = re.compile(r"v?(\d{1,3})\.(\d{1,3})\b.*")
 
 def version_of(image: str) -> Version | None:
     """Return vLLM's version by an image's tag: the newest for `latest`, None where it says none."""
-    found = _UPSTREAM.search(image)
-    if found is None:
+    tagged = _UPSTREAM.search(image)
+    if tagged is None:
         named = _NAMED.search(image)
         return None if named is None else (int(named[1]), int(named[2]))
-    tag = found[1] or found[2] or "latest"
+    tag = tagged[1] or tagged[2] or "latest"
     version = _TAG.fullmatch(tag)
     if version is None:
         return NEWEST if tag.startswith(("latest", "nightly")) else None

@@ -131,6 +131,11 @@ _SHARED: Final = (
     ("host_oom", "ray.exceptions.outofmemoryerror", ""),
     ("host_oom", "low on memory", r"due to the node running low on memory"),
     ("host_oom", "memory pressure (oom)", r"killed due to memory pressure \(oom\)"),
+    ("host_oom", "exceeds the memory usage threshold", r"exceeds the memory usage threshold of .{0,20} ray killed"),
+    # Of systemd and of the kernel, in a unit's journal.
+    ("host_oom", "killed by the oom killer", ""),
+    ("host_oom", "oom-kill", r"failed with result 'oom-kill'"),
+    ("host_oom", "out of memory: killed process ", ""),
     ("host_oom", "cannot allocate memory", r"\[errno 12\] cannot allocate memory"),
     ("host_oom", "defaultcpuallocator: ", r"defaultcpuallocator: (?:can't allocate|not enough) memory"),
     (
@@ -141,6 +146,8 @@ _SHARED: Final = (
     ("device_oom", "out of memory", r"\btriton error \[\w{2,8}\]: out of memory"),
     ("device_oom", "out of memory", r"\b(?:cuda|hip)malloc\w{0,20}\b.{0,200}\bout of memory"),
     ("device_oom", "out of memory", r"\bresource_?exhausted: .{0,80}\bout of memory"),  # XLA
+    ("device_oom", "insufficient gpu memory", r"creation failed due to insufficient gpu memory"),
+    ("device_oom", "pt_devmem allocation failed", ""),  # Gaudi
     ("device_oom", "_error_out_of_memory", r"\bcuda_error_out_of_memory\b"),
     ("device_oom", "_error_out_of_device_memory", ""),  # Level Zero and Unified Runtime
     ("device_oom", "_status_alloc_failed", r"\b(?:cu|hip|roc)\w{2,12}_status_alloc_failed\b"),  # BLAS, DNN, solvers

@@ -134,7 +134,7 @@ def _has(engine: Engine, *path: str) -> bool:
     """Whether the list at all but the last of `path` has an entry, or an entry's name, that begins with the last."""
     *outer, beginning = path
     entries = sequence(get(engine.item.data, *engine.at, *outer))
-    words = (text(get(one, "name")) or text(one) for one in entries)
+    words = (text(get(entry, "name")) or text(entry) for entry in entries)
     return any(word.replace("_", "-").startswith(beginning.replace("_", "-")) for word in words)
 
 

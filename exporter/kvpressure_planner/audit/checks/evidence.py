@@ -77,7 +77,7 @@ def alerted(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - ever
     rules = list(context.given.of("PrometheusRule"))
     for rule in rules:
         groups = sequence(get(rule.data, "spec", "groups"))
-        if any(_SERIES.search(text(get(one, "expr"))) for group in groups for one in sequence(get(group, "rules"))):
+        if any(_SERIES.search(text(get(alert, "expr"))) for group in groups for alert in sequence(get(group, "rules"))):
             return Verdict("pass", f"PrometheusRule {rule.name}", place=rule.place())
     fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
     if rules or context.given.complete:
@@ -88,7 +88,10 @@ def alerted(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - ever
 def _monitors(engine: Engine, context: Context) -> Iterator[str]:
     given = context.given
     for item in given.of("DaemonSet"):
-        images = [text(get(one, "image")) for one in sequence(get(item.data, "spec", "template", "spec", "containers"))]
+        images = [
+            text(get(container, "image"))
+            for container in sequence(get(item.data, "spec", "template", "spec", "containers"))
+        ]
         if any(_EXPORTER.search(image) for image in images):
             yield f"DaemonSet {item.name} of kvpressure"
     for item in given.of("PodMonitor"):
@@ -111,7 +114,7 @@ def selects(selector: Any, labels: Mapping[str, str]) -> bool:
     """Whether a label selector matches; an empty one matches everything."""
     if not strings(get(selector, "matchLabels")).items() <= labels.items():
         return False
-    return all(_matches(mapping(one), labels) for one in sequence(get(selector, "matchExpressions")))
+    return all(_matches(mapping(expression), labels) for expression in sequence(get(selector, "matchExpressions")))
 
 
 def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

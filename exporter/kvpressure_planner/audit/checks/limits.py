@@ -34,8 +34,8 @@ def declared(engine: Engine, context: Context) -> Verdict:
     fits are admitted and then preempted. Above max_num_batched_tokens it does not start, and at one or two there is
     no batch.
     """
-    found = _fitting(engine, context)
-    return found if found.status == "fail" else _implausible(engine, context) or found
+    verdict = _fitting(engine, context)
+    return verdict if verdict.status == "fail" else _implausible(engine, context) or verdict
 
 
 def _fitting(engine: Engine, context: Context) -> Verdict:
@@ -83,24 +83,24 @@ def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: fl
     if engine.reading.limits.get(_LIMIT) is None or count in engine.runtime.audit.defaults[_LIMIT]:
         reason = f"{shown}: {number(fits)} fit at their longest; how long they are is not known ({PROMPT}, {OUTPUT})"
         return Verdict("unknown", reason)
-    found = f"{number(fits)} fit the KV cache at their longest"
+    room = f"{number(fits)} fit the KV cache at their longest"
     most = sized.pool().fit(max(1, int(sized.longest * share)), 1.0)
     if count > most:
-        reason = f"{shown}: only {found}, {number(most)} at {share:.0%} of it; are they shorter? ({PROMPT}, {OUTPUT})"
+        reason = f"{shown}: only {room}, {number(most)} at {share:.0%} of it; are they shorter? ({PROMPT}, {OUTPUT})"
         return Verdict("fail", reason, limit_fix(engine, _LIMIT, str(most), sized.command))
-    return Verdict("pass", f"{shown} sequences; {found}")
+    return Verdict("pass", f"{shown} sequences; {room}")
 
 
 def _planned(engine: Engine, sized: Sized, plan: Plan, in_force: tuple[int, str]) -> Verdict:
     """Judge by the annotated lengths; `in_force` is the number of sequences, and how it is written."""
     (count, shown), fits = in_force, plan.max_num_seqs
-    found = f"{number(fits)} of {number(plan.tokens_per_request)} tokens fit the KV cache"
+    room = f"{number(fits)} of {number(plan.tokens_per_request)} tokens fit the KV cache"
     if count <= fits:
-        return Verdict("pass", f"{shown}: {found}")
+        return Verdict("pass", f"{shown}: {room}")
     if fits == engine.runtime.audit.largest_sequences:
-        return Verdict("unknown", f"{shown}: {found}, and more are never planned")
+        return Verdict("unknown", f"{shown}: {room}, and more are never planned")
     fix = limit_fix(engine, _LIMIT, str(fits), sized.command)
-    return Verdict("fail", f"{shown}: only {found}, the others are preempted", fix)
+    return Verdict("fail", f"{shown}: only {room}, the others are preempted", fix)
 
 
 def _implausible(engine: Engine, context: Context) -> Verdict | None:

@@ -119,7 +119,7 @@ def _kv_dtype(given: _Given) -> to.ConfigChange:
     steps = known.server.steps
     bits = steps.table.kv_bits if isinstance(steps, CardSteps) and known.kv_bits is None else known.kv_bits
     if bits is not None and bits <= to.SMALL_KV_BITS:
-        given.refuse(f"the KV cache is in {bits} bits already")
+        given.refuse("the KV cache is fp8 already")
     return to.kv_in_8_bits()
 
 

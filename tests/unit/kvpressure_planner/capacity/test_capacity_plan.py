@@ -42,10 +42,12 @@ def result(plan: Plan, label: str) -> float:
     return next(step.value for step in plan.steps if step.label == label)
 
 
-def test_the_pool_is_what_weights_activations_and_reserve_leave_of_the_utilization() -> None:
-    plan = planned(memory=Memory((80 * GIB,), weights_bytes=15 * GIB, reserve_bytes=2 * GIB))
-    assert result(plan, "KV pool") == 80 * GIB * 0.9 - 17 * GIB
-    assert plan.pool_tokens == 55 * GIB // (128 * 1024) - 16
+def test_the_pool_is_what_weights_and_the_rest_leave_of_the_utilization() -> None:
+    plan = planned(memory=Memory((80 * GIB,), weights_bytes=15 * GIB))
+    taken = [result(plan, label) for label in ("Weights", "Sampler", "CUDA graphs", "Outside torch")]
+    assert taken[0] == 15 * GIB
+    assert result(plan, "KV pool") == pytest.approx(80 * GIB * 0.9 - sum(taken))
+    assert plan.pool_tokens == result(plan, "Pool for requests") // (128 * 1024) // 16 * 16
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_model_whose_only_table_has_its_cache_in_8_bits_is_taken_to_have_that(
     assert json.loads(run(*on, "--json").output)["today"]["step_seconds"]["kv_bits"] == 8
     refused = run(*on, "--set", "kv-cache-dtype=fp8")
     assert refused.exit_code == 2
-    assert "the KV cache is in 8 bits already" in refused.output
+    assert "the KV cache is fp8 already" in refused.output
 
 
 def test_a_plan_takes_a_model_without_its_owner():

@@ -118,7 +118,7 @@ def test_a_cache_in_8_bits_is_refused_where_the_page_says_that_it_is_in_8_bits_a
         fp8.write_text("".join(file).replace(r"cache_dtype=\"auto\"", r"cache_dtype=\"fp8\""))
     answer = whatif("--trace", fp8, "--set", "kv-cache-dtype=fp8")
     assert answer.exit_code == 2
-    assert "--set kv-cache-dtype=fp8: the KV cache is in 8 bits already" in " ".join(answer.stderr.split())
+    assert "--set kv-cache-dtype=fp8: the KV cache is fp8 already" in " ".join(answer.stderr.split())
     assert whatif("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8").exit_code == 0
 
 
