@@ -10,6 +10,7 @@ from functools import cached_property
 from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
+from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, at, number, quantile
 from kvpressure.model.verdict import Diagnosis, Stage
@@ -65,7 +66,7 @@ class Place:
         return True if self.namespace or self.workload or self.pod else False if self.unit else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestLengths:
     """Lengths in tokens of prompts and answers. `recent` is False when they are those since the server's start."""
 
@@ -259,7 +260,10 @@ class Case:
     @property
     def pool_after(self) -> float | None:
         """Tokens of the pool once a lower memory target is in force; a higher one is not assumed."""
-        limit, target, capacity = self.limits.gpu_memory_utilization, self.memory_target, self.capacity
+        limit, capacity = self.limits.gpu_memory_utilization, self.capacity
+        if not self.device_oom:
+            return capacity
+        target = self.memory_target
         if capacity is None or limit is None or target is None or target > limit.value:
             return capacity
         return capacity - (self.pool_change(target) or 0.0)

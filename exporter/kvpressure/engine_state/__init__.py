@@ -200,7 +200,9 @@ class Pipeline:
         allocated = self._environment.devices.get(container_of(target))
         if names is None and alone and allocated is not None and allocated.exclusive:
             names = allocated.gpus
-        return gpus_of(names or (), [gpu for gpu in self._gpus.values() if self._is_fresh(gpu.last.t, now)])
+        if not names:
+            return []
+        return gpus_of(names, [gpu for gpu in self._gpus.values() if self._is_fresh(gpu.last.t, now)])
 
     def _is_fresh(self, t: float, now: float) -> bool:
         """Whether a reading of a GPU may still be shown."""

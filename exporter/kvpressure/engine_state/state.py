@@ -59,7 +59,7 @@ class PipelineSettings:
     longest_interval_seconds: float = LONGEST_INTERVAL_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineEnvironment:
     """What is known around the engines of one page when it is judged.
 

@@ -65,8 +65,10 @@ def compute(
     and the values of the window, `stall` is since when nobody has been served.
     """
     derived: Derived = {}
-    for of_window in (*OF_WINDOW, *(group.derive for group in optional_groups())):
+    for of_window in OF_WINDOW:
         derived.update(of_window(window, context))
+    for group in optional_groups():
+        derived.update(group.derive(window, context))
     eviction = NOTHING_EVICTED if evicted is None else evicted(window, derived, context.thresholds)
     reading = Reading(window, context, derived, verdict_window(window, context, eviction, stall))
     for of_reading in (*OF_VERDICT, *remembered):

@@ -80,10 +80,14 @@ def grown(before: Point, after: Point, counter: str) -> float | None:
 
 def _ends(points: Sequence[Point], counter: str) -> tuple[Point, Point]:
     """Return the first and the last of the polls that have a counter, the same one twice where fewer than two do."""
-    if counter in points[0].counters and counter in points[-1].counters:
-        return points[0], points[-1]
-    have = [point for point in points if counter in point.counters] or points[:1]
-    return have[0], have[-1]
+    first = last = points[0]
+    for first in points:
+        if counter in first.counters:
+            break
+    for last in reversed(points):
+        if counter in last.counters:
+            return first, last
+    return points[0], points[0]
 
 
 class Polls(list[Point]):

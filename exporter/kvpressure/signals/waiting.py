@@ -42,8 +42,8 @@ class Queue:
 
 def queue_of(points: Polls, *, streams: bool) -> Queue:
     """Return what at least one poll shows of running and waiting requests; idle `streams` do not count as waiting."""
-    running, queue, deferred = (points.values(name) for name in ("running", "waiting", "waiting_deferred"))
-    waiting = queue
+    running, deferred = points.values("running"), points.values("waiting_deferred")
+    queue = waiting = points.values("waiting")
     if streams:
         waiting = [value for point in points if (value := waiting_of(point, streams=True)) is not None]
     return Queue(
@@ -137,10 +137,11 @@ class Deferral:
 def deferral_of(window: EngineWindow) -> Deferral:
     """Return what the window's polls show."""
     looked_up = _ever(window, "external_queries")
-    slots, running, ever = (window.points.max(name) for name in ("adapter_slots", "adapters_running", "adapters_seen"))
+    slots, running = window.points.max("adapter_slots"), window.points.max("adapters_running")
+    requested = window.points.max("adapters_seen")
     return Deferral(
         slots=slots,
-        adapters_oversubscribed=None if slots is None or ever is None else ever > slots,
+        adapters_oversubscribed=None if slots is None or requested is None else requested > slots,
         slots_taken=None if slots is None or running is None else running >= slots,
         # Before the first prompt nothing can have been looked up.
         connector=looked_up if looked_up or _ever(window, "prompt_tokens") else None,
@@ -148,7 +149,7 @@ def deferral_of(window: EngineWindow) -> Deferral:
         remote=window.shows("remote_transfers"),
         offload=window.shows("offload_loads"),
         images=_ever(window, "encoder_queries"),
-        failed_loads=sum(window.long_delta(name) for name in _FAILED),
+        failed_loads=sum([window.long_delta(name) for name in _FAILED]),
         expired_transfers=window.long_delta("expired_transfers"),
         read_seconds_per_gigabyte=_seconds_per_gigabyte(window),
     )
