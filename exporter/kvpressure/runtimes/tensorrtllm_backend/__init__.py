@@ -31,7 +31,7 @@ EVIDENCE: Final = (
     OptionalSignal(
         what="how many tokens the KV cache holds",
         signals=("capacity_tokens",),
-        series=("nv_trt_llm_kv_cache_block_metrics",),
+        series=("trtllm_kv_cache_block_metrics",),
         how="Triton 23.11 and later export it",
     ),
 )
