@@ -117,9 +117,11 @@ async def test_without_any_settings_this_machine_is_served_and_what_is_missing_i
 
 async def test_check_config_reports_everything_at_once_with_exit_code_two(tmp_path):
     (tmp_path / "kvpressure.yaml").write_text("window_seconds: 5\npoll: {interval_seconds: 90}\nnot_a_key: 1\n")
-    command = [*KVPRESSURE, "check-config", "--config.file", str(tmp_path / "kvpressure.yaml"), "--log.level=loud"]
+    command = [*KVPRESSURE, "check-config", "--config.file", str(tmp_path / "kvpressure.yaml")]
     process = await asyncio.create_subprocess_exec(
-        *command, stderr=asyncio.subprocess.PIPE, env={**os.environ, "KVPRESSURE_NOPE": "1"}
+        *command,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "KVPRESSURE_NOPE": "1", "KVPRESSURE_LOG__LEVEL": "loud"},
     )
     _, err = await process.communicate()
     text = err.decode()
@@ -128,7 +130,7 @@ async def test_check_config_reports_everything_at_once_with_exit_code_two(tmp_pa
         "kvpressure.yaml:1: window_seconds",
         "kvpressure.yaml:2",
         "kvpressure.yaml:3: not_a_key",
-        "--log.level",
+        "KVPRESSURE_LOG__LEVEL",
         "KVPRESSURE_NOPE",
     ):
         assert part in text, text

@@ -43,10 +43,8 @@ def fail(*lines: object) -> NoReturn:
     sys.exit(CANNOT_TELL)
 
 
-class CliError(SourceError):
+class CliError(SourceError, reason="cli"):
     """A command cannot continue; the sentence says why, where, and what to do."""
-
-    reason = "cli"
 
 
 class OutputError(Exception):

@@ -65,7 +65,8 @@ class Pipeline:
         stale_seconds = self.settings.engine_stale_seconds
         answer = {target for target, t in self._last_page.items() if abs(now - t) <= stale_seconds}
         reports = tuple(
-            one if one.engine_count else replace(one, engines=one.engines & answer) for one in environment.reports
+            report if report.engine_count else replace(report, engines=report.engines & answer)
+            for report in environment.reports
         )
         return replace(environment, reports=reports)
 
@@ -75,8 +76,8 @@ class Pipeline:
 
     def baselines(self) -> Mapping[EngineKey, Healthy]:
         """Return what is healthy for each engine, as far as anything is known of it; restored ones may be away yet."""
-        found = {key: engine.past.baseline.saved() for key, engine in self._engines.items()}
-        return {**self._restored, **{key: healthy for key, healthy in found.items() if healthy}}
+        saved = {key: engine.past.baseline.saved() for key, engine in self._engines.items()}
+        return {**self._restored, **{key: healthy for key, healthy in saved.items() if healthy}}
 
     def restore_baselines(self, baselines: Mapping[EngineKey, Healthy]) -> None:
         """Start from these once their engines are read; of an engine that is known already nothing changes."""
@@ -224,11 +225,11 @@ class Pipeline:
 
     def _hits_of(self, model: str, namespace: str) -> Octaves:
         """Return what replicas of the model have found, those that are gone included; of as many models as engines."""
-        found = self._hits.pop((model, namespace), None) or Octaves()
+        octaves = self._hits.pop((model, namespace), None) or Octaves()
         while len(self._hits) >= self.settings.max_engines:
             del self._hits[next(iter(self._hits))]
-        self._hits[model, namespace] = found
-        return found
+        self._hits[model, namespace] = octaves
+        return octaves
 
     def _make_room(self, target: str) -> None:
         """Drop the longest unread engine of the target that has most: one target must not starve the others."""

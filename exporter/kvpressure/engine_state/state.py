@@ -146,7 +146,8 @@ class EngineState:
 
     def _gather(self, poll: _Poll) -> Features | None:
         """Take the poll in, with what others report of it; return what it shows, None where it is not newer."""
-        past, page, environment = self.past, poll.page, poll.environment
+        past, environment = self.past, poll.environment
+        page = poll.page
         if self.view is not None and (stepped_back(past.t, page.t) or page.t - past.t > poll.settings.window_seconds):
             # Verdicts are not made from what was before a gap; what is healthy for this engine is still known.
             past.begin_anew()
@@ -199,7 +200,8 @@ class EngineState:
 
     def _view(self, poll: _Poll, features: Features, diagnosis: Diagnosis, more: _More) -> EngineView:
         """Return everything known of the engine now."""
-        environment, target, before = poll.environment, poll.environment.target, self.view
+        environment, before = poll.environment, self.view
+        target = environment.target
         derived = features.derived | more.derived
         limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, poll.thresholds)
         key = EngineKey(target.name, poll.sample.model_name, poll.sample.engine)

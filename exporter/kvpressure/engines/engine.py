@@ -230,10 +230,10 @@ class EngineSource:
         urls = self._urls
         if not self._filter.is_used(now):
             return await self._plain(urls)
-        found = await self._try(urls.full if full else urls.poll)
-        if found is not None:
+        page_by_name = await self._try(urls.full if full else urls.poll)
+        if page_by_name is not None:
             self._filter.mode = Mode.HONOURED
-            return found
+            return page_by_name
         page = await self._plain(urls)
         self._filter.ignored(now)
         return page

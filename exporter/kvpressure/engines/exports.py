@@ -48,7 +48,12 @@ def is_aiperf(line: Mapping[str, Any]) -> bool:
 
 def aiperf_page(line: Mapping[str, Any]) -> ExportedPage:
     """Return the page of a scrape. Raises ValueError, TypeError, KeyError or AttributeError where it is none."""
-    series = [one for name, samples in line["metrics"].items() for sample in samples for one in _series(name, sample)]
+    series = [
+        labelled
+        for name, samples in line["metrics"].items()
+        for sample in samples
+        for labelled in _series(name, sample)
+    ]
     return ExportedPage(float(line["timestamp_ns"]) / 1e9, _address(str(line.get("endpoint_url", ""))), "".join(series))
 
 

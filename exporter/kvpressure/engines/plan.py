@@ -39,16 +39,16 @@ class Scalars:
 
     def read(self, values: list[float]) -> dict[str, float]:
         """Return the signals with a valid value: NaN, negative and too large ones are left out."""
-        found = dict(zip(self._names, self._take(values), strict=True))
+        signals = dict(zip(self._names, self._take(values), strict=True))
         for signal, parts, merge in self._merged:
-            found[signal] = sum(merge(take(values)) for take in parts)
+            signals[signal] = sum(merge(take(values)) for take in parts)
         # Where no value is negative, a sum within the bound proves that each is; with a NaN the sum is not.
-        if not sum(found.values()) <= LARGEST_VALUE or min(found.values(), default=0.0) < 0:
-            found = {signal: value for signal, value in found.items() if 0 <= value <= LARGEST_VALUE}
+        if not sum(signals.values()) <= LARGEST_VALUE or min(signals.values(), default=0.0) < 0:
+            signals = {signal: value for signal, value in signals.items() if 0 <= value <= LARGEST_VALUE}
         for signal, most in self._most:
-            if found.get(signal, 0.0) > most:
-                del found[signal]
-        return found
+            if signals.get(signal, 0.0) > most:
+                del signals[signal]
+        return signals
 
 
 class Histogram:
@@ -88,10 +88,10 @@ class Sizes:
 
     def read(self, values: list[float]) -> CacheConfig:
         """Return the configuration, the same object while the values are the same; a value below 1 is unknown."""
-        found = self._gauges.read(values)
-        if found != self._found:
-            self._found = found
-            counts: dict[str, Any] = {name: int(value) for name, value in found.items() if value >= 1}
+        sizes = self._gauges.read(values)
+        if sizes != self._found:
+            self._found = sizes
+            counts: dict[str, Any] = {name: int(value) for name, value in sizes.items() if value >= 1}
             if (blocks := counts.pop("capacity_blocks", None)) is not None and "block_size" in counts:
                 counts["capacity_tokens"] = blocks * counts["block_size"]
             self._cache = replace(self._labels, **counts)

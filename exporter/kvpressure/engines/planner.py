@@ -50,24 +50,24 @@ class _Index:
     def __init__(self, found: Mapping[str, Sequence[_Found]], table: Table) -> None:
         info, self._label = table.info, table.engine_label
         self.names = frozenset(found)
-        self.labelled = any(self._label in one.labels for series in found.values() for one in series)
+        self.labelled = any(self._label in line.labels for series in found.values() for line in series)
         self.infos = found.get(info, ())
         self._series: defaultdict[tuple[str, _Engine], list[_Found]] = defaultdict(list)
         named: defaultdict[_Engine, list[tuple[str, _Found]]] = defaultdict(list)
         for name in self.names - {info}:
-            for one in found[name]:
-                model = one.labels.get(table.model_label) or one.labels.get(table.other_model_label, "")
-                named[model, self.engine(one)].append((name, one))
+            for line in found[name]:
+                model = line.labels.get(table.model_label) or line.labels.get(table.other_model_label, "")
+                named[model, self.engine(line)].append((name, line))
         self._servers: dict[_Engine, tuple[str, str, str]] = {}
         for (model, rank), series in named.items():
             label = "" if rank == _SERVER else _server_label(series, table)
-            for name, one in series:
-                engine = (model, f"{rank}@{one.labels[label]}") if label else (model, rank)
-                self._series[name, engine].append(one)
+            for name, line in series:
+                engine = (model, f"{rank}@{line.labels[label]}") if label else (model, rank)
+                self._series[name, engine].append(line)
                 if label:
-                    self._servers[engine] = rank, label, one.labels[label]
+                    self._servers[engine] = rank, label, line.labels[label]
         self.engines = sorted({engine for _, engine in self._series if engine[1] != _SERVER})
-        labelled = ((engine, one.labels) for (_, engine), series in self._series.items() for one in series)
+        labelled = ((engine, line.labels) for (_, engine), series in self._series.items() for line in series)
         said = ((engine, labels.get(table.role_label, "")) for engine, labels in labelled)
         self.roles = {engine: role for engine, role in said if role in ROLE_CODES}
         if len(self.engines) > MAX_ENGINES:
@@ -81,7 +81,7 @@ class _Index:
     def infos_of(self, engine: _Engine) -> list[_Found]:
         """Return the series that describe the engine's cache, whatever its model: they do not name one."""
         rank, label, value = self._servers.get(engine, (engine[1], "", ""))
-        return [one for one in self.infos if self.engine(one) == rank and one.labels.get(label, value) == value]
+        return [info for info in self.infos if self.engine(info) == rank and info.labels.get(label, value) == value]
 
     def series(self, name: str, engine: _Engine) -> list[_Found]:
         """Return the engine's series of `name`."""

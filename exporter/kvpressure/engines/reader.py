@@ -44,7 +44,7 @@ def label_signals(page: bytes, table: Table) -> Steps[dict[str, float]]:
     are not part of a page's layout, which would change with each: only the newest and some others are parsed. What
     cannot be parsed is left out.
     """
-    found: dict[str, float] = {}
+    signals: dict[str, float] = {}
     for row in table.label_signals:
         plain = row.name.removeprefix(table.prefix)
         # Most pages have no such series: searching one costs a tenth of parsing it, from its end half of that.
@@ -52,9 +52,9 @@ def label_signals(page: bytes, table: Table) -> Steps[dict[str, float]]:
             name = (spelling + plain).encode()
             lines = yield from _lines(page, name + b"{")
             if lines:
-                found.update(_read(row, name, lines))
+                signals.update(_read(row, name, lines))
                 break
-    return found
+    return signals
 
 
 def _lines(page: bytes, start: bytes) -> Steps[list[bytes]]:
@@ -82,7 +82,7 @@ def _read(row: LabelSignals, name: bytes, lines: Sequence[bytes]) -> Mapping[str
         return {}
     labels = _labels(name, _head(lines[times.index(newest)]))
     others = (_labels(name, _head(line)) for line in lines[-MAX_SERIES:])
-    return {} if labels is None else row.read(labels, [one for one in others if one is not None])
+    return {} if labels is None else row.read(labels, [labels_of for labels_of in others if labels_of is not None])
 
 
 def _head(line: bytes) -> bytes:
@@ -124,16 +124,12 @@ def _names(tables: tuple[Table, ...]) -> frozenset[bytes]:
     return OTHER_NAMES.union(WORKER_NAMES, NOT_READ, *(table.wanted() for table in tables))
 
 
-class GatewayPageError(PageError):
+class GatewayPageError(PageError, reason="gateway"):
     """It is of a gateway in front of engines."""
 
-    reason = "gateway"
 
-
-class NotReadError(PageError):
+class NotReadError(PageError, reason=NOT_READ_REASON):
     """It is of a server that is recognised and not read."""
-
-    reason = NOT_READ_REASON
 
 
 def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
@@ -145,10 +141,10 @@ def _plan(tables: tuple[Table, ...], series: Sequence[Series]) -> Plan | None:
         raise GatewayPageError(
             f"these are the metrics of {gateway}, not of an engine: name the engines behind it as targets"
         )
-    found = make_plan(max(tables, key=lambda table: recognised(table, series)), series)
-    if found is None and (server := server_not_read(series)):
+    plan = make_plan(max(tables, key=lambda table: recognised(table, series)), series)
+    if plan is None and (server := server_not_read(series)):
         raise NotReadError(f"not read: these are the metrics of {server}, of which no verdict is made")
-    return found
+    return plan
 
 
 def _without_engine(page: bytes, tables: Sequence[Table]) -> str:
@@ -200,4 +196,6 @@ class PageReader:
         gauges = yield from label_signals(page, next(table for table in self._tables if table.runtime == plan.runtime))
         if not gauges:
             return read
-        return replace(read, engines=tuple(replace(one, gauges={**one.gauges, **gauges}) for one in read.engines))
+        return replace(
+            read, engines=tuple(replace(engine, gauges={**engine.gauges, **gauges}) for engine in read.engines)
+        )

@@ -71,11 +71,11 @@ class XzReader(io.RawIOBase):
     def _next_stream(self) -> bytes:
         """Return the beginning of the stream after this one and its padding, b"" where there is none."""
         rest = self._decoder.unused_data
-        while not (found := rest.lstrip(b"\0")):
+        while not (line := rest.lstrip(b"\0")):
             rest = self._file.read(_CHUNK_BYTES)
             if not rest:
                 return b""
-        return found
+        return line
 
 
 def _decoder() -> lzma.LZMADecompressor:
@@ -149,9 +149,9 @@ def _lines(path: Path, file: IO[str]) -> Iterator[TraceLine | TraceError]:
             yield TraceError(f"{path}:{number}: longer than {LONGEST_LINE_CHARS >> 20} MiB; nothing after it is read")
             return
         unusable += 1
-        for found in rows.read(number, line) if line.strip() else ():
-            unusable = 0 if isinstance(found, TraceLine) else unusable
-            yield found
+        for row in rows.read(number, line) if line.strip() else ():
+            unusable = 0 if isinstance(row, TraceLine) else unusable
+            yield row
     yield TraceError(f"{path}:{number}: {unusable} lines in a row are none of a recording; nothing after them is read")
 
 
@@ -214,8 +214,8 @@ def _gpus(t: float, items: Any) -> GpuReport:
     """Return the GPUs of a line; impossible readings are left out and counted."""
     sieve = Sieve()
     samples = [_gpu(t, position, item, sieve) for position, item in enumerate(items) if isinstance(item, dict)]
-    found = tuple(sample for sample in samples if sample is not None)
-    return GpuReport(t, found, rejected=sieve.rejected)
+    gpus = tuple(sample for sample in samples if sample is not None)
+    return GpuReport(t, gpus, rejected=sieve.rejected)
 
 
 def _gpu(t: float, position: int, item: Mapping[str, Any], sieve: Sieve) -> GpuSample | None:
@@ -362,6 +362,6 @@ def _text(head: bytes) -> str:
             "it is what `record --gpus` alone writes of this machine's GPU libraries, for a bug report, without pages "
             "of an engine; give `record` the engine's address too"
         )
-    found = [what for start, what in _BEGINNINGS if text.startswith(start)]
-    found += [what for marks, what in _MARKS if all(mark in head for mark in marks)]
-    return next(iter(found), "")
+    kinds = [what for start, what in _BEGINNINGS if text.startswith(start)]
+    kinds += [what for marks, what in _MARKS if all(mark in head for mark in marks)]
+    return next(iter(kinds), "")

@@ -21,42 +21,32 @@ class Action:
         return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''} {where}"
 
 
-class KubeError(SourceError):
+class KubeError(SourceError, reason="config"):
     """An error of a cluster: its own, or one of how it is reached.
 
     `status` is the API server's HTTP status, 0 without a response, and `message` its text.
     """
-
-    reason = "config"
 
     def __init__(self, sentence: str, status: int = 0, message: str = "") -> None:
         super().__init__(sentence)
         self.status, self.message = status, message
 
 
-class StatusError(KubeError):
+class StatusError(KubeError, reason="http_status"):
     """The API server refuses a request with a status that has no type of its own."""
 
-    reason = "http_status"
 
-
-class UnauthorizedError(KubeError):
+class UnauthorizedError(KubeError, reason="unauthorized"):
     """The API server does not accept the credentials (401)."""
 
-    reason = "unauthorized"
 
-
-class ForbiddenError(KubeError):
+class ForbiddenError(KubeError, reason="forbidden"):
     """The credentials may not do what was requested (403)."""
-
-    reason = "forbidden"
 
 
 class GoneError(StatusError):
     """The resource version is too old (410): the resource has to be listed again."""
 
 
-class KubectlError(KubeError):
+class KubectlError(KubeError, reason="kubectl"):
     """kubectl failed, or is not there."""
-
-    reason = "kubectl"

@@ -17,6 +17,11 @@ class SourceError(Exception):
 
     reason = "other"
 
+    def __init_subclass__(cls, reason: str = "") -> None:
+        """Give the type its reason; without one it has its bases'."""
+        if reason:
+            cls.reason = reason
+
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
         self.sentence = sentence
@@ -28,95 +33,65 @@ class SourceError(Exception):
         return said
 
 
-class InternalError(SourceError):
+class InternalError(SourceError, reason="internal"):
     """An exception that its code does not expect."""
 
-    reason = "internal"
 
-
-class TimedOutError(SourceError):
+class TimedOutError(SourceError, reason="timeout"):
     """There was no answer, or not all of it, within a deadline."""
 
-    reason = "timeout"
 
-
-class BadUrlError(SourceError):
+class BadUrlError(SourceError, reason="bad_url"):
     """What was set is no address, or one that is never requested."""
 
-    reason = "bad_url"
 
-
-class CredentialsError(SourceError):
+class CredentialsError(SourceError, reason="credentials"):
     """A token or password cannot be used; nothing was sent."""
-
-    reason = "credentials"
 
 
 class NotConnectedError(SourceError):
     """There was no connection, so nothing was sent."""
 
 
-class UnreachableError(NotConnectedError):
+class UnreachableError(NotConnectedError, reason="unreachable"):
     """There is no way to the address."""
 
-    reason = "unreachable"
 
-
-class RefusedConnectionError(NotConnectedError):
+class RefusedConnectionError(NotConnectedError, reason="refused"):
     """Nobody listens at the address."""
 
-    reason = "refused"
 
-
-class DnsError(NotConnectedError):
+class DnsError(NotConnectedError, reason="dns"):
     """The name was not resolved."""
 
-    reason = "dns"
 
-
-class TlsError(NotConnectedError):
+class TlsError(NotConnectedError, reason="tls"):
     """The handshake failed, or a certificate cannot be used."""
 
-    reason = "tls"
 
-
-class BrokenConnectionError(SourceError):
+class BrokenConnectionError(SourceError, reason="connection"):
     """The connection ended before the answer was complete."""
 
-    reason = "connection"
 
-
-class TooLargeError(SourceError):
+class TooLargeError(SourceError, reason="too_large"):
     """There is more than is read."""
 
-    reason = "too_large"
 
-
-class TruncatedError(SourceError):
+class TruncatedError(SourceError, reason="truncated"):
     """The answer is cut short."""
 
-    reason = "truncated"
 
-
-class GarbageError(SourceError):
+class GarbageError(SourceError, reason="garbage"):
     """The answer is not of the kind that was requested."""
 
-    reason = "garbage"
 
-
-class NotMetricsError(SourceError):
+class NotMetricsError(SourceError, reason="not_metrics"):
     """The page has none of the metrics that are read."""
 
-    reason = "not_metrics"
 
-
-class MissingError(SourceError):
+class MissingError(SourceError, reason="missing"):
     """A file, directory or socket is not there."""
 
-    reason = "missing"
 
-
-class UnreadableError(SourceError):
+class UnreadableError(SourceError, reason="io"):
     """The system cannot read a file or a connection."""
-
-    reason = "io"

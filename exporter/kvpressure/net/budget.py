@@ -33,10 +33,8 @@ SLICE_SECONDS: Final = 0.02
 """Of work, after which the event loop gets as long alone."""
 
 
-class OverBudgetError(SourceError):
+class OverBudgetError(SourceError, reason="over_budget"):
     """What was to be read would take more CPU than sources may; it is left out, and counted."""
-
-    reason = "over_budget"
 
     def __init__(self) -> None:
         sentence = f"not read now: all sources beside engines' pages may take {ALL_RATIO:.0%} of a core, and did"

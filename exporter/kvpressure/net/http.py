@@ -55,22 +55,16 @@ class HttpStatusError(SourceError):
         self.status, self.reason = status, "redirect" if 300 <= status < 400 else http_reason(status)
 
 
-class DisconnectedError(SourceError):
+class DisconnectedError(SourceError, reason="disconnected"):
     """The server closed the connection without an answer."""
 
-    reason = "disconnected"
 
-
-class NotHttpError(SourceError):
+class NotHttpError(SourceError, reason="bad_http"):
     """What answers does not speak HTTP."""
 
-    reason = "bad_http"
 
-
-class EncodedError(SourceError):
+class EncodedError(SourceError, reason="encoded"):
     """The answer is compressed, which was not requested."""
-
-    reason = "encoded"
 
 
 @record

@@ -20,10 +20,8 @@ _UNCONNECTED: Final = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyErro
 _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
 
 
-class UnusableAddressError(SourceError):
+class UnusableAddressError(SourceError, reason="config"):
     """The address that was set cannot be requested."""
-
-    reason = "config"
 
 
 def environment_proxy(scheme: str, host: str) -> str:

@@ -155,10 +155,8 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"it holds {text}, which JSON does not know")
 
 
-class PrometheusError(SourceError):
+class PrometheusError(SourceError, reason="prometheus"):
     """The server cannot be queried, or does not answer; repeating the query does not help."""
-
-    reason = "prometheus"
 
 
 class TooMuchError(PrometheusError):

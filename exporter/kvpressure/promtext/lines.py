@@ -55,10 +55,8 @@ class CutPageError(PageError, TruncatedError):
     """Its last line has no end."""
 
 
-class MalformedError(PageError):
+class MalformedError(PageError, reason="malformed"):
     """A line with a requested name cannot be parsed."""
-
-    reason = "malformed"
 
 
 class LargePageError(PageError, TooLargeError):

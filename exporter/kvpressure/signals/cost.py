@@ -65,11 +65,11 @@ class HealthyRate:
         """Let `seconds` of a healthy time count."""
         if demand <= 0 or seconds <= 0:
             return
-        one = self._bins.setdefault(round(PER_OCTAVE * math.log2(demand)), _Bin())
-        one.seconds += seconds
-        weight = seconds / min(one.seconds, thresholds.baseline.half_life_seconds / math.log(2))
-        one.demand += (demand - one.demand) * weight
-        one.rate += (tokens_per_second - one.rate) * weight
+        level = self._bins.setdefault(round(PER_OCTAVE * math.log2(demand)), _Bin())
+        level.seconds += seconds
+        weight = seconds / min(level.seconds, thresholds.baseline.half_life_seconds / math.log(2))
+        level.demand += (demand - level.demand) * weight
+        level.rate += (tokens_per_second - level.rate) * weight
         self._points = None
 
     def at(self, demand: float, thresholds: Thresholds) -> float | None:
@@ -88,9 +88,9 @@ class HealthyRate:
 
     def _known(self, thresholds: Thresholds) -> list[tuple[float, float]]:
         if self._points is None:
-            found = [one for one in self._bins.values() if one.seconds >= BIN_MIN_SECONDS]
-            enough = sum(one.seconds for one in found) >= thresholds.baseline.min_seconds
-            self._points = sorted((one.demand, one.rate) for one in found) if enough else []
+            known = [level for level in self._bins.values() if level.seconds >= BIN_MIN_SECONDS]
+            enough = sum(level.seconds for level in known) >= thresholds.baseline.min_seconds
+            self._points = sorted((level.demand, level.rate) for level in known) if enough else []
             if not any(rate > 0 for _, rate in self._points):
                 self._points = []
         return self._points
@@ -117,9 +117,9 @@ class _Sum:
     seconds: float = 0.0
     tokens: float = 0.0
 
-    def add(self, one: _Interval) -> None:
-        self.seconds += one.seconds
-        self.tokens += one.tokens
+    def add(self, interval: _Interval) -> None:
+        self.seconds += interval.seconds
+        self.tokens += interval.tokens
 
     @property
     def rate(self) -> float:
@@ -178,59 +178,59 @@ class Cost:
         `unconstrained` is how many tokens a second the present requests would get if the pool had room for all,
         `recomputed` what is computed again where contexts are evicted.
         """
-        one = _newest(points, self._longest_interval_seconds)
-        if one is not None and stepped_back(self._t, one.t):
+        interval = _newest(points, self._longest_interval_seconds)
+        if interval is not None and stepped_back(self._t, interval.t):
             self._t, self._trouble = float("-inf"), None
             self._pending.clear()
-        if one is None or one.t <= self._t:
+        if interval is None or interval.t <= self._t:
             return
-        self._t = one.t
+        self._t = interval.t
         if cause is Cause.HEALTHY:
-            self._learn(one, thresholds)
+            self._learn(interval, thresholds)
         elif cause is not Cause.IDLE:
             self._pending.clear()
         if self._lost is None and self._healthy.at(1.0, thresholds) is not None:
             self._lost = 0.0
         if cause in LOSING:
-            self._lose(one, cause, self._expected(one, cause, thresholds, unconstrained), thresholds)
+            self._lose(interval, cause, self._expected(interval, cause, thresholds, unconstrained), thresholds)
             if recomputed is not None and self._trouble is not None:
                 tokens, seconds = self._trouble.recomputed or (0.0, 0.0)
                 self._trouble.recomputed = Recomputed(
-                    tokens + recomputed.tokens * one.seconds, seconds + recomputed.seconds * one.seconds
+                    tokens + recomputed.tokens * interval.seconds, seconds + recomputed.seconds * interval.seconds
                 )
         elif self._trouble is not None and cause is not Cause.UNKNOWN:
-            self._trouble.after.add(one)
+            self._trouble.after.add(interval)
 
-    def _learn(self, one: _Interval, thresholds: Thresholds) -> None:
-        self._pending.append(one)
+    def _learn(self, interval: _Interval, thresholds: Thresholds) -> None:
+        self._pending.append(interval)
         least = LEARNED_AFTER_FACTOR * thresholds.verdict.verdict_window_seconds
-        while self._pending and one.t - self._pending[0].t >= least:
+        while self._pending and interval.t - self._pending[0].t >= least:
             old = self._pending.popleft()
             self._healthy.learn(old.demand, old.tokens / old.seconds, old.seconds, thresholds)
 
     def _expected(
-        self, one: _Interval, cause: Cause, thresholds: Thresholds, unconstrained: float | None
+        self, interval: _Interval, cause: Cause, thresholds: Thresholds, unconstrained: float | None
     ) -> float | None:
         """Return tokens a second but for the trouble; None where that is not known."""
         if cause in _FOR_ROOM:
             return unconstrained
-        healthy = self._healthy.at(one.demand, thresholds)
+        healthy = self._healthy.at(interval.demand, thresholds)
         if cause is not Cause.CONCURRENCY_BOUND or healthy is None or unconstrained is None:
             return healthy
         # Present requests may differ from those of the healthy time.
         return min(healthy, unconstrained)
 
-    def _lose(self, one: _Interval, cause: Cause, expected: float | None, thresholds: Thresholds) -> None:
+    def _lose(self, interval: _Interval, cause: Cause, expected: float | None, thresholds: Thresholds) -> None:
         trouble = self._trouble
-        if trouble is None or one.t - trouble.last > thresholds.verdict.incident_gap_seconds:
-            trouble = self._trouble = _Trouble(one.t - one.seconds, one.t)
-        trouble.last, trouble.after = one.t, _Sum()
-        trouble.total.add(one)
-        trouble.causes[cause] = trouble.causes.get(cause, 0.0) + one.seconds
+        if trouble is None or interval.t - trouble.last > thresholds.verdict.incident_gap_seconds:
+            trouble = self._trouble = _Trouble(interval.t - interval.seconds, interval.t)
+        trouble.last, trouble.after = interval.t, _Sum()
+        trouble.total.add(interval)
+        trouble.causes[cause] = trouble.causes.get(cause, 0.0) + interval.seconds
         if expected is None or expected <= 0:
             return
         self._lost = self._lost or 0.0
-        trouble.owed = (trouble.owed or 0.0) + expected * one.seconds - one.tokens
+        trouble.owed = (trouble.owed or 0.0) + expected * interval.seconds - interval.tokens
         if trouble.owed > trouble.lost:
             self._lost += trouble.owed - trouble.lost
             trouble.owed_seconds += (trouble.owed - trouble.lost) / expected

@@ -88,9 +88,9 @@ NOTHING_EVICTED: Final = Eviction()
 """As far as is known."""
 
 
-def lasts(found: Eviction, thresholds: Thresholds) -> bool:
+def lasts(eviction: Eviction, thresholds: Thresholds) -> bool:
     """Return whether the cache was written over since hits fell: what is missing was not reset, nor lost."""
-    return found.turnovers >= thresholds.eviction.turnover_min_count
+    return eviction.turnovers >= thresholds.eviction.turnover_min_count
 
 
 class LastingHarm:
@@ -106,15 +106,15 @@ class LastingHarm:
         self._newest.clear()
         self._highest.clear()
 
-    def take(self, t: float, found: Eviction, thresholds: Thresholds) -> Eviction:
+    def take(self, t: float, eviction: Eviction, thresholds: Thresholds) -> Eviction:
         """Return what was found at `t` (unix seconds) with the highest share that lasted for a few seconds lately.
 
         What is not known neither ends nor prolongs what was before.
         """
         newest, highest = self._newest, self._highest
-        means = found.newest or ((found.recomputed_ratio, found.time_ratio),)
+        means = eviction.newest or ((eviction.recomputed_ratio, eviction.time_ratio),)
         shares = [
-            share if recomputed >= thresholds.eviction.recomputed_min_ratio and lasts(found, thresholds) else 0.0
+            share if recomputed >= thresholds.eviction.recomputed_min_ratio and lasts(eviction, thresholds) else 0.0
             for recomputed, share in means
             if recomputed is not None and share is not None
         ]
@@ -122,13 +122,13 @@ class LastingHarm:
             newest.append((t, max(shares)))
             while newest[0][0] <= t - LASTING_SECONDS:
                 newest.popleft()
-            least = min(one for _, one in newest) if found.newest is None else newest[-1][1]
+            least = min(share for _, share in newest) if eviction.newest is None else newest[-1][1]
             while highest and highest[-1][1] <= least:
                 highest.pop()
             highest.append((t, least))
         while highest and highest[0][0] < t - thresholds.eviction.stays_seconds:
             highest.popleft()
-        return changed(found, lasting_time_ratio=highest[0][1]) if highest else found
+        return changed(eviction, lasting_time_ratio=highest[0][1]) if highest else eviction
 
 
 LASTING_SECONDS: Final = 8.0
@@ -194,16 +194,16 @@ class HitCurve:
             hit_ratio_elsewhere=self._siblings.of_others(now, self.octaves, thresholds),
         )
 
-    def families(self, found: Eviction, thresholds: Thresholds) -> Derived:
+    def families(self, eviction: Eviction, thresholds: Thresholds) -> Derived:
         """Return the series of what was found; of a fall that may be a reset or a restart as yet, the curve alone."""
-        ratio, computed = found.recomputed_ratio, self._computed
-        if ratio is None or (ratio >= thresholds.eviction.recomputed_min_ratio and not lasts(found, thresholds)):
+        ratio, computed = eviction.recomputed_ratio, self._computed
+        if ratio is None or (ratio >= thresholds.eviction.recomputed_min_ratio and not lasts(eviction, thresholds)):
             ratio = None
         curve = self.octaves.curve(thresholds.eviction.known_min_seconds)
         return known(
             {
                 "recomputed_prompt_tokens_per_second": None if ratio is None or computed is None else ratio * computed,
-                "recomputed_time_ratio": None if ratio is None else found.time_ratio,
+                "recomputed_time_ratio": None if ratio is None else eviction.time_ratio,
                 "prefix_cache_turnover_hit_ratio": {f"{least:g}": hits for least, hits in curve.items()},
             }
         )

@@ -58,20 +58,20 @@ def outside_evidence(
     now: float, key: ContainerId, environment: Environment, restarts: int, thresholds: Thresholds
 ) -> Mapping[str, OutsideEvidence]:
     """Return the symptoms of one container that other sources than its page show; without a key where unknown."""
-    found: dict[str, OutsideEvidence] = {}
+    symptoms: dict[str, OutsideEvidence] = {}
     state, report = environment.containers.get(key), environment.logs.get(key)
     # A state that the API server has not confirmed for long may be another one by now.
     if state is not None and _recent(now, state.t, thresholds):
-        found |= _container(now, state, restarts, environment, thresholds)
+        symptoms |= _container(now, state, restarts, environment, thresholds)
     if report is not None:
-        found["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", thresholds)
-        found["allocation_errors"] = _logged(now, report, "kv_exhausted", "KV cache too small", thresholds)
+        symptoms["device_oom"] = _logged(now, report, "device_oom", "GPU out of memory", thresholds)
+        symptoms["allocation_errors"] = _logged(now, report, "kv_exhausted", "KV cache too small", thresholds)
         killed = _logged(now, report, "host_oom", "host out of memory", thresholds)
         # No line of it is no evidence against it: the kernel kills without one.
-        found |= {"host_oom": killed} if killed.state else {}
+        symptoms |= {"host_oom": killed} if killed.state else {}
     if (pressed := _cpu(key, environment, thresholds)) is not None:
-        found["cpu_pressed"] = pressed
-    return found
+        symptoms["cpu_pressed"] = pressed
+    return symptoms
 
 
 def _container(

@@ -187,7 +187,8 @@ class _Cap(NamedTuple):
 
 
 def _cap_of(test: _Test, deferral: Deferral | None, shares: _Shares) -> _Cap:
-    points, window, thresholds = test.points, test.window, test.context.thresholds
+    points, window = test.points, test.window
+    thresholds = test.context.thresholds
     steadiness, refilled = _steadiness(points, window.highest_running()), _refilled(window, thresholds)
     declared = _at_declared_cap(window, test.context)
     at_cap = _at_cap(points, window, steadiness, thresholds) and (
@@ -395,15 +396,15 @@ def _longest_prompt_tokens(
     """
     if typical is None or long is None:
         return None
-    found = [long, _most_of_one_request(points, window, thresholds)]
+    lengths = [long, _most_of_one_request(points, window, thresholds)]
     if (finished := _longest_finished(window, thresholds)) is not None:
-        found.append(finished)
-    found += [
+        lengths.append(finished)
+    lengths += [
         tokens - (started - 1) * typical if started > 1 else tokens
         for tokens, started in window.each_interval(_starts)
         if tokens and started is not None and started <= MAX_STARTS
     ]
-    return max(found)
+    return max(lengths)
 
 
 def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
@@ -416,7 +417,8 @@ def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresh
 
     No more than one of full length, nor much more than those that run take on average.
     """
-    cache, usage, running = window.cache, points.values("kv_usage"), points.values("running")
+    cache = window.cache
+    usage, running = points.values("kv_usage"), points.values("running")
     if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
         return 0.0
     each = mean(usage) * cache.capacity_tokens / mean(running)

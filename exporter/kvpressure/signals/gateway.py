@@ -73,15 +73,17 @@ def with_gateways(
 
     `ranks` is how many engines the target has. The share of the pool is None where no gateway holds requests back.
     """
-    gateways = [one for one in reports if isinstance(one, GatewayReport) and target.name in one.engines]
-    if roles := [one.roles[sample.worker] for one in gateways if sample.worker in one.roles]:
+    gateways = [report for report in reports if isinstance(report, GatewayReport) and target.name in report.engines]
+    if roles := [report.roles[sample.worker] for report in gateways if sample.worker in report.roles]:
         sample = replace(sample, role=sample.role or roles[0])
-    found = [_of_role(one, sample.role) for one in gateways if one.queue_requests is not None]
-    if not found:
+    queues = [_of_role(report, sample.role) for report in gateways if report.queue_requests is not None]
+    if not queues:
         return sample, None
-    queue = sum(one.queue_requests or 0.0 for one in found)
-    share = sum((one.queue_requests or 0.0) / (one.engine_count or len(one.engines)) for one in found) / ranks
-    busiest = max(found, key=lambda one: one.queue_requests or 0.0)
+    queue = sum(report.queue_requests or 0.0 for report in queues)
+    share = (
+        sum((report.queue_requests or 0.0) / (report.engine_count or len(report.engines)) for report in queues) / ranks
+    )
+    busiest = max(queues, key=lambda report: report.queue_requests or 0.0)
     usage, most = busiest.kv_usage_ratio, busiest.kv_usage_max_ratio
     usage = sample.gauges.get("kv_usage") if usage is None or busiest.stale_engines else usage
     depth = busiest.engine_queue_requests
@@ -104,12 +106,12 @@ def with_gateways(
     ), kept
 
 
-def _of_role(one: GatewayReport, role: str) -> GatewayReport:
+def _of_role(report: GatewayReport, role: str) -> GatewayReport:
     """Return the report with what waits for engines of that role alone, where the gateway counts them by role."""
-    if role not in one.role_queues:
-        return one
-    many = sum(other == role for other in one.roles.values())
-    return replace(one, queue_requests=one.role_queues[role], engine_count=many or one.engine_count)
+    if role not in report.role_queues:
+        return report
+    many = sum(other == role for other in report.roles.values())
+    return replace(report, queue_requests=report.role_queues[role], engine_count=many or report.engine_count)
 
 
 def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:

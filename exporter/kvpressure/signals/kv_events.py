@@ -183,12 +183,12 @@ class EventWindow:
 
         A mean of a part of the time is off by more, as the root of the parts: by so much it must be higher.
         """
-        found = [one for seconds in (self._seconds, *NEWEST_SECONDS) if (one := self._since_then(each, seconds))]
-        return tuple(found) or None
+        ratios = [means for seconds in (self._seconds, *NEWEST_SECONDS) if (means := self._since_then(each, seconds))]
+        return tuple(ratios) or None
 
     def _since_then(self, each: float, seconds: float) -> tuple[float, float] | None:
         last = self._reports[-1]
-        first = next(one for one in self._reports if one.t > last.t - seconds - 0.5 * STEP_BACK_SECONDS)
+        first = next(taken for taken in self._reports if taken.t > last.t - seconds - 0.5 * STEP_BACK_SECONDS)
         missed = last.report.missed_tokens - first.report.missed_tokens
         computed = last.report.stored_tokens - first.report.stored_tokens - (last.generated - first.generated)
         if last is first or max(missed, computed) <= 0:

@@ -139,7 +139,8 @@ def time_outside_engine(points: Polls, window: EngineWindow, seconds: float) -> 
     inside = points.growth("inference_seconds")
     if inside is None:
         return _of_first_tokens(window, seconds)
-    ended, all_seconds, queued = (points.growth(name) for name in ("ended", "e2e_seconds", "queue_seconds"))
+    ended, all_seconds = points.growth("ended"), points.growth("e2e_seconds")
+    queued = points.growth("queue_seconds")
     if not ended or not all_seconds or queued is None:
         return None
     counted = points.growth("queued")

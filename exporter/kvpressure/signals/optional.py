@@ -49,8 +49,8 @@ def optional_groups() -> tuple[OptionalGroup[Any], ...]:
 
 def groups_of(points: Sequence[Point]) -> Mapping[str, Any]:
     """Return the groups of which the newest poll has anything, by name."""
-    found = ((one.name, one.group(points)) for one in optional_groups())
-    return {name: group for name, group in found if group is not None}
+    groups = ((optional.name, optional.group(points)) for optional in optional_groups())
+    return {name: group for name, group in groups if group is not None}
 
 
 def with_reports(
@@ -58,7 +58,7 @@ def with_reports(
 ) -> tuple[EngineSample, float | None]:
     """Return a sample with what is reported of its engine, and the largest share of the pool that is kept free."""
     kept: list[float] = []
-    for one in optional_groups():
-        sample, ratio = one.apply(sample, target, ranks, reports)
+    for group in optional_groups():
+        sample, ratio = group.apply(sample, target, ranks, reports)
         kept += [] if ratio is None else [ratio]
     return sample, max(kept, default=None)

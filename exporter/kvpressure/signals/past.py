@@ -236,11 +236,11 @@ class EngineHistory:
 
 def _recomputed(features: Features, thresholds: Thresholds) -> Recomputed | None:
     """Return what is computed again where contexts are evicted; None elsewhere, where it is noise."""
-    found, tokens = features.verdict_window.eviction, at(features.derived, "recomputed_prompt_tokens_per_second")
-    if tokens is None or found.recomputed_ratio is None or found.time_ratio is None:
+    eviction, tokens = features.verdict_window.eviction, at(features.derived, "recomputed_prompt_tokens_per_second")
+    if tokens is None or eviction.recomputed_ratio is None or eviction.time_ratio is None:
         return None
-    enough = found.recomputed_ratio >= thresholds.eviction.recomputed_min_ratio
-    return Recomputed(tokens, found.time_ratio) if enough else None
+    enough = eviction.recomputed_ratio >= thresholds.eviction.recomputed_min_ratio
+    return Recomputed(tokens, eviction.time_ratio) if enough else None
 
 
 def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:

@@ -59,17 +59,17 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     """
     points, cache = window.points, window.cache
     hits, computed = hit_ratio(points), computed_prompt_tokens_per_second(points, cache)
-    found = {
+    values = {
         "prefix_cache_hit_ratio": hits,
         "computed_prompt_tokens_total": _computed_so_far(window),
         "computed_prompt_tokens_per_second": computed,
     }
     free, generated = free_tokens(points, cache), window.points.rate("generation_tokens")
     if cache.prefix_caching is False or free is None or computed is None or generated is None:
-        return known(found)
+        return known(values)
     return known(
         {
-            **found,
+            **values,
             "computed_prompt_token_ratio": ratio(computed, computed + generated),
             "cache_turnover_seconds": ratio(free, computed + generated),
             **_eviction_age_seconds(window, computed, hits),
@@ -114,8 +114,8 @@ def written_tokens(counters: Mapping[str, float]) -> float | None:
 
 def missed_tokens(counters: Mapping[str, float]) -> float | None:
     """Return the prefix tokens looked up and not found so far; None where the counters do not have it."""
-    looked_up, found = counters.get("prefix_queries"), counters.get("prefix_hits")
-    return None if looked_up is None or found is None else looked_up - found
+    looked_up, hits = counters.get("prefix_queries"), counters.get("prefix_hits")
+    return None if looked_up is None or hits is None else looked_up - hits
 
 
 def computed_rate(points: Polls) -> float | None:

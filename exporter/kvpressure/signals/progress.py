@@ -58,7 +58,8 @@ class Progress:
 def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progress:
     """Return what the window's polls show; a long prompt also where it was done in the last `done_within_seconds`."""
     track = _Track(window)
-    points, newest, last = track.points, track.points[-1], track.last
+    points, last = track.points, track.last
+    newest = points[-1]
     if paused_by := how_paused(newest):
         return Progress(paused_by=paused_by)
     unmoved = points[max(track.unmoved(_WORK, last), track.same_gauges())].t
@@ -116,7 +117,7 @@ _WORK, _CAME_OUT, _PROMPT = range(3)
 
 def _same(before: Point, after: Point) -> _Same:
     readings = zip(_COUNTERS, map(before.counters.get, _COUNTERS), map(after.counters.get, _COUNTERS), strict=True)
-    moved = {name for name, one, other in readings if one != other}
+    moved = {name for name, earlier, later in readings if earlier != later}
     return _Same(not moved, moved.isdisjoint(_OUTPUT), moved.isdisjoint(_PROMPTS))
 
 

@@ -39,7 +39,7 @@ class _Work(NamedTuple):
         return _Work(*(now - then for now, then in zip(self, before, strict=True)))
 
     def part(self, ratio: float) -> _Work:
-        return _Work(*(one * ratio for one in self))
+        return _Work(*(part * ratio for part in self))
 
 
 class PromptSeconds:
@@ -115,15 +115,15 @@ def _fitted(rows: Sequence[_Work]) -> float | None:
     tokens = [max(0.0, row.stored - row.generated) for row in rows]
     columns = [(row.seconds, -row.steps, -row.used) for row in rows]
     for terms in _TERMS:
-        squares = [[sum(one[i] * one[j] for one in columns) for j in terms] for i in terms]
-        right = [sum(one[i] * each for one, each in zip(columns, tokens, strict=True)) for i in terms]
+        squares = [[sum(row[i] * row[j] for row in columns) for j in terms] for i in terms]
+        right = [sum(row[i] * computed for row, computed in zip(columns, tokens, strict=True)) for i in terms]
         for place, line in enumerate(squares):
             line[place] *= 1.0 + _RIDGE
         if not all(line[place] for place, line in enumerate(squares)):
             continue
-        found = solved(squares, right)
-        if min(found) >= 0:
-            return 1.0 / found[0] if found[0] > 0 else None
+        coefficients = solved(squares, right)
+        if min(coefficients) >= 0:
+            return 1.0 / coefficients[0] if coefficients[0] > 0 else None
     return None
 
 

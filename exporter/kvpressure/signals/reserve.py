@@ -38,7 +38,7 @@ def reserved(
     """
     if role == DECODE:
         each = window.cache.decode_tokens
-        yield from 2 * ([each * (1 + batch_of(one) + one.gauges.get("fetching", 0.0)) for one in points],)
+        yield from 2 * ([each * (1 + batch_of(point) + point.gauges.get("fetching", 0.0)) for point in points],)
         return
     answer = window.of_histograms(answer_mean_tokens)
     for known in (answer, p95(window.long_histogram("request_output_tokens")) or answer):
@@ -75,8 +75,8 @@ class RequestedTokens:
         while self._batches and self._batches[0].t < window.t - window.long_window_seconds:
             self._batches.popleft()
         highest, prompt = window.highest_running() or 0.0, typical_prompt_tokens(window) or 0.0
-        alike = (one for one in self._batches if one.most < highest and _alike(one.prompt_tokens, prompt))
-        return max((one.requested_tokens for one in alike), default=0.0)
+        alike = (batch for batch in self._batches if batch.most < highest and _alike(batch.prompt_tokens, prompt))
+        return max((batch.requested_tokens for batch in alike), default=0.0)
 
     def _keep(self, batch: _Batch) -> None:
         """Keep a batch beside those before, as one with the last where they are the same."""
@@ -107,7 +107,7 @@ def _batch(window: EngineWindow, thresholds: Thresholds) -> _Batch | None:
     batch, own = batch_of(newest), prompt * (computed_share(window) or 1.0)
     generated = window.of_histograms(answer_mean_tokens) / 2
     requested = (free - own + ratio * batch * generated) / (1.0 + ratio * batch)
-    return _Batch(newest.t, max(one for one in most if one is not None), prompt, max(0.0, requested))
+    return _Batch(newest.t, max(cap for cap in most if cap is not None), prompt, max(0.0, requested))
 
 
 def _most(before: Point, after: Point, thresholds: Thresholds) -> float | None:

@@ -97,8 +97,8 @@ def at_peak(polls: Sequence[Poll]) -> list[Poll]:
     after, and polls that fall in step with the engine may see mostly that. At its largest, a batch shows its limit.
     """
     peak = max([poll.running for poll in polls if poll.running is not None], default=0.0)
-    found = [poll for poll in polls if peak > 0 and poll.running == peak]
-    return found if len(found) >= MIN_PEAK_POLLS else []
+    largest = [poll for poll in polls if peak > 0 and poll.running == peak]
+    return largest if len(largest) >= MIN_PEAK_POLLS else []
 
 
 def room_is_unseen(points: Polls, cache: CacheConfig) -> bool:
@@ -145,12 +145,12 @@ def in_next_step(points: Polls, window: EngineWindow, context: Context, typical:
     if typical is None or (context.role != PREFILL and not answers_are_one_token(window, context.thresholds)):
         return [0.0] * len(points)
     following = _step_tokens(points)
-    found = [following]
+    steps = [following]
     for earlier, later in reversed(list(pairwise(points))):
         following = _step_tokens((earlier, later)) or following
-        found.append(following)
+        steps.append(following)
     running = [point.gauges.get("running", 0.0) for point in points]
-    return [max(0.0, tokens - many * typical) for tokens, many in zip(reversed(found), running, strict=True)]
+    return [max(0.0, tokens - many * typical) for tokens, many in zip(reversed(steps), running, strict=True)]
 
 
 def _step_tokens(points: Sequence[Point]) -> float:

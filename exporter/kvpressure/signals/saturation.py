@@ -108,7 +108,8 @@ def _kv(window: EngineWindow, newest: VerdictWindow, more: float | None, most: _
     A request has its prompt in the pool when it is admitted and its answer too when it ends: many at once have half of
     their answers. Running ones need at least what is in use.
     """
-    usage, queue, capacity = newest.kv_usage_ratio, newest.queue, window.cache.capacity_tokens
+    usage, queue = newest.kv_usage_ratio, newest.queue
+    capacity = window.cache.capacity_tokens
     if usage is None or queue.demand is None or queue.waiting is None:
         return _Load(usage)
     running, each = queue.demand - queue.waiting, _share_of_one(window, usage, queue)

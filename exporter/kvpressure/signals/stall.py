@@ -182,7 +182,7 @@ class ServiceWatch:
         if seconds < _RATE_SECONDS:
             return
         rates = [grown(mark, point, name) for name in ("generation_tokens", "steps")]
-        tokens, steps = (None if one is None else one / seconds for one in rates)
+        tokens, steps = (None if growth is None else growth / seconds for growth in rates)
         batch = (running + mark.gauges["running"]) / 2
         self._tokens_per_second = _highest(self._tokens_per_second, tokens)
         each = None if tokens is None else tokens / batch

@@ -101,6 +101,8 @@ def _held(points: Polls, window: EngineWindow, thresholds: Thresholds) -> Transf
     return Transfer(PREFILL, held, held / used if used else 0.0, seconds)
 
 
-def derive(found: Transfer) -> Derived:
+def derive(transfer: Transfer) -> Derived:
     """Return `role` and `held_for_transfer_tokens`."""
-    return known({"role": {found.role: 1.0} if found.role else None, "held_for_transfer_tokens": found.held_tokens})
+    return known(
+        {"role": {transfer.role: 1.0} if transfer.role else None, "held_for_transfer_tokens": transfer.held_tokens}
+    )

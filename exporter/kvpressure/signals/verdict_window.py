@@ -195,7 +195,8 @@ def _preempted_ratio(points: Polls) -> float | None:
 
 
 def _throughput(points: Polls, window: EngineWindow, context: Context) -> Throughput:
-    prompt, output, steps = (points.growth(name) for name in ("prompt_tokens", "generation_tokens", "steps"))
+    prompt, output = points.growth("prompt_tokens"), points.growth("generation_tokens")
+    steps = points.growth("steps")
     if prompt is not None:
         prompt = max(0.0, prompt - (points.growth("brought_prompt_tokens") or 0.0))
     computed = None if prompt is None or output is None else prompt + output

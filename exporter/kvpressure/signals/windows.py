@@ -281,7 +281,8 @@ class EngineWindow:
         `compute` is a pure function, called once for each interval; its results are kept while both polls are in the
         window.
         """
-        kept, points, count = self._intervals[compute], self.points, len(self.points)
+        kept, points = self._intervals[compute], self.points
+        count = len(points)
         for later in range(max(1, count - self._taken + kept.taken), count):
             kept.results.append(compute(points[later - 1], points[later]))
         del kept.results[: len(kept.results) + 1 - count]
@@ -293,7 +294,8 @@ class EngineWindow:
 
         Its results are kept while their polls are in the window and the arguments are what they were.
         """
-        kept, points, count = self._polls[compute], self.points, len(self.points)
+        kept, points = self._polls[compute], self.points
+        count = len(points)
         if kept.arguments != arguments:
             kept = self._polls[compute] = _Kept(arguments)
         for point in points[max(0, count - self._taken + kept.taken) :]:
@@ -341,14 +343,14 @@ _PerEvent: TypeAlias = tuple[str, str, float, float]
 def _per_event(points: Iterable[Point], question: _PerEvent) -> float | None:
     """Return that of polls, the newest first, by a walk over them."""
     total, events, least, seconds = question
-    newest, found = None, None
+    newest, per_event = None, None
     for point in points:
         if total not in point.counters or events not in point.counters:
             continue
         newest = newest or point
         count = newest.counters[events] - point.counters[events]
         if count > 0:
-            found = (newest.counters[total] - point.counters[total]) / count
+            per_event = (newest.counters[total] - point.counters[total]) / count
         if count >= least and newest.t - point.t >= seconds:
             break
-    return found
+    return per_event

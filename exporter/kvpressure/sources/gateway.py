@@ -44,16 +44,12 @@ MAX_POOLS: Final = 64
 """An endpoint picker serves one; of more than these, nothing is a pool."""
 
 
-class NoPoolError(SourceError):
+class NoPoolError(SourceError, reason="no_pool"):
     """The page has no metric of the pool that is set."""
 
-    reason = "no_pool"
 
-
-class SeveralPoolsError(SourceError):
+class SeveralPoolsError(SourceError, reason="several_pools"):
     """The page has several pools, and none is set."""
-
-    reason = "several_pools"
 
 
 class GatewayTargetSettings(ClientSettings):

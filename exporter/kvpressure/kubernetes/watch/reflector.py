@@ -43,22 +43,16 @@ log = structlog.get_logger("kvpressure.sources")
 R = TypeVar("R")
 
 
-class StalledWatchError(SourceError):
+class StalledWatchError(SourceError, reason="stalled"):
     """A watch says nothing for longer than its timeout."""
 
-    reason = "stalled"
 
-
-class ExpiredListError(SourceError):
+class ExpiredListError(SourceError, reason="expired"):
     """A list took so long that the API server has forgotten its version."""
 
-    reason = "expired"
 
-
-class WatchError(SourceError):
+class WatchError(SourceError, reason="watch_error"):
     """The API server ended a watch with an error."""
-
-    reason = "watch_error"
 
 
 class Reflector(Generic[R]):

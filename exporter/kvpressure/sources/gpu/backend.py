@@ -135,58 +135,40 @@ class AbsentError(BackendError):
     """A vendor that is not on this machine: it is probed again, slowly."""
 
 
-class LibraryNotFoundError(AbsentError):
+class LibraryNotFoundError(AbsentError, reason=ABSENT_REASON):
     """The vendor's library is not installed."""
 
-    reason = ABSENT_REASON
 
-
-class BindingNotFoundError(AbsentError):
+class BindingNotFoundError(AbsentError, reason="binding_not_found"):
     """The Python binding of the library is not installed."""
 
-    reason = "binding_not_found"
 
-
-class LibraryMismatchError(BackendError):
+class LibraryMismatchError(BackendError, reason="library_mismatch"):
     """The library is of another version than its driver or its binding."""
 
-    reason = "library_mismatch"
 
-
-class DriverNotLoadedError(BackendError):
+class DriverNotLoadedError(BackendError, reason="driver_not_loaded"):
     """The kernel has not loaded the driver."""
 
-    reason = "driver_not_loaded"
 
-
-class NoPermissionError(BackendError):
+class NoPermissionError(BackendError, reason="no_permission"):
     """The driver may not be used by this user."""
 
-    reason = "no_permission"
 
-
-class NoDevicesError(BackendError):
+class NoDevicesError(BackendError, reason="no_devices"):
     """The driver shows no GPU."""
 
-    reason = "no_devices"
 
-
-class DriverError(BackendError):
+class DriverError(BackendError, reason="driver_error"):
     """The driver fails for another reason."""
 
-    reason = "driver_error"
 
-
-class ReopenError(BackendError):
+class ReopenError(BackendError, reason="reopen"):
     """The library has to be opened again: its handles are of devices that were."""
 
-    reason = "reopen"
 
-
-class CrashedError(SourceError):
+class CrashedError(SourceError, reason="crashed"):
     """The child process ended by itself, or wrote something else than reports."""
-
-    reason = "crashed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,8 @@ MAX_GPUS: Final = 256
 Readings = Mapping[str, float]
 
 
-class SeveralHostsError(SourceError):
+class SeveralHostsError(SourceError, reason="several_hosts"):
     """The page has GPUs of several nodes, whose indices would be confused."""
-
-    reason = "several_hosts"
 
 
 @record
@@ -168,7 +166,8 @@ def read_page(
             f"{len(by_card)} GPUs of {len(hosts)} hosts: name the exporter of this node, no service in front of several"
         )
         raise SeveralHostsError(text)
-    sieve, gpus, holders = Sieve(), [], {}
+    sieve, gpus = Sieve(), list[GpuSample]()
+    holders = dict[str, set[ContainerId]]()
     for (kind, index, part), gpu in by_card.items():
         sample = kind.read(_placed(kind, gpu.labels, index, part, t), gpu.readings, gpu.labels, sieve)
         gpus.append(sample)

@@ -48,10 +48,8 @@ def child_environment(settings: GpuSettings) -> dict[str, str]:
     return {**os.environ, **loader, "MALLOC_ARENA_MAX": "1"}
 
 
-class DetachedError(SourceError):
+class DetachedError(SourceError, reason="detached"):
     """The child was ended on request."""
-
-    reason = "detached"
 
 
 class Status:

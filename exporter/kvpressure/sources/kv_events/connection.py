@@ -28,22 +28,16 @@ MAX_COMMANDS: Final = 16
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
-class HungUpError(SourceError):
+class HungUpError(SourceError, reason="hung_up"):
     """The publisher has closed the connection."""
 
-    reason = "hung_up"
 
-
-class NotZeroMqError(SourceError):
+class NotZeroMqError(SourceError, reason="not_zeromq"):
     """What answers speaks no ZeroMQ, or too much of it."""
 
-    reason = "not_zeromq"
 
-
-class BlockedAddressError(SourceError):
+class BlockedAddressError(SourceError, reason="refused_address"):
     """The address is one that is never connected to."""
-
-    reason = "refused_address"
 
 
 class Connection:

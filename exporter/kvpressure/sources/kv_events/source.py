@@ -34,16 +34,12 @@ MAX_FEEDS: Final = 64
 AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events come from there is not known"
 
 
-class AmbiguousError(SourceError):
+class AmbiguousError(SourceError, reason="ambiguous"):
     """Several targets have the same publisher."""
 
-    reason = "ambiguous"
 
-
-class ConnectingError(SourceError):
+class ConnectingError(SourceError, reason="connecting"):
     """The publisher has not greeted yet."""
-
-    reason = "connecting"
 
 
 class _Key(NamedTuple):

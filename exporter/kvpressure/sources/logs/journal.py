@@ -25,16 +25,12 @@ _STDERR_BYTES: Final = 4096
 _UNSEEN: Final = ("insufficient permissions", "not seeing messages from other users")
 
 
-class NoJournalctlError(SourceError):
+class NoJournalctlError(SourceError, reason="no_journalctl"):
     """There is no journalctl that can be started."""
 
-    reason = "no_journalctl"
 
-
-class JournalctlEndedError(SourceError):
+class JournalctlEndedError(SourceError, reason="ended"):
     """journalctl has ended."""
-
-    reason = "ended"
 
 
 class JournalLog:

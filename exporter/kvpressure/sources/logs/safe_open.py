@@ -22,22 +22,16 @@ MAX_ENTRIES: Final = 4096
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class OutsideError(SourceError):
+class OutsideError(SourceError, reason="outside"):
     """The path leads out of the directories that may be read."""
 
-    reason = "outside"
 
-
-class NotRegularError(SourceError):
+class NotRegularError(SourceError, reason="not_a_file"):
     """It is no regular file, or none that may be followed."""
 
-    reason = "not_a_file"
 
-
-class PermissionDeniedError(SourceError):
+class PermissionDeniedError(SourceError, reason="permission"):
     """The system does not let this user read it."""
-
-    reason = "permission"
 
 
 class Tree:

@@ -96,16 +96,12 @@ _NEEDS_ROOT: Final = (
 )
 
 
-class NoPermissionError(SourceError):
+class NoPermissionError(SourceError, reason="no_permission"):
     """The kubelet's socket is only for root."""
 
-    reason = "no_permission"
 
-
-class UnsupportedKubeletError(SourceError):
+class UnsupportedKubeletError(SourceError, reason="unsupported"):
     """The kubelet is older than the API."""
-
-    reason = "unsupported"
 
 
 class KubeletError(SourceError):

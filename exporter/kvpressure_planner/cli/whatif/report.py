@@ -192,15 +192,32 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     if "max_num_batched_tokens" in keys:
         yield "What memory a smaller step leaves to the pool is not counted."
     yield from _beyond_knee(source, rows)
-    if any(one.behind for one in rows):
-        behind = ", ".join(label(one, source.runtime).replace("\n", ", ") for one in rows if one.behind)
-        yield f"More requests arrive than are answered ({behind}): the queue and p95 keep growing."
+    yield from _overload(source, rows)
     for one in rows:
         if one.figures is not None and one.figures.doubt:
             changed = label(one, source.runtime).replace("\n", ", ")
             yield f"{changed}: {UNPREDICTABLE}{one.figures.doubt}."
     if any(one.figures is None for one in rows):
         yield "-: nobody would be answered."
+
+
+def _overload(source: Source, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what arrives and is answered where that is less, and when the queue of now is served with the changes."""
+    model = source.model
+
+    def name(one: Row) -> str:
+        return label(one, source.runtime).replace("\n", ", ")
+
+    behind = [f"{name(one)}: {_short(model.served_per_second(one.changes))}" for one in rows if one.behind]
+    if behind:
+        arriving = _short(model.arriving_per_second())
+        yield (
+            f"{arriving} requests arrive a second, more than are answered ({', '.join(behind)}): the queue and p95 "
+            "keep growing."
+        )
+    drains = [(name(one), model.drain_seconds(one.changes)) for one in rows if not one.behind]
+    if drained := [f"{max(1, round(seconds / 60))} min ({what})" for what, seconds in drains if seconds is not None]:
+        yield f"The queue of now is served after {', '.join(drained)}."
 
 
 def _beyond_knee(source: Source, rows: Sequence[Row]) -> Iterator[str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,16 @@ def test_a_search_on_described_traffic_is_the_golden_one():
 def test_the_table_fits_a_terminal_of_80_columns(name: str):
     text = (FIXTURES.parent / "golden" / name).read_text()
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_in_an_overload_it_says_what_arrives_and_what_each_row_answers():
+    answer = whatif(*LENGTHS, *ENGINE, "--rate", "12", "--set", "replicas=2")
+    text = " ".join(answer.stdout.split())
+    found = re.search(r"12 requests arrive a second, more than .* \(today: ([\d.]+), replicas 2: ([\d.]+)\)", text)
+    assert found is not None, text
+    today, two = map(float, found.groups())
+    assert two == pytest.approx(2 * today, rel=0.2)
+    assert two < 12
 
 
 def test_it_expects_what_the_advice_expects():
