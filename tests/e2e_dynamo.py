@@ -29,7 +29,7 @@ import yaml
 from bench.world import free_port, process
 from tests.support.e2e_pages import causes, check, get, wait_for
 
-VERSION: Final = "1.4.0"
+VERSION: Final = "1.6.1"
 CACHE: Final = Path(__file__).parents[1] / ".cache" / "dynamo"
 CLIENTS: Final = 24
 LOAD_SECONDS: Final = 75.0

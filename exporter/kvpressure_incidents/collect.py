@@ -199,7 +199,8 @@ class Collector:
 
     def _values(self, t: float, sample: EngineSample) -> tuple[float | None, ...]:
         """Return the values of PICTURE_SERIES; tokens as a rate since the sample before."""
-        tokens, rate, gauges = sample.counters.get("generation_tokens"), None, sample.gauges
+        tokens, gauges = sample.counters.get("generation_tokens"), sample.gauges
+        rate = None
         if tokens is not None and self._tokens is not None:
             before, count = self._tokens
             if 0 < t - before <= 4 * self._step and tokens >= count:

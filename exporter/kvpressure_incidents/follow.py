@@ -185,7 +185,8 @@ class _Reading:
     """What was read of a target: `eras` have a follower for each of the settings, and one scrape interval each."""
 
     def __init__(self, server: Prometheus, task: Task) -> None:
-        self._server, self._task, discovered = server, task, task.discovered
+        self._server, self._task = server, task
+        discovered = task.discovered
         self._maker = PageMaker(discovered.table, discovered.target, task.step or SHORTEST_STEP_SECONDS)
         self._queue = Queue(server, task.pool, discovered.target.name) if task.pool else None
         self._gpus = Gpus(server, task.gpus) if task.gpus else None

@@ -263,7 +263,8 @@ def compared(before: Thresholds, incidents: Sequence[Json], after: Thresholds, o
     for incident in others:
         by_engine.setdefault(engine_of(incident), []).append(incident)
     met: set[int] = set()
-    same, lost, changed = 0, [], []
+    same = 0
+    lost, changed = list[Json](), list[Json]()
     for incident in incidents:
         matches = [other for other in by_engine.get(engine_of(incident), ()) if _shared(incident, other) >= 0]
         met.update(map(id, matches))

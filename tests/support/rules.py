@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from kvpressure.bundle import Options, bundle_files, load_rules
+from kvpressure.bundle.options import EXPORTER, Flavour
 from kvpressure.bundle.rules import Alert, RuleFile
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.families import FAMILIES
@@ -30,8 +31,8 @@ def options() -> Options:
 
 
 @functools.cache
-def rule_files() -> tuple[RuleFile, ...]:
-    return load_rules(options())
+def rule_files(flavour: Flavour = EXPORTER) -> tuple[RuleFile, ...]:
+    return load_rules(Options(load_thresholds(), all_alerts=True, flavour=flavour))
 
 
 @functools.cache
@@ -47,9 +48,9 @@ def alert_names() -> list[str]:
     return list(dict.fromkeys(alert.name for alert in alerts()))
 
 
-def recorded() -> dict[str, str]:
+def recorded(flavour: Flavour = EXPORTER) -> dict[str, str]:
     """Recorded series: name to expression."""
-    rules = (rule for file in rule_files() for group in file.groups for rule in group["rules"])
+    rules = (rule for file in rule_files(flavour) for group in file.groups for rule in group["rules"])
     return {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
 
 

@@ -10,42 +10,20 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from kvpressure.bundle import load_rules
+from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Options
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
 
-ALERTS = (
-    "KVPressureAllocationErrorsInLogs",
-    "KVPressureBatchCollapsed",
-    "KVPressureCacheTooSmall",
-    "KVPressureDeviceOutOfMemory",
-    "KVPressureEngineComputeBound",
-    "KVPressureEngineDeferred",
-    "KVPressureEngineHostBound",
-    "KVPressureEngineNotAnswering",
-    "KVPressureEngineRestarting",
-    "KVPressureEngineStuck",
-    "KVPressureExporterDown",
-    "KVPressureLatencyInflated",
-    "KVPressureMemoryHighComputeLow",
-    "KVPressurePreemptionThrash",
-    "KVPressureQueueNotServed",
-    "KVPressureReplicasFailing",
-    "KVPressureSLOBurn",
-    "KVPressureSequenceCapReached",
-    "KVPressureSourceDown",
-    "KVPressureTargetUnreadable",
-    "KVPressureThresholdsDiffer",
-    "KVPressureThroughputPlateau",
-    "KVPressureVLLMCacheTooSmall",
-    "KVPressureVLLMEvicting",
-    "KVPressureVLLMMemoryHighComputeLow",
-    "KVPressureVLLMMetricsAbsent",
-    "KVPressureVLLMNoProgress",
-    "KVPressureVLLMQueueAtGateway",
-    "KVPressureVLLMQueueGrows",
-    "KVPressureVLLMRecomputing",
-    "KVPressureVLLMRejecting",
-    "KVPressureVLLMRequestsDeferred",
-    "KVPressureVLLMSLOBurn",
+ALERTS = tuple(
+    sorted(
+        {
+            alert.name
+            for flavour in (EXPORTER, VLLM_ONLY)
+            for file in load_rules(Options(load_thresholds(), all_alerts=True, flavour=flavour))
+            for alert in file.alerts
+        }
+    )
 )
 PAGES = (runbooks.INDEX, *ALERTS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -78,13 +78,21 @@ def alerts_markdown(alerts: Sequence[Alert], options: Options, rights: Rights) -
         parts.append(f"| {' | '.join(row)} |\n")
     for name, group in groupby(alerts, key=lambda alert: alert.name):
         rules = list(group)
-        parts.append(_section(name, rules, thresholds))
+        parts.append(_section(name, rules))
         if rules[0].off_because and name in rights:
             parts.append(_right(rights[name]))
-    return "".join(parts)
+    return "".join((*parts, _table({key for alert in alerts for key in alert.thresholds}, thresholds)))
 
 
-def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
+def _table(keys: Iterable[str], thresholds: Thresholds) -> str:
+    rows = (
+        f"| `{key}` | {thresholds.values[key]:g} {thresholds.entries[key].unit} | {thresholds.entries[key].why} |\n"
+        for key in sorted(keys)
+    )
+    return f"\n## Thresholds\n\n| threshold | value | why |\n|---|---|---|\n{''.join(rows)}"
+
+
+def _section(name: str, rules: Sequence[Alert]) -> str:
     parts = [f"\n## {name}\n\n"]
     for rule in rules:
         keeps = f", keeps firing {kept}" if (kept := rule.rule.get("keep_firing_for")) else ""
@@ -95,11 +103,7 @@ def _section(name: str, rules: Sequence[Alert], thresholds: Thresholds) -> str:
             f"Muted while one of these fires for the same engine: {', '.join(map(_link, rules[0].muted_by))}.\n\n"
         )
     if rules[0].thresholds:
-        parts.append("| threshold | value | why |\n|---|---|---|\n")
-        for key in rules[0].thresholds:
-            entry = thresholds.entries[key]
-            parts.append(f"| `{key}` | {thresholds.values[key]:g} {entry.unit} | {entry.why} |\n")
-        parts.append("\n")
+        parts.append(f"[Thresholds](#thresholds): `{'`, `'.join(rules[0].thresholds)}`.\n\n")
     parts.append(f"Template `rules/{rules[0].file}`, runbook [{name}](runbooks/{name}.md).\n")
     return "".join(parts)
 

@@ -63,6 +63,8 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "status": _with_label(_SAME_TARGET, 'kvpressure_target_status{status!="read"}', "text", ": {}"),
         "worst": _of_model("namespace_model:kvpressure_worst:info"),
         "failing": _of_model("namespace_model:kvpressure_failing:info"),
+        "uneven": _of_model("namespace_model:kvpressure_hottest:info"),
+        "vllm_uneven": _of_model("engine:vllm_overflow:requests"),
         "model_label": _model_label,
         "model_run": _model_run(),
         "vllm": partial(_series, options.selector),

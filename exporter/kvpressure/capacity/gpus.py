@@ -62,7 +62,8 @@ _SPELLINGS: Final = (
     ("RTX-A6000", r"(?:rtx )?a6000"),
     ("A10", r"a10g?"),
     *((name, name.lower()) for name in ("A40", "B200", "B300", "GH200", "H20", "L20", "L4", "L40S", "T4")),
-    *((name, name.lower()) for name in ("MI300X", "MI325X", "MI355X", "GB10")),
+    *((name, name.lower()) for name in ("MI300X", "MI325X", "MI355X")),
+    ("GB10", r"gb10|dgx spark"),
     *((f"GAUDI{number}", rf"(?:gaudi|hl) ?{number}") for number in (2, 3)),
 )
 _PARTS: Final = tuple((name, re.compile(rf"\b{pattern}\b")) for name, pattern in _SPELLINGS)

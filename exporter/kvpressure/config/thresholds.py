@@ -286,6 +286,8 @@ class Alert:
     gpu_stale_min_seconds: float
     silent_min_seconds: float
     replicas_min_ratio: float
+    uneven_fits_min_ratio: float
+    uneven_pools_min_factor: float
     slowed_budget_ratio: float
     fast_burn_min_factor: float
     slow_burn_min_factor: float

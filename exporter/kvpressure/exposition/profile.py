@@ -35,6 +35,7 @@ _FLEET: Final = frozenset(
     {
         # The verdict, and its confidence.
         "engine_up",
+        "role",
         "bottleneck",
         "bottleneck_info",
         "bottleneck_confidence_ratio",
@@ -45,6 +46,7 @@ _FLEET: Final = frozenset(
         "saturation_ratio",
         "demand_replicas",
         "kv_cache_usage_ratio",
+        "kv_capacity_tokens",
         "kv_free_tokens",
         "kv_exhaustion_seconds",
         "queue_unserved_seconds",

@@ -205,7 +205,8 @@ class HostSource(Source):
         """Read once. Raises nothing but cancellation."""
         if not self._settings.enabled:
             return
-        containers, began, now = self._containers, self._clock.monotonic(), self._clock.wall()
+        containers = self._containers
+        began, now = self._clock.monotonic(), self._clock.wall()
         late = f"no answer of procfs and cgroups in {DEADLINE_SECONDS:g} s"
         try:
             self._share.require()

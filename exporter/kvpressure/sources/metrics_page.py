@@ -32,7 +32,8 @@ class MetricsPage(Generic[T]):
         made: Callable[[Sequence[Series], Sequence[float], float], T],
         share: Share,
     ) -> None:
-        self._client, self._url, self._names, self._made, self._share = client, url, names, made, share
+        self._client, self._url = client, url
+        self._made, self._share = made, share
         self._scanner = PageScanner[tuple[Series, ...]](names, tuple)
         self._job: asyncio.Future[T] | None = None
 

@@ -22,7 +22,16 @@ from kvpressure_planner.audit.places import RESTARTED, accelerators
 IMAGES: Final = ("image", "imageName", "image_name", "Image", "container_image", "docker_image")
 ENTRYPOINTS: Final = ("entrypoint", "entryPoint", "Entrypoint", "dockerEntrypoint")
 COMMANDS: Final = ("command", "ExecStart", "run", "script", "shell", "cmd", "Cmd", "start_command")
-ARGUMENTS: Final = ("args", "arguments", "dockerStartCmd", "dockerArgs", "docker_args", "Exec", "extraArgs")
+ARGUMENTS: Final = (
+    "args",
+    "arguments",
+    "dockerStartCmd",
+    "docker_start_cmd",
+    "dockerArgs",
+    "docker_args",
+    "Exec",
+    "extraArgs",
+)
 VARIABLES: Final = ("env", "environment", "envs", "Env", "Environment", "env_vars", "environmentVariables", "extraEnv")
 STARTS: Final = frozenset((*IMAGES, *ENTRYPOINTS, *COMMANDS, *ARGUMENTS, *VARIABLES))
 """Keys that a start is described by, in the words of any format."""
@@ -82,7 +91,8 @@ def describe(item: Item, at: Path, given: Manifests, stated: Mapping[str, str]) 
         command,
         args,
         env,
-        {path: text(get(source.data, *key)) for path, (source, key) in mounted.items()},
+        templates(get(item.data, *at[:-1]))
+        | {path: text(get(source.data, *key)) for path, (source, key) in mounted.items()},
         mounted,
         tuple(_wrong(item, at, spec)),
     )
@@ -93,6 +103,13 @@ def _of_unit(spec: Mapping[str, Any], env: Mapping[str, str | None]) -> Mapping[
     if spec.get("EnvironmentFile") is None:
         return env
     return {name: None if word is None else filled_word(word, f"${{{name}}}", [name]) for name, word in env.items()}
+
+
+def templates(task: Any) -> dict[str, str]:
+    """Return the files that the templates of Nomad's task become, by their path in its container."""
+    found = get(task, "template")
+    listed = map(mapping, found if isinstance(found, list) else [found])
+    return {f"/{text(one['destination']).lstrip('/')}": text(one.get("data")) for one in listed if "destination" in one}
 
 
 def image_text(spec: Mapping[str, Any]) -> str:

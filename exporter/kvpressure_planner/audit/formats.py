@@ -84,7 +84,7 @@ _TOKEN: Final = re.compile(
     r'|"(?P<text>(?:[^"\\\n]|\\.)*)"|(?P<word>[^\s"{}\[\](),=:#]+)|(?P<mark>=>|[{}\[\](),=:]|.)',
     re.DOTALL | re.MULTILINE,
 )
-_ENCODES: Final = frozenset(("base64encode", "base64gzip", "jsonencode", "sensitive", "trimspace"))
+_ENCODES: Final = frozenset(("base64encode", "base64gzip", "jsonencode", "sensitive", "trimspace", "yamlencode"))
 """Functions whose argument says the same in another form."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 

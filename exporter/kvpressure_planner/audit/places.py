@@ -67,7 +67,6 @@ MEMORY: Final[tuple[tuple[Path, Path], ...]] = (
 NUMBERS: Final[tuple[Path, ...]] = (
     ("requestGPU",),
     ("deploymentConfig", "resources", "gpu"),
-    ("resources", "device", "nvidia/gpu", "count"),
     ("gpuCount",),
     ("gpu_count",),
     ("guest_accelerator", "count"),
@@ -78,6 +77,8 @@ GPU_NAMES: Final[tuple[Path, ...]] = (
     ("accelerator_type",),
     ("resource", "instanceType"),
     ("gpuTypeIds", 0),
+    ("gpu_type_ids", 0),
+    ("gpuTypeId",),
     ("gpu_type",),
     ("guest_accelerator", "type"),
     ("resources", "accelerator"),
@@ -202,13 +203,22 @@ def _gpus(item: Item, at: Path, requested: Mapping[str, Any]) -> tuple[int | str
     for path in NUMBERS:
         if (value := nearest_value(item, at, *path)) is not None:
             return _number(value), str(path[-1])
-    for requirement in map(mapping, sequence(nearest_value(item, at, "resourceRequirements"))):
-        if text(requirement.get("type")) == "GPU":  # of Amazon's ECS
-            return _number(requirement.get("value")), "value"
+    for value, key in _listed_gpus(item, at):
+        return _number(value), key
     name, count = accelerators(item, at)
     if count is not None:
         return count, ""
     return _of_machine(item, at), "count" if not item.kind else "nvidia.com/gpu"
+
+
+def _listed_gpus(item: Item, at: Path) -> Iterator[tuple[Any, str]]:
+    """Yield numbers of GPUs that stand in lists and below names: of Nomad's devices, of Amazon's ECS."""
+    for name, device in mapping(nearest_value(item, at, "resources", "device")).items():
+        if str(name).startswith(("nvidia/gpu", "amd/gpu")):  # with or without the card's name
+            yield mapping(device).get("count", 1), "count"
+    for requirement in map(mapping, sequence(nearest_value(item, at, "resourceRequirements"))):
+        if text(requirement.get("type")) == "GPU":
+            yield requirement.get("value"), "value"
 
 
 def _number(value: Any) -> int | str | None:
@@ -246,16 +256,20 @@ def _choice_of(value: Any) -> list[str]:
 def _of_machine(item: Item, at: Path) -> int | str | None:
     """Return the GPUs of a machine that a container engine passes: compose, Ansible, podman."""
     spec = mapping(get(item.data, *at))
-    named = [word for key in ("devices", "AddDevice") for word in texts(spec.get(key))]
+    named = [word for key in ("devices", "device", "AddDevice") for word in texts(spec.get(key))]
     if any(word.startswith("/dev/kfd") or word.endswith("/gpu=all") for word in named) or spec.get("gpus") == "all":
         return "all"
     reserved = sequence(get(spec, "deploy", "resources", "reservations", "devices"))
-    for device in map(mapping, [*reserved, *sequence(spec.get("gpus")), *sequence(spec.get("device_requests"))]):
+    requests = (
+        *sequence(spec.get("device_requests")),
+        *sequence(nearest_value(item, at, "HostConfig", "DeviceRequests")),
+    )
+    for device in map(mapping, [*reserved, *sequence(spec.get("gpus")), *requests]):
         if device in map(mapping, reserved) and "gpu" not in texts(device.get("capabilities")):
             continue
         if ids := sequence(device.get("device_ids")):
             return len(ids)
-        count = device.get("count", "all")
+        count = device.get("count", device.get("Count", "all"))
         return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else "all"
     visible = next((word.partition("=")[2] for word in texts(spec.get("env")) if word.startswith(_VISIBLE)), "")
     if visible and visible not in {"void", "none"}:

@@ -32,10 +32,14 @@ OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What is known besides the manifests: `models` finds a configuration by the name a model is served under."""
+    """What is known besides the manifests: `models` finds a configuration by the name a model is served under.
+
+    `files` are those that were given for names, as `plan` takes them too.
+    """
 
     models: Callable[[str], Mapping[str, Any] | None] = lambda served: None  # noqa: ARG005 - knows none
     gpu: Gpu | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
     _geometries: dict[tuple[int, str, str | None], tuple[Mapping[str, Any], Geometry]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -151,7 +155,7 @@ def _sized(engine: Engine, config: Mapping[str, Any], gpu: Gpu, thresholds: Thre
         # Without known lengths every request counts as a longest one.
         traffic=traffic or PlannedTraffic(longest, 1),
         longest=longest,
-        command=_command(engine, memory, kv_cache_dtype, traffic, limit),
+        command=_command(engine, memory, kv_cache_dtype, traffic, limit, knowledge.files.get(engine.model)),
         gpu=gpu,
         declared=limit,
         refused=(
@@ -259,13 +263,19 @@ def _quantized(engine: Engine, config: Mapping[str, Any], knowledge: Knowledge, 
 
 
 def _command(
-    engine: Engine, memory: Memory, kv_cache_dtype: str, traffic: PlannedTraffic | None, longest: int | None
+    engine: Engine,
+    memory: Memory,
+    kv_cache_dtype: str,
+    traffic: PlannedTraffic | None,
+    longest: int | None,
+    file: str | None,
 ) -> str:
     """Return `kvpressure plan` with the same values."""
     share = memory.gpu_memory_utilization
     lengths = ("TOKENS", "TOKENS") if traffic is None else (f"{traffic.prompt_p95:g}", f"{traffic.output_p95:g}")
     given = {
-        "--model": as_written(engine.model),
+        "--model": as_written(engine.model) if file is None else None,
+        "--model-config": file,
         "--gpu": memory.gpu,
         "--tensor-parallel-size": memory.tensor_parallel if memory.tensor_parallel > 1 else None,
         "--pipeline-parallel-size": memory.pipeline_parallel if memory.pipeline_parallel > 1 else None,

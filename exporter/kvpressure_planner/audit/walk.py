@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,12 +29,13 @@ from kvpressure_planner.audit.containers import (
     interpolated,
     labels_of,
     stated_in,
+    templates,
     wrong_list,
 )
 from kvpressure_planner.audit.engine import Declared, Engine, Replicas, Style
 from kvpressure_planner.audit.formats import SCRIPT
 from kvpressure_planner.audit.kinds import Special, divided, special
-from kvpressure_planner.audit.manifests import Item, Manifests, Source, get, mapping, read, strings, text
+from kvpressure_planner.audit.manifests import Item, Manifests, Source, flat, get, mapping, read, strings, text
 from kvpressure_planner.audit.manifests import shape as shape_of
 from kvpressure_planner.audit.model import Problem
 
@@ -73,6 +75,9 @@ _SENT: Final = re.compile(
     r"\s(?:--data(?:-raw|-binary)?|-d|--json)[ =]+(?:'(\{[^']*\})'|\"(\{(?:[^\"\\]|\\.)*\})\")", re.DOTALL
 )
 """JSON that a script sends with curl, in either quotes."""
+_MUTATION: Final = re.compile(r"\s*mutation\b")
+_ARGUMENT: Final = re.compile(r'(\w+)\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+)\b)')
+"""Arguments of a GraphQL mutation, such as those of RunPod's older interface."""
 
 
 def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[Engine | Problem]:
@@ -162,7 +167,7 @@ class _Walk:
             described = key in VARIABLES or (key in consumed and not (key in STARTS and isinstance(value[key], dict)))
             if key in _SKIPPED or described or str(key)[:2] == "x-" or (key == _WORKER and leads):
                 continue
-            if key == _PLAY_VARIABLES and starts:
+            if (key == _PLAY_VARIABLES and starts) or (key == "template" and _runs_template(value)):
                 continue
             if wrong := list(self._wrong_shape(value[key], (*at, key))):
                 yield from wrong
@@ -198,6 +203,10 @@ class _Walk:
         """
         if not self.depth or (at and self.item.kind in {"Secret", "ConfigMap"}):
             return
+        if _MUTATION.match(value):
+            pairs = {name: string or number for name, string, number in _ARGUMENT.findall(value)}
+            yield from self._document(json.dumps(pairs), at)
+            return
         is_document = at != (SCRIPT,) and "\n" in value and _DOCUMENT.search(value) is not None
         if is_document:
             parts = list(self._document(value, at))
@@ -222,7 +231,8 @@ class _Walk:
         first = value.lstrip("\n").split("\n", 1)[0].strip()
         in_block = begin < len(source.text) and source.text[begin].strip() == first != ""
         # What a script writes or sends is in another format than the script.
-        for inner in read(value, "" if at == (SCRIPT,) else source.name).items:
+        own_format = at == (SCRIPT,) or value.lstrip()[:1] == "{"
+        for inner in read(value, "" if own_format else source.name).items:
             lines = {path: line + begin for path, line in inner.source.lines.items()} if in_block else {}
             last = min(begin + value.count("\n") + 1, len(source.text))
             at_file = Source(source.name, source.text, lines, last, source.variables, source.budget)
@@ -396,6 +406,12 @@ class _Walk:
 
 _PODS: Final[tuple[Path, ...]] = (("spec", "rayClusterConfig", "workerGroupSpecs", 0, "template"),)
 """Where an object that has its engines in a text describes their pods."""
+
+
+def _runs_template(task: Mapping[str, Any]) -> bool:
+    """Return whether a task of Nomad starts what its template writes."""
+    words = flat([mapping(task.get("config")).get(key) for key in (*ENTRYPOINTS, *COMMANDS, *ARGUMENTS)])
+    return not templates(task).keys().isdisjoint(words)
 
 
 def _is_command(value: list[Any]) -> bool:

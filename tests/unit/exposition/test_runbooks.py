@@ -31,8 +31,10 @@ KUBECTL = {
     "top": {"--containers"},
     "uncordon": set(),
 }
+ROUTERS = {"--router-mode", "--routing-logic"}
 VLLM = {
     "--api-server-count",
+    "--data-parallel-hybrid-lb",
     "--enable-prefix-caching",
     "--gpu-memory-utilization",
     "--kv-cache-dtype",
@@ -179,7 +181,7 @@ def test_what_a_sentence_tells_to_type_exists(name):
         if words[0] == "kubectl":
             known(words[1:])
         if words[0].startswith("--"):
-            assert words[0].partition("=")[0] in VLLM | {"--force", "--selector"}, span
+            assert words[0].partition("=")[0] in VLLM | ROUTERS | {"--force", "--selector"}, span
 
 
 def test_numbers_are_those_of_the_thresholds():

@@ -166,7 +166,8 @@ def read_page(
             f"{len(by_card)} GPUs of {len(hosts)} hosts: name the exporter of this node, no service in front of several"
         )
         raise SeveralHostsError(text)
-    sieve, gpus, holders = Sieve(), [], {}
+    sieve, gpus = Sieve(), list[GpuSample]()
+    holders = dict[str, set[ContainerId]]()
     for (kind, index, part), gpu in by_card.items():
         sample = kind.read(_placed(kind, gpu.labels, index, part, t), gpu.readings, gpu.labels, sieve)
         gpus.append(sample)

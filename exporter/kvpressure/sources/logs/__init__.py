@@ -103,7 +103,8 @@ class LogsSource(Source):
         """Read all logs once. Raises nothing but cancellation."""
         if self._settings.enabled == "false":
             return
-        began, containers, now = self._clock.monotonic(), self._containers, self._clock.wall()
+        containers = self._containers
+        began, now = self._clock.monotonic(), self._clock.wall()
         late = f"reading the logs took more than {DEADLINE_SECONDS:g} s; still waiting"
         try:
             swept = await self._worker.run(lambda: self._sweep(containers, now), DEADLINE_SECONDS, late)

@@ -122,7 +122,8 @@ class Assembler:
     def _docker(self, raw: bytes) -> Iterator[Line]:
         try:
             record = json.loads(raw)
-            log, stream, stamp = str(record["log"]), str(record.get("stream", "")), str(record.get("time", ""))
+            log = str(record["log"])
+            stream, stamp = (str(record.get(name, "")) for name in ("stream", "time"))
         except (ValueError, KeyError, AttributeError, RecursionError):
             return  # cut short: not to be read as if it were text
         piece = log.removesuffix("\n").removesuffix("\r").encode("utf-8", "replace")

@@ -113,7 +113,8 @@ def flag_fix(engine: Engine, option: str, value: str, why: str) -> str:
     """Return an option, without dashes, as a line of this manifest; "" for none."""
     if not option:
         return ""
-    name, chart, variable = f"--{option}", engine.declared.chart, engine.runtime.kserve.arguments
+    name = f"--{option}"
+    chart, variable = engine.declared.chart, engine.runtime.kserve.arguments
     word = f"{name}={value}"
     if chart is not None:
         # Arguments come after what the chart's own keys make, so they win.

@@ -110,7 +110,8 @@ def _implausible(engine: Engine, context: Context) -> Verdict | None:
     if limit is None:
         return None
     batched, pool = limits.get(_STEP), limits.get("kv_capacity_tokens")
-    count, title, largest = number(limit.value), engine.runtime.title, engine.runtime.audit.largest_sequences
+    count = number(limit.value)
+    title, largest = engine.runtime.title, engine.runtime.audit.largest_sequences
     if batched is not None and _refused(engine):
         reason = f"{count} is above max_num_batched_tokens ({number(batched.value)}): {title} refuses to start"
     elif largest is not None and limit.value > largest:

@@ -89,7 +89,8 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """
     _check_usage(paths, options)
     given = _from_cluster(options) if options["cluster"] else Manifests(())
-    knowledge = Knowledge(_models(options["configs"]), options["gpu"])
+    files = _config_files(options["configs"])
+    knowledge = Knowledge(_models(files), options["gpu"], files)
     by_playbook = options["thresholds"] == Path("playbook")
     try:
         thresholds = thresholds_of(None if by_playbook else options["thresholds"])
@@ -110,17 +111,23 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     sys.exit(result.exit_code(options["fail_on"]))
 
 
-def _models(given: tuple[str, ...]) -> Callable[[str], Mapping[str, Any] | None]:
-    """Return a lookup of configurations by the served name of a model: those given, then the packaged ones."""
-    own: dict[str, Mapping[str, Any]] = {}
+def _config_files(given: tuple[str, ...]) -> dict[str, str]:
+    """Return the files of configurations by the served name of a model. Raises click.BadParameter."""
+    files: dict[str, str] = {}
     for pair in given:
         name, equals, path = pair.rpartition("=")
         if not equals or not name:
             raise click.BadParameter(f"{pair!r} is not NAME=FILE", param_hint="--model-config")
-        try:
-            own[name] = read_config(Path(path))
-        except CliError as error:
-            raise click.BadParameter(str(error), param_hint="--model-config") from error
+        files[name] = path
+    return files
+
+
+def _models(files: Mapping[str, str]) -> Callable[[str], Mapping[str, Any] | None]:
+    """Return a lookup of configurations by the served name of a model: those given, then the packaged ones."""
+    try:
+        own = {name: read_config(Path(path)) for name, path in files.items()}
+    except CliError as error:
+        raise click.BadParameter(str(error), param_hint="--model-config") from error
     return lambda served: own.get(served) or known_model(served)
 
 

@@ -466,3 +466,11 @@ def test_a_draft_model_takes_room_where_its_size_is_known() -> None:
         "the draft model are not known here"
         in sized("input-tokens", "--model=Qwen/Qwen3-32B", '--speculative-config={"model": "a/draft"}').reason
     )
+
+
+def test_the_command_of_a_fix_has_the_file_that_a_configuration_was_given_in() -> None:
+    given = Knowledge(
+        lambda _: known_model("Qwen/Qwen3.6-27B-FP8"), GPUS["H100"], {"corp/hybrid": "hybrid/config.json"}
+    )
+    fix = sized("max-num-seqs", "--model=corp/hybrid", knowledge=given).fix
+    assert "kvpressure plan --model-config hybrid/config.json --gpu H100" in fix
