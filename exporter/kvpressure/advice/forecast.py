@@ -75,7 +75,7 @@ def without_restart(case: Case, model: Model) -> Choice:
     refused = case.thresholds.advice.refused_max_ratio
     choice = _printed(case, model, greedy_search.without_restart(model, refused))
     # Requests under way may be longer than those that ended, by which caps are chosen.
-    return replace(choice, steps=tuple(step for step in choice.steps if step.expected.refused_ratio <= refused))
+    return replace(choice, steps=tuple(step for step in choice.steps if step.expected.unserved_ratio <= refused))
 
 
 def without_gpu(case: Case, model: Model) -> Step | None:
