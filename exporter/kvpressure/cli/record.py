@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from kvpressure import logs
-from kvpressure.cli.access import access_option, namespace_option, page_at, pod_options
+from kvpressure.cli.access import access_option, namespace_option, pod_options
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
