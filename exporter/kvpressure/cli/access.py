@@ -1,15 +1,13 @@
-"""Options for reaching engines, their pods and a Prometheus, the same for every command, and the page of one engine."""
+"""Options for reaching engines, their pods and a Prometheus, the same for every command."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -22,12 +20,8 @@ from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import BasicAuthSettings, Settings, TlsSettings
-    from kvpressure.net.http import Answer
     from kvpressure.prometheus.client import Server
     from kvpressure.sources.gateway import GatewaySettings
-
-    Read = Callable[[], Awaitable[Answer]]
-    """Reads the page. Raises SourceError."""
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
 _LIKE_A_REFERENCE: Final = re.compile(r"(?!localhost/)[A-Za-z]+/([a-z0-9][-a-z0-9.]*)")
@@ -282,33 +276,3 @@ def _headers(given: Any) -> dict[str, str]:
             raise click.UsageError(f"--header {name!r}: give NAME:VALUE, a header of one line of ASCII")
         headers[match[1]] = match[2]
     return headers
-
-
-DEADLINE_SECONDS: Final = 10.0
-"""How long a page may take, at any interval: engines in trouble answer slowly."""
-
-
-@contextlib.asynccontextmanager
-async def page_at(address: str, options: Mapping[str, Any]) -> AsyncIterator[tuple[str, Read]]:
-    """Yield the URL of an engine's metrics and what reads them; for KIND/NAME, of its only pod, through a port-forward.
-
-    Raises ValueError for an invalid address, click.UsageError, and KubeError where no pod can be reached.
-    """
-    from yarl import URL  # noqa: PLC0415 - as above
-
-    from kvpressure.kubernetes.objects.references import is_reference  # noqa: PLC0415
-    from kvpressure.net.credentials import Authorization  # noqa: PLC0415
-    from kvpressure.net.http import HttpClient  # noqa: PLC0415
-    from kvpressure.net.schedule import SystemClock  # noqa: PLC0415
-
-    async with contextlib.AsyncExitStack() as stack:
-        if is_reference(address):
-            from kvpressure.cli.pods import forwarded  # noqa: PLC0415 - what addresses do without
-
-            url, access = await stack.enter_async_context(forwarded(address, options))
-        else:
-            url, access = page_url(address), access_of(options)
-        authorization = Authorization(access.bearer_token_file, access.basic_auth, setting="poll.bearer_token_file")
-        client = HttpClient(SystemClock(), tls=access.tls, authorization=authorization)
-        stack.push_async_callback(client.aclose)
-        yield url, partial(client.get, URL(url), DEADLINE_SECONDS)

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import installed, main
-from kvpressure.cli.access import page_at, page_url, refusals
+from kvpressure.cli.access import page_url, refusals
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.record import record_pages
 from kvpressure.engines.recordings import TraceLine, TraceWriter, read_trace
 from kvpressure.model.errors import UnreachableError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.access import page_at
+from kvpressure.cli.page_at import page_at
 from kvpressure.cli.say import CliError
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.kubernetes.kubectl.program import run_to_the_end
