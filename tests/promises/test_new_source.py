@@ -26,7 +26,7 @@ from kvpressure.diagnosis import precedence
 from kvpressure.model.catalogue import CATALOGUE, Cause
 
 CATALOGUE[Cause.COMPUTE_BOUND].details["power_capped"] = "the power of the rack is capped"
-precedence.PRECEDENCE = ("rack.capped", *precedence.PRECEDENCE)
+precedence.TABLE = (precedence.BY_ID["rack.capped"], *precedence.TABLE)
 
 sys.path.append("{FOLDER}")
 import verdict

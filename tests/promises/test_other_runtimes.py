@@ -129,6 +129,15 @@ def test_seats_that_are_taken_are_a_cap(page):
     assert last(pages(Server(LARGE_POOL, seats=SEATS), page, LIGHT, MORE)) == ("concurrency_bound", "max_num_seqs")
 
 
+def test_advice_for_triton_is_of_its_configuration_and_its_port():
+    *_, view = views(pages(Server(LARGE_POOL, seats=SEATS), triton, LIGHT, MORE))
+    text = advised(view)
+    assert "triton_max_batch_size in config.pbtxt" in text
+    assert view.runtime == "tensorrtllm_backend"
+    assert "--max_batch_size=" not in text
+    assert "trtllm-serve" not in text
+
+
 SITUATIONS = {
     "calm": (Server(60_000), Load(110, 1.5, 800, 200, 800)),
     "room, answers shorter than max_tokens": (Server(30_000), Load(110, 6.0, 1200, 150, 2000)),

@@ -502,6 +502,134 @@ STORIES: Mapping[str, Story] = {
         )
         for rank in range(1, 9)
     ],
+    # llm-d-autoscaling#662: prompts of 6,000, answers of 2, steps of 65,000 tokens: ~20 run, 32 %, the queue grows.
+    "prompts-of-6000": [
+        (
+            Server((6_000, 2), (20, 20), pool(400_000, 32_768), preempted=0),
+            [
+                Phase(
+                    20,
+                    20,
+                    10 + 15 * more,
+                    usage=(0.32, 0.32),
+                    prompt=39_000,
+                    generated=13,
+                    started=6.5,
+                    ended=6.5,
+                    steps=0.6,
+                )
+                for more in range(9)
+            ],
+        )
+    ],
+    # vllm#27073: 33 or 34 run, 18 to 47 wait, 97.5 to 99.2 %, 720 to 757 tokens/s, for hours.
+    "full-for-hours": [
+        (
+            Server((9_000, 700), (20, 60), pool(420_000, 131_072), preempted=60),
+            [
+                Phase(
+                    10,
+                    34,
+                    18,
+                    usage=(0.97, 0.99),
+                    prompt=3_000,
+                    generated=757,
+                    started=1,
+                    ended=1,
+                    preempted=0.3,
+                    steps=23,
+                ),
+                Phase(
+                    40,
+                    33,
+                    40,
+                    usage=(0.975, 0.99),
+                    prompt=3_000,
+                    generated=736,
+                    started=1,
+                    ended=1,
+                    preempted=0.3,
+                    steps=23,
+                ),
+                Phase(
+                    130,
+                    33,
+                    47,
+                    usage=(0.97, 0.992),
+                    prompt=3_000,
+                    generated=719,
+                    started=1,
+                    ended=1,
+                    preempted=0.3,
+                    steps=23,
+                ),
+            ],
+        )
+    ],
+    # sglang#938: 1,010 run, 12,279 wait, 55,006 tokens are 93 % of the pool, 1,397 tokens/s.
+    "thousand-short-ones": [
+        (
+            Server(
+                (40, 30),
+                (30, 60),
+                {"max_total_num_tokens": 59_146, "page_size": 1, "context_len": 4_096, "new_token_ratio": 0.3},
+            ),
+            [
+                Phase(
+                    150,
+                    1_010,
+                    12_279,
+                    usage=(0.92, 0.94),
+                    prompt=2_000,
+                    generated=1_397,
+                    started=45,
+                    ended=45,
+                    preempted=8,
+                    steps=1.6,
+                )
+            ],
+        )
+    ],
+    # sglang#30294: of 16 seats of each rank 15 are taken, one waits, in pools with room.
+    "one-below-its-seats": [
+        (
+            Server(
+                (4_000, 1_000),
+                (5, 60),
+                {"max_total_num_tokens": 900_000, "page_size": 1, "context_len": 131_072},
+                engine=str(rank + 1),
+                preempted=0,
+            ),
+            [Phase(150, 15, 1, usage=(0.1, 0.1), prompt=1_000, generated=450, started=0.3, ended=0.3, steps=30)],
+        )
+        for rank in range(2)
+    ],
+    # sglang#3909: 8 run, none waits, 12 % and rising, 187 tokens/s and a little less with every token.
+    "slower-with-every-token": [
+        (
+            Server(
+                (7_000, 2_000),
+                (2, 90),
+                {"max_total_num_tokens": 510_000, "page_size": 1, "context_len": 163_840},
+                preempted=0,
+            ),
+            [
+                Phase(40, 8, usage=(0.12, 0.135), generated=187, steps=23),
+                Phase(40, 8, usage=(0.135, 0.15), generated=183, steps=23),
+                Phase(60, 8, usage=(0.15, 0.17), generated=178, steps=22),
+            ],
+        )
+    ],
+    # tenstorrent/vllm#55: V0: 16 run, none pends, 16.7 tokens/s, 92.1 % and 0.1 more every second.
+    "fills-and-nobody-waits": [
+        (
+            Server((1_500, 600), (5, 90), pool(40_000, 8_192), old=True, preempted=0),
+            [
+                Phase(60, 16, usage=(0.86, 0.92), generated=16.7, steps=1.05),
+                Phase(60, 16, usage=(0.92, 0.985), generated=16.7, steps=1.05),
+            ],
+        )
+    ],
 }
 _RUNTIMES = {
     **dict.fromkeys(
@@ -511,6 +639,9 @@ _RUNTIMES = {
             "seats-of-a-state-pool",
             "transfers-never-end",
             "ranks-in-lockstep",
+            "thousand-short-ones",
+            "one-below-its-seats",
+            "slower-with-every-token",
         ),
         sglang,
     )

@@ -170,8 +170,8 @@ def advise_on(case: Case, *, silent: bool = False, unread: str = "") -> tuple[Ac
 
 
 def _refuses_too_many(case: Case, action: Action) -> bool:
-    """Return whether it refuses more requests than a first step may, so that it only stands beside one."""
-    return action.expected is not None and action.expected.refused_ratio > case.thresholds.advice.refused_max_ratio
+    """Return whether it refuses or cuts more than a first step may, so that it only stands beside one."""
+    return action.expected is not None and action.expected.unserved_ratio > case.thresholds.advice.refused_max_ratio
 
 
 def _most_gain_first(

@@ -9,8 +9,9 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.rollout import after_restart, changed, expected, no_longer, unpreempted
 from kvpressure.advice.shell import apply_flags
 from kvpressure.model.action import Action
+from kvpressure.model.limits import KV_DTYPE
 from kvpressure.model.values import number
-from kvpressure.simulation.config_changes import KV_DTYPE, OFFLOAD, PREFIX_CACHING
+from kvpressure.simulation.config_changes import OFFLOAD, PREFIX_CACHING
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Step
 

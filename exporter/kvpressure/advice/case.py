@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.limits import Limits
+from kvpressure.model.limits import KV_DTYPE, SMALL_KV_BITS, Limits
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, at, number, quantile
@@ -17,8 +16,6 @@ from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import DecodeEngine, Observed, Peer, role_of
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Advice
-from kvpressure.simulation.config_changes import KV_DTYPE, SMALL_KV_BITS
-from kvpressure.simulation.step_table import StepTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +164,6 @@ class Case:
     def shape(self) -> RequestLengths | None:
         """Lengths of prompts and answers."""
         return shape_of(self.derived)
-
-    @cached_property
-    def card(self) -> StepTable | None:
-        """The table of step times of its GPUs and its model; None where they are not known, or there is none.
-
-        Of a KV cache in 8 bits where the engine reports that, or no other is shipped.
-        """
-        if self.observed is None or len(set(self.observed.gpus)) != 1:
-            return None
-        gpus, bits = self.observed.gpus, (8, 16) if self.observed.cache.kv_bits == 8 else (16, 8)
-        tables = (table_for(gpus[0], self.place.model_name, len(gpus), each) for each in bits)
-        return next((one for one in tables if one is not None), None)
 
     @property
     def small_kv_helps(self) -> bool:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from kvpressure.advice.case import Case
+from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
@@ -28,6 +29,7 @@ from kvpressure.simulation.greedy_search import Choice, Step
 from kvpressure.simulation.hits import has_sessions
 from kvpressure.simulation.models import model_of, model_with_sessions
 from kvpressure.simulation.scheduler import Simulation
+from kvpressure.simulation.step_table import StepTable
 from kvpressure.simulation.steps import UnknownError
 
 MAX_BOUNDS: Final = 3
@@ -75,7 +77,7 @@ def without_restart(case: Case, model: Model) -> Choice:
     refused = case.thresholds.advice.refused_max_ratio
     choice = _printed(case, model, greedy_search.without_restart(model, refused))
     # Requests under way may be longer than those that ended, by which caps are chosen.
-    return replace(choice, steps=tuple(step for step in choice.steps if step.expected.refused_ratio <= refused))
+    return replace(choice, steps=tuple(step for step in choice.steps if step.expected.unserved_ratio <= refused))
 
 
 def without_gpu(case: Case, model: Model) -> Step | None:
@@ -260,11 +262,23 @@ def without_limit(case: Case) -> Forecast:
     )
 
 
+def card_of(case: Case) -> StepTable | None:
+    """Return the table of step times of its GPUs and its model; None where they are not known, or there is none.
+
+    Of a KV cache in 8 bits where the engine reports that, or no other is shipped.
+    """
+    if case.observed is None or len(set(case.observed.gpus)) != 1:
+        return None
+    gpus, bits = case.observed.gpus, (8, 16) if case.observed.cache.kv_bits == 8 else (16, 8)
+    tables = (table_for(gpus[0], case.place.model_name, len(gpus), each) for each in bits)
+    return next((table for table in tables if table is not None), None)
+
+
 def _relieved(
     case: Case, most_running: float | None, choose: Callable[[Model], Choice], growing: float | None = None
 ) -> Forecast:
     try:
-        model = model_of(Given(case.observed, case.limits, case.thresholds, growing, most_running, case.card))
+        model = model_of(Given(case.observed, case.limits, case.thresholds, growing, most_running, card_of(case)))
         _check_queue(case, model.known)
     except UnknownError as error:
         return Forecast(reason=str(error))

@@ -25,10 +25,10 @@ from kvpressure.advice.forecast import (
 from kvpressure.advice.memory import leave_memory, memory_headroom
 from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas_as_predicted, route
 from kvpressure.model.action import SIMULATED_ALONE, UNPREDICTABLE, Action
+from kvpressure.model.limits import KV_DTYPE
 from kvpressure.model.values import at, number
 from kvpressure.model.verdict import Stage
 from kvpressure.simulation.config_changes import (
-    KV_DTYPE,
     MEMORY,
     OFFLOAD,
     PREFIX_CACHING,

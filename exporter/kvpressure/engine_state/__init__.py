@@ -193,7 +193,8 @@ class Pipeline:
 
     def gpu_views(self, now: float) -> tuple[GpuView, ...]:
         """Return the views of the GPUs whose newest reading is not stale."""
-        return tuple(view for view in self._gpu_views.values() if self._is_fresh(view.sample.t, now))
+        stale_seconds = self.settings.staleness_seconds
+        return tuple([view for view in self._gpu_views.values() if abs(now - view.sample.t) <= stale_seconds])
 
     def _gpus_of(self, target: Target, now: float, *, alone: bool) -> list[GpuWindow]:
         """Return the GPUs an operator named, or those a container holds alone whose engine is `alone` on the page."""
@@ -203,11 +204,8 @@ class Pipeline:
             names = allocated.gpus
         if not names:
             return []
-        return gpus_of(names, [gpu for gpu in self._gpus.values() if self._is_fresh(gpu.last.t, now)])
-
-    def _is_fresh(self, t: float, now: float) -> bool:
-        """Whether a reading of a GPU may still be shown."""
-        return abs(now - t) <= self.settings.staleness_seconds
+        stale_seconds = self.settings.staleness_seconds
+        return gpus_of(names, [gpu for gpu in self._gpus.values() if abs(now - gpu.last.t) <= stale_seconds])
 
     def _engine(self, target: Target, sample: EngineSample) -> EngineState | None:
         """Return the state of an engine, None for one whose series are held back."""

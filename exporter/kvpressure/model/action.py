@@ -66,6 +66,11 @@ class Expected:
     """What leaves the range too wide for a number to say anything, "" where it is narrow enough."""
 
     @property
+    def unserved_ratio(self) -> float:
+        """Share of the requests that it refuses, or of the answers that it ends early, whichever is more."""
+        return max(self.refused_ratio, self.shortened_ratio)
+
+    @property
     def worse(self) -> bool:
         """Whether it is worse in what it is for, as printed: fewer tokens/s, or later answers and as many waiting."""
         tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting

@@ -12,6 +12,11 @@ DECLARED: Final = "declared"
 PAGE: Final = "page"
 LEARNED: Final = "learned plateau of running"
 
+KV_DTYPE: Final = "kv_cache_dtype"
+"""The flag for the precision of the KV cache."""
+SMALL_KV_BITS: Final = 8
+"""What it can be lowered to."""
+
 
 @record
 class Limit:

@@ -103,6 +103,8 @@ OTHERS: Final = {
     **dict.fromkeys(("inference_extension_info", "llm_d_epp_info", "llm_d_router_epp_info"), _PICKER),
     **{name: _PICKER for row in ROWS for name in row.names},
     "dynamo_frontend_inflight_requests": "Dynamo's frontend",
+    # Of its router, and there also where DYN_METRICS_PREFIX has renamed the rest: then its queue is not read.
+    "dynamo_component_router_requests_total": "Dynamo's frontend",
 }
 """A metric that no engine has, and whose it is."""
 

@@ -117,13 +117,18 @@ def burstiness(window: EngineWindow) -> float | None:
 
     Arrivals between two polls are what finished plus what the engine holds more than before.
     """
-    bins: dict[float, float] = {}
-    newest = window.t
+    bins, newest_t = list[float](), window.t
+    before: float | None = None
     for t, arrived in window.each_interval(_arrivals):
-        if arrived is not None:
-            index = (newest - t) // BURST_BIN_SECONDS
-            bins[index] = bins[index] + arrived if index in bins else arrived
-    counts = [count if count > 0 else 0.0 for count in bins.values()]
+        if arrived is None:
+            continue
+        number = (newest_t - t) // BURST_BIN_SECONDS
+        if number == before:
+            bins[-1] += arrived
+        else:
+            bins.append(arrived)
+        before = number
+    counts = [count if count > 0 else 0.0 for count in bins]
     return max(counts) * len(counts) / sum(counts) if len(counts) >= 4 and sum(counts) > 0 else None
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kvpressure.model.limits import KV_DTYPE
 from kvpressure.simulation.calibrate import Known
 from kvpressure.simulation.server import Demand, LengthRouting, Server
 
 MEMORY: Final = "gpu_memory_utilization"
-KV_DTYPE: Final = "kv_cache_dtype"
 STEP: Final = "max_num_batched_tokens"
 ROUTE_BY_LENGTH: Final = "route_by_length"
 SHORT_FIRST: Final = "short_first"
@@ -23,7 +23,6 @@ GPU: Final = "gpu"
 TIER_BYTES_PER_SECOND: Final = 20e9
 """From host memory to a GPU over PCIe 4.0 x16, of 32 GB/s on paper; the page does not have it."""
 WATERMARK_RATIO: Final = 0.02
-SMALL_KV_BITS: Final = 8
 KV_8_BIT_POOL_FACTOR: Final = 2.0
 """8 bits keep two values where 16 bits keep one."""
 MAX_REPLICAS: Final = 8

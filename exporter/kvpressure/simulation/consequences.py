@@ -32,6 +32,8 @@ TOKENS_ERROR_RATIO: Final = 0.045
 LATENCY_ERROR_RATIO: Final = 0.08
 """Standard deviation of what is simulated of a change, of one engine that is known: in the scheduler lab half of the
 changes came out within 3 % and 5 %, and `bench/advice/results.json` has them all."""
+HELD_UP_MAX_FACTOR: Final = 1.4
+"""With more, the steps that are counted are not those of these requests."""
 HELD_UP: Final = "why some of the requests that run get no token in a step"
 CUT: Final = "{0.text} lie in one bucket of their histogram, and the cap inside it"
 
@@ -186,7 +188,8 @@ class Model:
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
         usual = self.known.measured.usual_ratio
-        tokens = with_all(lambda one: one.tokens_per_second, usual, TOKENS_ERROR_RATIO, by * self.tokens_factor)
+        error = math.hypot(TOKENS_ERROR_RATIO, self.known.demand.rate_deviation_ratio)
+        tokens = with_all(lambda one: one.tokens_per_second, usual, error, by * self.tokens_factor)
         return Figures(
             tokens_per_second=tokens,
             goodput=span(lambda one: one.goodput, by),
@@ -227,7 +230,9 @@ class Model:
         now, measured = self.outcome(self.state), self.known.measured.decoding_ratio
         if now is None or not measured or not now.steps_per_second:
             return 1.0
-        return max(1.0, now.tokens_per_second / now.steps_per_second / now.running / measured)
+        factor = now.tokens_per_second / now.steps_per_second / now.running / measured
+        # Ranks in lockstep count steps in which they have nothing to do.
+        return factor if 1.0 < factor < HELD_UP_MAX_FACTOR else 1.0
 
     def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
         """Return what changes make of this engine, set beside one whose tokens a second are multiplied by `factor`."""

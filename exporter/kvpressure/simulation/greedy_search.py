@@ -170,7 +170,8 @@ def _worth_trying(model: Model, caps: Iterable[ConfigChange]) -> Iterator[Config
         if at_rate and model.arriving_per_second([cap]) < most:
             continue
         outcome = model.outcome(cap.apply(model.state))
-        if outcome is not None:
+        # Requests under way may be longer than those that ended: of these a cap may cut nearly all.
+        if outcome is not None and outcome.shortened_ratio <= model.thresholds.advice.refused_max_ratio:
             most = max(most, outcome.weighted_goodput)
             yield cap
 

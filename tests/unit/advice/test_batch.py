@@ -7,6 +7,7 @@ import pytest
 from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.batch import more_sequences
 from kvpressure.advice.case import Case
+from kvpressure.advice.forecast import card_of
 from kvpressure.advice.replicas import replica
 from kvpressure.capacity.cards import table
 from kvpressure.config.thresholds import load_thresholds
@@ -125,7 +126,7 @@ def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus,
     seen = replace(view.observed, gpus=gpus, cache=cache)
     place = Place(runtime="vllm", model_name=served)
     case = Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, seen)
-    assert case.card is (None if known is None else table(known))
+    assert card_of(case) is (None if known is None else table(known))
 
 
 @pytest.mark.parametrize(("kv_bits", "advised"), [(None, True), (16, True), (8, False), (4, False)])

@@ -10,15 +10,17 @@ from kvpressure.advice.advise import Place, advise, advise_on
 from kvpressure.advice.cache import caching, tier
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import by_priority
-from kvpressure.advice.forecast import Forecast, as_shown
+from kvpressure.advice.forecast import Forecast, as_shown, without_gpu, without_restart
 from kvpressure.advice.replicas import keep_apart
 from kvpressure.advice.shell import flag_words
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import NOW, Action, Expected, Shift
 from kvpressure.model.values import Derived
+from kvpressure.model.view import Unfinished
 from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import (
     ConfigChange,
+    caps,
     offload,
     prefix_caching,
     route_by_length,
@@ -158,3 +160,26 @@ def test_of_two_steps_without_a_restart_the_one_that_gains_most_is_first():
     assert [action.key for action in now] == ["add_replica", "cap_prompt"], "a cap is listed before replicas"
     gains = [action.expected.gain_ratio for action in now if action.expected is not None]
     assert gains[0] > 10 * gains[1] > 0
+
+
+def test_no_step_cuts_nearly_all_answers_though_hardly_one_of_those_that_ended_was_as_long():
+    view = pressed_view(THRASH)
+    assert view.diagnosis is not None
+    assert view.observed is not None
+    assert view.observed.outputs is not None
+    long = Unfinished(20 * view.observed.outputs.count, 300.0, 2500.0)
+    few = tuple(replace(one, finished=0.0) for one in view.observed.intervals)
+    observed = replace(view.observed, unfinished=long, intervals=few, minutes=None)
+    made = model_of(Given(observed, view.limits, THRESHOLDS.with_values(advice_simulated_error_max_ratio=0.9)))
+    most = THRESHOLDS.advice.refused_max_ratio
+    cut = [change for change in caps(made.known, most) if change.key == "cap_output"]
+    assert any(one.expected.shortened_ratio > most for one in (step_of(made, change) for change in cut))
+    about = Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed)
+    steps = [*without_restart(about, made).steps, *filter(None, [without_gpu(about, made)])]
+    assert all(one.expected.shortened_ratio <= most for one in steps)
+
+
+def step_of(made: Model, change: ConfigChange) -> Step:
+    expected = made.expected([], [change], ranged=False)
+    assert expected is not None
+    return Step(change, expected)

@@ -25,3 +25,9 @@ def test_a_frontend_is_none() -> None:
     with pytest.raises(PageError, match="Dynamo's frontend, not of an engine") as caught:
         PageReader().read((PAGES / "frontend-1.4.0.prom").read_bytes(), 1.0)
     assert caught.value.reason == "gateway"
+
+
+def test_a_frontend_whose_metrics_are_renamed_is_none_either() -> None:
+    renamed = (PAGES / "frontend-1.4.0-kv-router.prom").read_bytes().replace(b"dynamo_frontend_", b"mine_")
+    with pytest.raises(PageError, match="Dynamo's frontend, not of an engine"):
+        PageReader().read(renamed, 1.0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.limits import KV_DTYPE
 from kvpressure.simulation import config_changes, eviction_cures
 from kvpressure.simulation.calibrate import Known, Measured
 from kvpressure.simulation.consequences import Model
@@ -47,7 +48,7 @@ def test_cures_are_told_with_hits_and_time_to_first_token_the_most_helpful_first
     useless = config_changes.context_tier(1, BYTES)
     choice = eviction_cures.choose(found, [useless, fewer, tier, config_changes.kv_in_8_bits()])
     keys = [step.change.key for step in choice.steps]
-    assert keys[0] in (config_changes.KV_DTYPE, config_changes.OFFLOAD)
+    assert keys[0] in (KV_DTYPE, config_changes.OFFLOAD)
     assert config_changes.SESSIONS in keys
     assert [step.change.value for step in choice.declined] == [1]
     for step in choice.steps:

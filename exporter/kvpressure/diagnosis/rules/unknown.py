@@ -40,10 +40,12 @@ def _few_came(facts: Facts) -> str:
 
 
 def _cold_start(facts: Facts) -> str:
-    if facts.window.queue.ended:
-        return "Requests wait and end, and the page does not count lengths: how long prompts are is not known."
+    ended = facts.window.queue.ended
     full = " The KV cache was full lately." if room.was_full.state(facts) or room.preempted.state(facts) else ""
-    return f"Requests wait, and none has finished yet: how long prompts are is not known.{full}"
+    if ended == 0:
+        return f"Requests wait, and none has finished yet: how long prompts are is not known.{full}"
+    end = " and end" if ended else ""
+    return f"Requests wait{end}, and the page does not count lengths: how long prompts are is not known.{full}"
 
 
 def _dropped(facts: Facts) -> str:

@@ -75,9 +75,7 @@ def complete(gauges: dict[str, float]) -> dict[str, float]:
 TRTLLM: Final = Table(
     runtime="trtllm",
     prefix="trtllm_",
-    # Dynamo writes a colon; the last is Triton's.
-    spellings=("trtllm_", "trtllm:", "nv_trt_llm_"),
-    relayed=frozenset({"nv_trt_llm_"}),
+    spellings=("trtllm_", "trtllm:"),  # Dynamo writes a colon
     gauges=(
         *_requests("active", "num_requests_running"),
         Row("_serve", ("trtllm_num_requests_running",), merge="max"),
@@ -136,21 +134,16 @@ EVIDENCE: Final = (
         what="how many of its requests wait for room in the KV cache",
         signals=("waiting_room",),
         series=("trtllm_num_scheduled_requests", "trtllm_parallel_config_info"),
-        how="trtllm-serve exports what tells it with enable_iter_perf_stats, of one pipeline stage; Triton does not",
+        how="trtllm-serve exports what tells it with enable_iter_perf_stats, of one pipeline stage",
     ),
     never_exported(WHY_WAITING, "waiting_deferred", "TensorRT-LLM"),
     OptionalSignal(
         what="how many tokens the KV cache holds",
         signals=("capacity_tokens",),
-        series=("trtllm_kv_cache_max_blocks", "trtllm_kv_cache_block_metrics"),
-        how="trtllm-serve exports it with enable_iter_perf_stats, Triton 23.11 and later do",
+        series=("trtllm_kv_cache_max_blocks",),
+        how="trtllm-serve exports it with enable_iter_perf_stats",
     ),
-    OptionalSignal(
-        what="steps, and how long prefill took",
-        signals=("steps",),
-        series=("trtllm_general_metrics",),
-        how="Triton's page counts iterations; trtllm-serve's does not",
-    ),
+    never_exported("steps, and how long prefill took", "steps", "trtllm-serve"),
 )
 
 

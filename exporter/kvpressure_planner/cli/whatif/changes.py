@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 import click
 
 from kvpressure.commandline.options import TAKES, whole
-from kvpressure.model.limits import Limits
+from kvpressure.model.limits import KV_DTYPE, SMALL_KV_BITS, Limits
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.consequences import Model
@@ -26,7 +26,7 @@ _OWN: Final = {
     "gpu": to.GPU,
 }
 """Names that are not flags of a server, with their kind of change."""
-_FLAGS: Final = ("max_num_seqs", to.STEP, "max_model_len", to.MEMORY, to.KV_DTYPE, "watermark", to.OFFLOAD)
+_FLAGS: Final = ("max_num_seqs", to.STEP, "max_model_len", to.MEMORY, KV_DTYPE, "watermark", to.OFFLOAD)
 _READ_AS: Final = {"watermark": "kv_watermark_ratio"}
 
 
@@ -74,7 +74,7 @@ def changes(
 def written(change: to.ConfigChange, runtime: Runtime) -> str:
     """Return a change as NAME=VALUE."""
     name = next(name for name, kind in names(runtime).items() if kind == change.key)
-    value = runtime.advice.flags.small_kv if change.key == to.KV_DTYPE else change.name or f"{change.value:.12g}"
+    value = runtime.advice.flags.small_kv if change.key == KV_DTYPE else change.name or f"{change.value:.12g}"
     return f"{name}={value}"
 
 
@@ -118,7 +118,7 @@ def _kv_dtype(given: _Given) -> to.ConfigChange:
     known = given.model.known
     steps = known.server.steps
     bits = steps.table.kv_bits if isinstance(steps, CardSteps) and known.kv_bits is None else known.kv_bits
-    if bits is not None and bits <= to.SMALL_KV_BITS:
+    if bits is not None and bits <= SMALL_KV_BITS:
         given.refuse("the KV cache is fp8 already")
     return to.kv_in_8_bits()
 
@@ -153,7 +153,7 @@ _MAKE: Final[Mapping[str, Callable[[_Given], to.ConfigChange]]] = {
     to.STEP: lambda given: to.step_tokens(int(given.limit())),
     "max_model_len": lambda given: to.cap_total(int(given.limit())),
     to.MEMORY: _memory,
-    to.KV_DTYPE: _kv_dtype,
+    KV_DTYPE: _kv_dtype,
     "watermark": lambda given: to.watermark(given.limit()),
     "cap_prompt": lambda given: to.cap_prompt(given.count()),
     "cap_output": lambda given: to.cap_output(given.count()),

@@ -8,6 +8,7 @@ import pytest
 
 from kvpressure.advice.advise import Place
 from kvpressure.advice.case import Case
+from kvpressure.advice.forecast import card_of
 from kvpressure.capacity.cards import table
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
@@ -52,4 +53,4 @@ def test_a_page_of_dcgm_exporter_says_which_card_advice_is_simulated_on(gpus, kn
     assert view.diagnosis is not None
     place = Place(runtime="vllm", model_name="meta-llama/Llama-3.1-8B-Instruct")
     case = Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed)
-    assert case.card is (None if known is None else table(known))
+    assert card_of(case) is (None if known is None else table(known))
