@@ -107,4 +107,4 @@ async def test_what_cannot_be_a_url_or_lacks_one_is_refused_with_exit_code_2():
     wrong, none = await asyncio.gather(kvpressure("triage", "ftp://x"), kvpressure("triage"))
     assert (wrong[0], none[0]) == (2, 2)
     assert "must start with http:// or https://" in wrong[2]
-    assert "give the address of an engine, or --trace FILE" in none[2]
+    assert "give HOST:PORT, or --trace FILE" in none[2]

@@ -56,6 +56,13 @@ class Arrivals:
     most: float
     dispersion: float = 1.0
     growth_per_second: float = 0.0
+    counted_seconds: float = math.inf
+    """Over which they were counted: of few requests that come by chance the rate is not known well."""
+
+    @property
+    def rate_deviation_ratio(self) -> float:
+        """Standard deviation of the rate, as a share of it."""
+        return math.sqrt(self.dispersion / (self.per_second * self.counted_seconds))
 
     @property
     def open_per_second(self) -> float:
@@ -90,12 +97,12 @@ def arrivals_of(observed: Observed) -> Arrivals | None:
     ratio, least, most = (follows * one for one in _slope(came, ended, present, seconds))
     if not growth and ratio >= ALL_RATIO:
         return Arrivals(per_second, 1.0, least if least < ALL_RATIO else 1.0, 1.0)
-    rate, growth = _over_minutes(observed, per_second, seconds, dispersion, growth)
+    rate, growth, counted = _over_minutes(observed, per_second, seconds, dispersion, growth)
     if growth:  # clients who wait for their answers make no queue grow
         least = most = ratio
     elif BY_CHANCE[0] <= dispersion <= BY_CHANCE[1]:  # many clients that think between their requests look the same
         most = 1.0
-    return Arrivals(rate, ratio, least, most, dispersion, growth)
+    return Arrivals(rate, ratio, least, most, dispersion, growth, counted)
 
 
 def _present(one: Interval) -> float:
@@ -147,18 +154,18 @@ def _growth(present: Sequence[float], seconds: float, rate: float, dispersion: f
 
 def _over_minutes(
     observed: Observed, rate: float, seconds: float, dispersion: float, growth: float
-) -> tuple[float, float]:
-    """Return the rate and the growth over the longer window, where that is of the same load."""
+) -> tuple[float, float, float]:
+    """Return the rate, the growth and the seconds of the longer window, where that is of the same load."""
     long = observed.minutes
     intervals = () if long is None else [one for one in long.intervals if None not in (one.running, one.waiting)]
     if long is None or len(intervals) < LEAST_INTERVALS:
-        return rate, growth
+        return rate, growth, seconds
     present, whole = [_present(one) for one in intervals], sum(one.seconds for one in intervals)
     between = whole * (1 - 1 / len(intervals))  # from the middle of the first to that of the last
     usual = sum(one.finished or 0.0 for one in intervals) / whole + (present[-1] - present[0]) / between
     if abs(usual - rate) > SAME_RATE_DEVIATIONS * math.sqrt(max(0.1, dispersion) * rate / seconds):
-        return rate, growth
-    return usual, _growth(present, whole, usual, dispersion)
+        return rate, growth, seconds
+    return usual, _growth(present, whole, usual, dispersion), whole
 
 
 def growing_seconds(arrivals: Arrivals, waiting: float) -> float:

@@ -188,7 +188,8 @@ class Model:
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
         usual = self.known.measured.usual_ratio
-        tokens = with_all(lambda one: one.tokens_per_second, usual, TOKENS_ERROR_RATIO, by * self.tokens_factor)
+        error = math.hypot(TOKENS_ERROR_RATIO, self.known.demand.rate_deviation_ratio)
+        tokens = with_all(lambda one: one.tokens_per_second, usual, error, by * self.tokens_factor)
         return Figures(
             tokens_per_second=tokens,
             goodput=span(lambda one: one.goodput, by),

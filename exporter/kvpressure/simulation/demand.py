@@ -50,6 +50,7 @@ def demand_of(page: Page, cached: float, alike: float, arrivals: Arrivals | None
         Demand.at_rate(tuple(made), rate, clients=round(arrivals.waiting_ratio * clients)),
         mixed=mixed,
         dispersion=min(MAX_DISPERSION, arrivals.dispersion),
+        rate_deviation_ratio=(1 - arrivals.waiting_ratio) * arrivals.rate_deviation_ratio,
     )
     served = (sum_of(page.intervals, "finished") or 0.0) / page.seconds
     stay_seconds = page.running / served if served else WINDOW_SECONDS

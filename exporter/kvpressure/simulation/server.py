@@ -175,6 +175,8 @@ class Demand:
     """For how long a queue has grown by now, where less is simulated of that: it grows as evenly in the rest."""
     dispersion: float = 1.0
     """Of those at a rate: squared coefficient of variation of the time between two; 0 at constant spacing."""
+    rate_deviation_ratio: float = 0.0
+    """Standard deviation of the rate, as a share of it."""
     length_routing: LengthRouting | None = None
     sessions: Sessions | None = None
     mixed: bool = False

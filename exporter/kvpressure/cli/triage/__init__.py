@@ -43,7 +43,8 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with three facts and the first step.
 
-    ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics. KIND/NAME
+    ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics; without
+    any, this machine's listening ports are asked, and those with an engine's metrics are triaged. KIND/NAME
     is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
     reached through your kubectl's port-forward, and their limits, restarts and logs count as evidence; nothing
     has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts

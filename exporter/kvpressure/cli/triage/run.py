@@ -33,9 +33,9 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
 
         return triage_pod.run(engines, options, shows)
     given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]
-    if given or not engines:
-        others = "" if given else ", give the address of an engine, or --trace FILE"
-        raise click.UsageError(f"name a pod as KIND/NAME or -l SELECTOR{others}")
+    if given:
+        raise click.UsageError("name a pod as KIND/NAME or -l SELECTOR")
+    engines = engines or _here()
     triage = prepare(engines, options, gpus=options["gpus"], shows=shows)
     try:
         if options["watch"]:
@@ -44,6 +44,20 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
     except KeyboardInterrupt:
         findings = triage.findings()
         return exit_code(findings) if options["watch"] else CANNOT_TELL
+
+
+def _here() -> tuple[str, ...]:
+    """Return the addresses of this machine's engines, which are said first. Raises click.UsageError without one."""
+    from kvpressure.cli.triage.here import engines_here  # noqa: PLC0415 - what addresses do without
+
+    models, asked = engines_here()
+    if not models:
+        raise click.UsageError(
+            f"no engine's metrics on this machine (asked http://localhost:PORT/metrics of {asked} ports): give "
+            "HOST:PORT, or --trace FILE; in a cluster kubectl kvpressure triage -n NAMESPACE deploy/NAME"
+        )
+    say("on this machine: " + ", ".join(f"{address} ({model})" for address, model in models.items()), err=True)
+    return tuple(models)
 
 
 def _print(findings: list[Finding], shows: Shows, *, as_json: bool) -> int:

@@ -21,14 +21,25 @@ def listening(ports: Iterable[int], proc: Path) -> dict[int, dict[str, int]]:
     """Return by port: inode to user id of the sockets that listen on it, on whatever address."""
     inode_ports: dict[int, dict[str, int]] = {port: {} for port in ports}
     shown = {f"{port:04X}": port for port in inode_ports}
+    for hexadecimal, fields in _listeners(proc):
+        port = shown.get(hexadecimal)
+        if port is not None:
+            inode_ports[port][fields[9]] = int(fields[7])
+    return inode_ports
+
+
+def listening_ports(proc: Path) -> list[int]:
+    """Return every port of this network namespace on which something listens, in order."""
+    return sorted({int(hexadecimal, 16) for hexadecimal, _ in _listeners(proc)})
+
+
+def _listeners(proc: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the port in hexadecimal and the fields of each listening socket."""
     for table in ("tcp", "tcp6"):
         for line in read(proc / "net" / table).splitlines()[1:]:
             fields = line.split(None, 10)
             if len(fields) > 9 and fields[3] == _LISTEN:
-                port = shown.get(fields[1].rpartition(":")[2])
-                if port is not None:
-                    inode_ports[port][fields[9]] = int(fields[7])
-    return inode_ports
+                yield fields[1].rpartition(":")[2], fields
 
 
 def holders_of(inodes: Iterable[str], proc: Path) -> dict[str, set[int]]:
