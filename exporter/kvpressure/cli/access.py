@@ -1,4 +1,4 @@
-"""Options for reaching engines, their pods and a Prometheus, the same for every command, and the page of one engine."""
+"""Options for reaching engines, their pods and a Prometheus, the same for every command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,12 +20,8 @@ from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import BasicAuthSettings, Settings, TlsSettings
-    from kvpressure.net.http import Answer
     from kvpressure.prometheus.client import Server
     from kvpressure.sources.gateway import GatewaySettings
-
-    Read = Callable[[], Awaitable[Answer]]
-    """Reads the page. Raises SourceError."""
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
 _LIKE_A_REFERENCE: Final = re.compile(r"(?!localhost/)[A-Za-z]+/([a-z0-9][-a-z0-9.]*)")

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from kvpressure import logs
 from kvpressure.cli.access import access_option, namespace_option, pod_options
-from kvpressure.cli.page_at import page_at
+from kvpressure.cli.page_at import Read, page_at
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
 from kvpressure.daemon.node_sources import NodeSources
@@ -26,9 +26,6 @@ from kvpressure.net.schedule import SystemClock
 from kvpressure.sources.gpu.backend import GpuSettings
 from kvpressure.sources.gpu.process import SOURCE as GPUS
 from kvpressure.sources.gpu.record import BINDINGS, record_gpus
-
-if TYPE_CHECKING:
-    from kvpressure.cli.access import Read
 
 
 async def record_pages(
