@@ -184,12 +184,12 @@ def _most_gain_first(
     """
     ordered = list(actions)
     now = {
-        at: one
-        for at, one in enumerate(ordered)
-        if one.when == NOW and one.key != _USES_WHAT_IS_THERE and one.key not in refuses
+        at: action
+        for at, action in enumerate(ordered)
+        if action.when == NOW and action.key != _USES_WHAT_IS_THERE and action.key not in refuses
     }
-    found = {at: one.expected.gain_ratio for at, one in now.items() if one.expected is not None}
-    gains = found or {at: simulated[one.key] for at, one in now.items() if one.key in simulated}
+    found = {at: action.expected.gain_ratio for at, action in now.items() if action.expected is not None}
+    gains = found or {at: simulated[action.key] for at, action in now.items() if action.key in simulated}
     if gains:
         enough = (1 + max(gains.values())) * (1 - case.thresholds.advice.gain_min_ratio)
         most = next(at for at, gain in gains.items() if 1 + gain >= enough)

@@ -147,7 +147,7 @@ def _judged(case: Case, simulated: Expected) -> Expected:
         (shown.latency_p95, simulated.latency_p95),
         (shown.waiting, simulated.waiting),
     )
-    tokens, latency, waiting = (other if math.isnan(one.before) else one for one, other in pairs)
+    tokens, latency, waiting = (other if math.isnan(shift.before) else shift for shift, other in pairs)
     return replace(shown, tokens_per_second=tokens, latency_p95=latency, waiting=waiting)
 
 

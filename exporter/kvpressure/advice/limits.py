@@ -47,13 +47,13 @@ def known_limits(
     """
     page = cache or CacheConfig()
     learned = at(derived, "requests_running_max") if diagnosis.detail in SEQUENCE_CAPS else None
-    found: dict[str, Limit | None] = {
+    limits: dict[str, Limit | None] = {
         "max_num_seqs": _limit(learned, LEARNED),
         "max_model_len": _limit(page.max_model_len, PAGE),
         "gpu_memory_utilization": _limit(page.gpu_memory_utilization, PAGE),
         "kv_capacity_tokens": _limit(at(derived, "kv_capacity_tokens"), PAGE),
     }
-    return Limits(**found).with_declared(declared or {})
+    return Limits(**limits).with_declared(declared or {})
 
 
 def _limit(value: float | None, source: str) -> Limit | None:

@@ -63,10 +63,14 @@ def kv_pressure(case: Case) -> tuple[list[Action | None], str]:
 
 def _both(actions: Sequence[Action | None], beside: Sequence[Action | None]) -> list[Action | None]:
     """Return all of the first, then those of the others that do something else; what checks all of it comes last."""
-    first, then = ([one for one in some if one is not None] for some in (actions, beside))
-    done = {one.key for one in first} | {rollout.VERIFY}
-    last = [one for one in first if one.key == rollout.VERIFY]
-    return [*(one for one in first if one not in last), *(one for one in then if one.key not in done), *last]
+    first, then = ([action for action in some if action is not None] for some in (actions, beside))
+    done = {action.key for action in first} | {rollout.VERIFY}
+    last = [action for action in first if action.key == rollout.VERIFY]
+    return [
+        *(action for action in first if action not in last),
+        *(action for action in then if action.key not in done),
+        *last,
+    ]
 
 
 def _with_room_for_what_runs(case: Case) -> tuple[list[Action | None], str]:

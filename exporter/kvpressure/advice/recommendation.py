@@ -133,7 +133,7 @@ class Recommendation:
         if not changes:
             self._standing = None
             return actions
-        step = next((one for one in changes if one.key not in self._refuted), changes[0])
+        step = next((change for change in changes if change.key not in self._refuted), changes[0])
         since, revised = diagnosis.t, "" if before is None else why
         if before is not None and before.step.key == step.key:
             since, revised = before.since, before.revised

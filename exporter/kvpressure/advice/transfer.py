@@ -25,8 +25,10 @@ _OF_TRANSFERS: Final = frozenset({_SLOW, "remote_kv", "external_kv"})
 
 def held_for_transfer(case: Case) -> tuple[list[Action | None], str]:
     """Return what to do on the decode side, by what its engines' verdicts say; where to look while none is known."""
-    short = _named(one for one in case.decode_side if one.cause is Cause.KV_CACHE_PRESSURE)
-    slow = _named(one for one in case.decode_side if one.cause is Cause.DEFERRED and one.detail in _OF_TRANSFERS)
+    short = _named(engine for engine in case.decode_side if engine.cause is Cause.KV_CACHE_PRESSURE)
+    slow = _named(
+        engine for engine in case.decode_side if engine.cause is Cause.DEFERRED and engine.detail in _OF_TRANSFERS
+    )
     if short:
         action = Action(
             key="decode_replica",
@@ -92,7 +94,7 @@ def _network(case: Case, remedy: Remedy, cause: str) -> Action:
 
 def _named(engines: Iterable[DecodeEngine]) -> str:
     """Return the decode engines as the beginning of a sentence; "" where there is none."""
-    found = [one.target for one in engines]
+    found = [engine.target for engine in engines]
     more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
     named = f"{', '.join(found[:MAX_NAMED])}{more}"
     return f"Decode engine{'s' if len(found) > 1 else ''} {named} {'are' if len(found) > 1 else 'is'}" if found else ""

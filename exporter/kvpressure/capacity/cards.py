@@ -79,11 +79,13 @@ def what_there_is(given: str) -> str:
     known = model_meant(given)
     made = [table(name) for name in names() if name.startswith(f"{known}.")]
     if made:
-        return f"of {known} there are tables on " + ", ".join(_where(one) for one in made)
+        return f"of {known} there are tables on " + ", ".join(_where(step_table) for step_table in made)
     models = {name.partition(f".{table(name).card}")[0] for name in names()}
     hub = [name for model in sorted(models) for name in (*KNOWN_MODELS.get(model, ()), *SAME_STEPS.get(model, ()))]
     whole = {name.lower(): name for name in hub} | {name.lower().rpartition("/")[2]: name for name in hub}
-    near = dict.fromkeys(whole[one] for one in get_close_matches(given.strip().lower(), whole, 3))
+    near = dict.fromkeys(
+        whole[get_close_match] for get_close_match in get_close_matches(given.strip().lower(), whole, 3)
+    )
     return f"did you mean {' or '.join(near)}?" if near else f"there are tables of {', '.join(sorted(models))}"
 
 

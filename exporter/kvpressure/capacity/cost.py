@@ -103,7 +103,7 @@ class KvCost:
     @property
     def block_bytes(self) -> int:
         """Bytes of one block in all layers with attention."""
-        return sum(self.allocated_layers(one) * self.layer_bytes(one) for one in self.groups) * self.block_tokens
+        return sum(self.allocated_layers(group) * self.layer_bytes(group) for group in self.groups) * self.block_tokens
 
     def request_bytes(self, tokens: int, step_tokens: int = 0) -> int:
         """Return the bytes that a running request of `tokens` (prompt and output) holds, in whole blocks.
@@ -129,9 +129,9 @@ class KvCost:
 
     @property
     def _group_size(self) -> int:
-        if len({self.layer_bytes(one) for one in self.groups}) > 1:
+        if len({self.layer_bytes(group) for group in self.groups}) > 1:
             return 1
-        counts = [one.layers for one in self.groups] + ([self.state_layers] if self.state_layers else [])
+        counts = [group.layers for group in self.groups] + ([self.state_layers] if self.state_layers else [])
         return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
     def longest_request(self, pool_bytes: float, most: int, step_tokens: int = 0) -> int:

@@ -82,7 +82,7 @@ class Geometry:
         """Return the geometry of some layers, as one pipeline stage holds them; the last has a draft's too."""
         kinds = self.kinds[layers.start : None if layers.stop == self.layers else layers.stop]
         counts = _counted(kinds)
-        groups = tuple(replace(one, layers=counts[one.kind]) for one in self.groups if counts[one.kind])
+        groups = tuple(replace(group, layers=counts[group.kind]) for group in self.groups if counts[group.kind])
         return replace(self, groups=groups, kinds=kinds, layers=len(layers), state_layers=counts[STATE])
 
     @property

@@ -112,7 +112,10 @@ def provenance() -> dict[str, str]:
 
 
 def _sum(operations: Iterable[Sequence[Any]], *, attention: bool) -> float:
-    return sum(float(one[1]) for one in operations if ("attention" in one[0]) is attention) * MICROSECONDS
+    return (
+        sum(float(operation[1]) for operation in operations if ("attention" in operation[0]) is attention)
+        * MICROSECONDS
+    )
 
 
 def computed(made: Made) -> StepTable:

@@ -67,34 +67,34 @@ class Diagnostician:
 
     def _follow(self, t: float, judged: Judged, facts: Facts) -> Rule:
         """Return the rule that the verdict names, now that another may be true."""
-        named, found = self._named, judged.rule
-        if found.cause is not self._pending:
-            self._pending, self._pending_since = found.cause, t
+        named, rule = self._named, judged.rule
+        if rule.cause is not self._pending:
+            self._pending, self._pending_since = rule.cause, t
         if named is None:
             self._since = self._stays_until = t
-        elif not self._changes(t, named, found, facts.thresholds):
+        elif not self._changes(t, named, rule, facts.thresholds):
             return named
-        if found.cause is Cause.STUCK and (named is None or named.cause is not Cause.STUCK):
+        if rule.cause is Cause.STUCK and (named is None or named.cause is not Cause.STUCK):
             # Named once that has lasted: it began when nothing moved any more, or when somebody was last served.
-            unserved = t - facts.window.stall.seconds if found.has_lasted else t
+            unserved = t - facts.window.stall.seconds if rule.has_lasted else t
             self._since = min(facts.standing_since or t, unserved)
-        self._named, self._grounds, self._missing = found, found.grounds(facts), missing_evidence(judged, facts)
+        self._named, self._grounds, self._missing = rule, rule.grounds(facts), missing_evidence(judged, facts)
         self._other_detail_since = None
-        return found
+        return rule
 
-    def _changes(self, t: float, named: Rule, found: Rule, thresholds: Thresholds) -> bool:
+    def _changes(self, t: float, named: Rule, rule: Rule, thresholds: Thresholds) -> bool:
         """Whether another rule is named now; if so, since when its cause is named and how long it stays is set."""
-        if found.cause is named.cause:
-            if found.detail == named.detail or not named.detail:
+        if rule.cause is named.cause:
+            if rule.detail == named.detail or not named.detail:
                 return True
             if self._other_detail_since is None:
                 self._other_detail_since = t
             return t - self._other_detail_since >= thresholds.verdict.cause_hold_seconds
-        if NOT_KNOWN in (named.cause, found.cause):
+        if NOT_KNOWN in (named.cause, rule.cause):
             self._since = self._stays_until = t
             return True
         lasted = t - self._pending_since >= thresholds.verdict.cause_hold_seconds and t >= self._stays_until
-        if not (lasted or found.has_lasted):
+        if not (lasted or rule.has_lasted):
             return False
         self._since, self._stays_until = t, t + thresholds.verdict.cause_dwell_seconds
         return True

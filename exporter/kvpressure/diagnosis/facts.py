@@ -81,8 +81,8 @@ class Facts:
 
     def symptom(self, name: str) -> bool | None:
         """Return whether a symptom is there; None where it cannot be judged, or is not looked for."""
-        found = self.symptoms.get(name)
-        return None if found is None else found.state
+        evidence = self.symptoms.get(name)
+        return None if evidence is None else evidence.state
 
     def text(self, name: str) -> str:
         """Return the text of a symptom as a sentence."""

@@ -79,7 +79,7 @@ def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
     """
     rule = judged.rule
     lacking = rule.when.evidence.union(*(before.when.lacks(facts) for before in judged.unjudged))
-    found = tuple(_of_page(lacking, facts.inputs))
+    lacking_names = tuple(_of_page(lacking, facts.inputs))
     of_cache = CATALOGUE[rule.cause].of_cache
     undecided = {"kv_events"} if not of_cache and may_evict.state(facts) is None else set[str]()
     if rule.cause in CALM:
@@ -87,7 +87,10 @@ def missing_evidence(judged: Judged, facts: Facts) -> tuple[Missing, ...]:
     else:
         expected = () if of_cache else rule.expects
         lacking = lacking.union(undecided, (_OF_SYMPTOM.get(name, "") for name in expected))
-    return (*found, *(one.missing for one in SOURCES if one.evidence in lacking and not one.there(facts.inputs)))
+    return (
+        *lacking_names,
+        *(source.missing for source in SOURCES if source.evidence in lacking and not source.there(facts.inputs)),
+    )
 
 
 def _of_page(lacking: frozenset[str], inputs: Inputs) -> Iterator[Missing]:

@@ -75,8 +75,8 @@ def stage(inputs: Inputs, rule: Rule, symptoms: Symptoms) -> Stage:
 
 def _evicted(inputs: Inputs) -> float | None:
     """Return the share of time that eviction takes, once it lasts; a short one comes from a change of users."""
-    found, least = inputs.window.eviction, inputs.thresholds.eviction.turnover_min_count
-    return found.time_ratio if found.turnovers >= least else None
+    eviction, least = inputs.window.eviction, inputs.thresholds.eviction.turnover_min_count
+    return eviction.time_ratio if eviction.turnovers >= least else None
 
 
 def _evicted_full(inputs: Inputs) -> float:
@@ -143,10 +143,10 @@ def _agreement(rule: Rule, facts: Facts) -> float:
 
 def _eviction_shows(facts: Facts) -> float:
     """Return how much of half of what begins a verdict of eviction is there, 0..1."""
-    found, thresholds = facts.window.eviction, facts.thresholds
+    eviction, thresholds = facts.window.eviction, facts.thresholds
     return min(
-        ramp(found.time_ratio or 0.0, 0.0, thresholds.eviction.time_min_ratio / 2),
-        ramp(found.recomputed_ratio or 0.0, 0.0, thresholds.eviction.recomputed_min_ratio),
+        ramp(eviction.time_ratio or 0.0, 0.0, thresholds.eviction.time_min_ratio / 2),
+        ramp(eviction.recomputed_ratio or 0.0, 0.0, thresholds.eviction.recomputed_min_ratio),
     )
 
 

@@ -178,12 +178,14 @@ def _latency_inflated(inputs: Inputs) -> Evidence:
     growth = inputs.window.answers.growth_factor
     longer = f", allowing for answers {growth:.1f}x as long" if kind == "e2e" and growth > 1.05 else ""
     text = f"{kind.replace('_', '-')} p95 over this engine's healthy one{longer}"
-    found = at_least("latency_inflated", value, inputs.thresholds.symptoms.latency_inflated_min_factor, "factor", text)
-    if found.state is False and inputs.value("queue_unserved_seconds"):
+    evidence = at_least(
+        "latency_inflated", value, inputs.thresholds.symptoms.latency_inflated_min_factor, "factor", text
+    )
+    if evidence.state is False and inputs.value("queue_unserved_seconds"):
         return replace(
-            found, state=None, text=f"not known while a queue is not served; of those who finished, {found.text}"
+            evidence, state=None, text=f"not known while a queue is not served; of those who finished, {evidence.text}"
         )
-    return found
+    return evidence
 
 
 def _throughput_plateau(inputs: Inputs) -> Evidence:
@@ -242,10 +244,10 @@ def _from_elsewhere(symptom: str, text: str, missing: str) -> Callable[[Inputs],
     unknown = Evidence(symptom, None, f"not known: no {missing}")
 
     def judge(inputs: Inputs) -> Evidence:
-        found = inputs.external_evidence.get(symptom)
-        if found is None:
+        evidence = inputs.external_evidence.get(symptom)
+        if evidence is None:
             return unknown
-        return Evidence(symptom, found.state, f"{text}: {found.text}")
+        return Evidence(symptom, evidence.state, f"{text}: {evidence.text}")
 
     return judge
 

@@ -79,12 +79,12 @@ class Arrivals:
 
 def arrivals_of(observed: Observed) -> Arrivals | None:
     """Return what arrives, over the window, at a rate over up to five minutes; None where polls do not show it."""
-    polls = [one for one in observed.intervals if None not in (one.running, one.waiting)]
-    present = [_present(one) for one in polls]
-    ended = [one.finished or 0.0 for one in polls[1:]]
+    polls = [interval for interval in observed.intervals if None not in (interval.running, interval.waiting)]
+    present = [_present(interval) for interval in polls]
+    ended = [interval.finished or 0.0 for interval in polls[1:]]
     came = [end + after - before for end, (before, after) in zip(ended, itertools.pairwise(present), strict=True)]
-    seconds = sum(one.seconds for one in polls[1:])
-    if len(came) < LEAST_INTERVALS or seconds <= 0 or any(one.finished is None for one in polls[1:]):
+    seconds = sum(interval.seconds for interval in polls[1:])
+    if len(came) < LEAST_INTERVALS or seconds <= 0 or any(interval.finished is None for interval in polls[1:]):
         return None
     per_second = max(0.0, sum(came) / seconds)
     if not per_second:
@@ -105,8 +105,8 @@ def arrivals_of(observed: Observed) -> Arrivals | None:
     return Arrivals(rate, ratio, least, most, dispersion, growth, counted)
 
 
-def _present(one: Interval) -> float:
-    return (one.running or 0.0) + (one.waiting or 0.0)
+def _present(interval: Interval) -> float:
+    return (interval.running or 0.0) + (interval.waiting or 0.0)
 
 
 def _slope(
@@ -157,12 +157,16 @@ def _over_minutes(
 ) -> tuple[float, float, float]:
     """Return the rate, the growth and the seconds of the longer window, where that is of the same load."""
     long = observed.minutes
-    intervals = () if long is None else [one for one in long.intervals if None not in (one.running, one.waiting)]
+    intervals = (
+        ()
+        if long is None
+        else [interval for interval in long.intervals if None not in (interval.running, interval.waiting)]
+    )
     if long is None or len(intervals) < LEAST_INTERVALS:
         return rate, growth, seconds
-    present, whole = [_present(one) for one in intervals], sum(one.seconds for one in intervals)
+    present, whole = [_present(interval) for interval in intervals], sum(interval.seconds for interval in intervals)
     between = whole * (1 - 1 / len(intervals))  # from the middle of the first to that of the last
-    usual = sum(one.finished or 0.0 for one in intervals) / whole + (present[-1] - present[0]) / between
+    usual = sum(interval.finished or 0.0 for interval in intervals) / whole + (present[-1] - present[0]) / between
     if abs(usual - rate) > SAME_RATE_DEVIATIONS * math.sqrt(max(0.1, dispersion) * rate / seconds):
         return rate, growth, seconds
     return usual, _growth(present, whole, usual, dispersion), whole
@@ -175,7 +179,7 @@ def growing_seconds(arrivals: Arrivals, waiting: float) -> float:
 
 def of_present_load(intervals: Sequence[Interval]) -> Sequence[Interval]:
     """Return those since the load changed at once, where it did and enough are left; else all of them."""
-    present = [_present(one) for one in intervals]
+    present = [_present(interval) for interval in intervals]
     for place in range(len(intervals) - LEAST_INTERVALS, LEAST_INTERVALS // 2, -1):
         before, after = statistics.fmean(present[:place]), statistics.fmean(present[place:])
         step = abs(present[place] - present[place - 1])

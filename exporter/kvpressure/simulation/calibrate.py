@@ -118,7 +118,7 @@ class Open:
             return "whether clients wait for their answers, or requests come at a rate"
         if self.other_clients:
             return "whether each client keeps to its own lengths"
-        widest = max(prompts.buckets, key=lambda one: one.share * (one.high - one.low))
+        widest = max(prompts.buckets, key=lambda bucket: bucket.share * (bucket.high - bucket.low))
         return f"where in one bucket of its histogram {widest.text} lie"
 
 
@@ -156,7 +156,7 @@ class Given:
         cache, pool, cached = page.observed.cache, page.pool, _cached(page.observed)
         if cached:
             # Shared beginnings take what those that run use beyond their own.
-            usage = mean_of(one.usage_ratio for one in page.intervals)
+            usage = mean_of(interval.usage_ratio for interval in page.intervals)
             own = page.running * (page.prompts.mean * (1 - cached) + page.outputs.mean / 2)
             pool -= min(0.8 * pool, max(cached * page.prompts.mean, usage * pool - own))
         sequences, tokens = self.limits.max_num_seqs, self.limits.max_num_batched_tokens
@@ -305,7 +305,7 @@ def tokens_deviation_ratio(intervals: Sequence[Interval]) -> float:
     """Return the standard deviation of the mean, by those of a few parts of the window, which hardly hang together."""
     size = len(intervals) // PARTS
     parts = [intervals[place * size : (place + 1) * size] for place in range(PARTS)]
-    seconds = [sum(one.seconds for one in part) for part in parts]
+    seconds = [sum(interval.seconds for interval in part) for part in parts]
     if not all(seconds):
         return 0.0
     rates = [(sum_of(part, "generated") or 0.0) / each for part, each in zip(parts, seconds, strict=True)]
@@ -326,7 +326,11 @@ def _usual_ratio(observed: Observed, rate: float, running: float, waiting: float
 
 def held_at(observed: Observed | None) -> float | None:
     """Return how many requests run where something else than the pool limits the batch to that; None if not known."""
-    running = [] if observed is None else [one.running for one in observed.intervals if one.running is not None]
+    running = (
+        []
+        if observed is None
+        else [interval.running for interval in observed.intervals if interval.running is not None]
+    )
     return max(1.0, float(round(mean_of(running)))) if running else None
 
 
@@ -337,11 +341,11 @@ def growing_share(observed: Observed | None) -> float:
     """
     if observed is None or observed.healthy_step_seconds is None or observed.healthy_batch is None:
         return MAX_SHARE
-    busy = [one for one in observed.intervals if one.steps and one.running is not None]
-    steps, batch = sum_of(busy, "steps"), mean_of(one.running for one in busy)
+    busy = [interval for interval in observed.intervals if interval.steps and interval.running is not None]
+    steps, batch = sum_of(busy, "steps"), mean_of(interval.running for interval in busy)
     if not steps or batch < LEAST_GROWTH * observed.healthy_batch:
         return MAX_SHARE
-    seconds = sum(one.seconds for one in busy) / steps
+    seconds = sum(interval.seconds for interval in busy) / steps
     each = (seconds - observed.healthy_step_seconds) / (batch - observed.healthy_batch)
     return min(MAX_GROWING, max(0.0, each * batch / seconds))
 

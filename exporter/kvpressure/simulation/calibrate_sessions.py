@@ -62,10 +62,10 @@ def known_sessions(
     best = fitting.best(_server(page, limits), replace(shape, think=(1.0, think_ratio or THINK_RATIO)))
     for side in (NARROWER, WIDER) if page.observed.hits_by_pool and not think_ratio else ():
         for ratio in side:
-            found = fitting.think(best.server, replace(shape, think=(1.0, ratio)), best.think_seconds)
-            if found.misfit >= best.misfit:
+            fit = fitting.think(best.server, replace(shape, think=(1.0, ratio)), best.think_seconds)
+            if fit.misfit >= best.misfit:
                 break  # farther on the same side it is worse still
-            best = found
+            best = fit
     if best.demand.sessions is not None:
         best = fitting.best(best.server, best.demand.sessions, best)
     preempted = (sum_of(page.intervals, "preempted") or 0.0) / page.seconds
@@ -102,8 +102,8 @@ def _target(page: Page) -> Target:
     now = observed.minutes.hit_ratio
     if observed.hits_by_pool:
         # Events have the hits of larger pools, the page those of this one.
-        rows = (PoolHits(1.0, now), *(one for one in observed.hits_by_pool if 1.0 < one.factor <= MAX_FACTOR))
-        return Target(tuple(one.factor * page.pool for one in rows), tuple(one.ratio for one in rows), best)
+        rows = (PoolHits(1.0, now), *(hits for hits in observed.hits_by_pool if 1.0 < hits.factor <= MAX_FACTOR))
+        return Target(tuple(hits.factor * page.pool for hits in rows), tuple(hits.ratio for hits in rows), best)
     if now - shared_tokens(page) / page.prompts.mean < LEAST_HITS:
         raise UnknownError(
             "contexts are evicted before any of them is asked for again, so the page does not tell how many there are; "
@@ -117,15 +117,15 @@ def shared_tokens(page: Page) -> float:
 
     A smaller pool than today's has hardly any others; of today's hits some may be of contexts that were kept.
     """
-    smallest = min(page.observed.hits_by_pool, key=lambda one: one.factor, default=None)
+    smallest = min(page.observed.hits_by_pool, key=lambda hits: hits.factor, default=None)
     if smallest is not None and smallest.factor < 1.0:
         return smallest.ratio * page.prompts.mean
     # So many requests at least got their first token in that time.
     longest = page.prompts.at(LONG_PROMPT)
     found = [
-        (one.prompted - one.computed) / max(1, one.prompted // longest)
-        for one in page.intervals
-        if one.prompted and one.computed is not None
+        (interval.prompted - interval.computed) / max(1, interval.prompted // longest)
+        for interval in page.intervals
+        if interval.prompted and interval.computed is not None
     ]
     most = math.inf if smallest is None or smallest.factor > 1.0 else smallest.ratio * page.prompts.mean
     return min(most, max(0.0, min(found))) if len(found) >= LEAST_INTERVALS else 0.0
@@ -191,7 +191,9 @@ def growing_turns(page: Page, best: float) -> Sessions:
 
 def deviation(lengths: LengthDistribution) -> float:
     """Return the standard deviation, in tokens."""
-    squares = (one.share * (one.first**2 + one.first * one.last + one.last**2) / 3 for one in lengths.buckets)
+    squares = (
+        bucket.share * (bucket.first**2 + bucket.first * bucket.last + bucket.last**2) / 3 for bucket in lengths.buckets
+    )
     return math.sqrt(max(0.0, sum(squares) - lengths.mean**2))
 
 

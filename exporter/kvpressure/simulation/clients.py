@@ -60,15 +60,15 @@ class Clients:
 
     def come(self, now: float) -> list[Request]:
         """Return the requests that have come by now; those that are refused come again later."""
-        sessions, found = self._demand.sessions, list[Request]()
+        sessions, requests = self._demand.sessions, list[Request]()
         while self.arrivals and self.arrivals[0][0] <= now:
             at, client = heapq.heappop(self.arrivals)
             if client == AT_RATE:
                 heapq.heappush(self.arrivals, (at + self._spacing(), AT_RATE))
             request = self._drawn(at, client) if sessions is None else self._turn_of(sessions, at, client)
             if request is not None:
-                found.append(request)
-        return found
+                requests.append(request)
+        return requests
 
     def hear(self, request: Request, now: float) -> None:
         """Let the client of a request that was answered send its next one."""
@@ -85,21 +85,21 @@ class Clients:
         """Draw a request: of the client's own part; any where clients are mixed, and in an open loop."""
         server, every = self._server, self._demand.requests
         if client < 0 or self._demand.mixed:
-            one = self._dealt()
+            shape = self._dealt()
         else:
-            one = every[int((client + self._rng.random()) / self._demand.clients * len(every))]
-        if one.prompt > self._longest_prompt:
+            shape = every[int((client + self._rng.random()) / self._demand.clients * len(every))]
+        if shape.prompt > self._longest_prompt:
             if client >= 0:
                 # The client sends another request later: one of the same part may be short enough.
                 heapq.heappush(self.arrivals, (at + REFUSED_SECONDS, client))
             return None
-        output = int(min(one.output, server.cap_output, server.cap_total - one.prompt))
-        return Request(one.prompt, one.output, output, at, client, one.prompt, shared=one.prompt - one.own)
+        output = int(min(shape.output, server.cap_output, server.cap_total - shape.prompt))
+        return Request(shape.prompt, shape.output, output, at, client, shape.prompt, shared=shape.prompt - shape.own)
 
     def _dealt(self) -> RequestShape:
         """Return one of all requests; each comes once before any comes again, so that few stand for all of them."""
         if not self._deck:
-            every, shuffle = sorted(self._demand.requests, key=lambda one: one.output), self._rng.shuffle
+            every, shuffle = sorted(self._demand.requests, key=lambda shape: shape.output), self._rng.shuffle
             # Alike in their answers are those that follow each other: of each such group one in each round.
             groups = [every[place : place + ROUNDS] for place in range(0, len(every), ROUNDS)]
             for group in groups:

@@ -56,11 +56,11 @@ def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
     by = math.prod(change.by for change in changes)
     factor = model.tokens_factor
     server, demand = model.state
-    found: dict[float, Point] = {}
+    points: dict[float, Point] = {}
     for times in LOADS:
         scaled = demand.times(times)
         outcome = model.outcome(applied((server, scaled), changes))
         load = float(scaled.clients or scaled.rate)
-        if outcome is not None and load not in found:
-            found[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
-    return list(found.values())
+        if outcome is not None and load not in points:
+            points[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
+    return list(points.values())

@@ -202,10 +202,10 @@ def fewer_sequences(known: Known, state: State, running: float) -> Iterator[Conf
 def holds(state: State) -> int:
     """Return how many requests of average length, within the caps, the pool holds until they finish."""
     server, demand = state
-    inside = [one for one in demand.requests if one.prompt <= server.cap_prompt]
+    inside = [shape for shape in demand.requests if shape.prompt <= server.cap_prompt]
     if not inside:
         return 1
-    each = sum(one.own + min(one.output, server.cap_output) for one in inside) / len(inside)
+    each = sum(shape.own + min(shape.output, server.cap_output) for shape in inside) / len(inside)
     return max(1, int(server.pool_tokens // (each + server.block_tokens / 2)))
 
 

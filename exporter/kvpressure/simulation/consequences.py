@@ -138,7 +138,7 @@ class Model:
         ours, theirs = self.outcome(self.state), other.outcome(other.state)
         if ours is None or theirs is None:
             return False
-        mean, other_mean = (one.tokens_per_second / one.answers_per_second for one in (ours, theirs))
+        mean, other_mean = (outcome.tokens_per_second / outcome.answers_per_second for outcome in (ours, theirs))
         return abs(other_mean / mean - 1) <= self.thresholds.advice.simulated_error_max_ratio
 
     def gain(self, before: Sequence[ConfigChange], change: ConfigChange, *, surely: bool = True) -> Gain | None:
@@ -170,16 +170,16 @@ class Model:
         by = math.prod(change.by for change in changes)
 
         def span(read: Callable[[Outcome], float], factor: float = 1.0) -> Span:
-            values = [factor * read(one) for one in outcomes]
+            values = [factor * read(outcome) for outcome in outcomes]
             return Span(values[0], min(values), max(values))
 
         simulated = bool(changes)
 
         def with_all(read: Callable[[Outcome], float], usual: float, error: float, factor: float = 1.0) -> Span:
-            value, *others = (factor * read(one) for question, one in alternatives if question != QUESTION)
+            value, *others = (factor * read(outcome) for question, outcome in alternatives if question != QUESTION)
             if not ranged:
                 return Span(value, value, value)
-            back = next((factor * read(one) for question, one in alternatives if question == QUESTION), None)
+            back = next((factor * read(outcome) for question, outcome in alternatives if question == QUESTION), None)
             window = self.known.measured.tokens_deviation_ratio
             return _with_all(value, [*others, usual * value], math.hypot(window, simulated * error), back)
 
@@ -208,7 +208,10 @@ class Model:
         """Return the outcomes, the likeliest first, and which assumption differs in each, in words."""
         now, (server, demand) = self.outcome(self.state), applied(self.state, changes)
         then = self.outcome((server, demand))
-        made = [("", then), *((one.known.question, one.beside(self.tokens_factor, changes)) for one in self._others)]
+        made = [
+            ("", then),
+            *((other.known.question, other.beside(self.tokens_factor, changes)) for other in self._others),
+        ]
         if changes and self._returning is not None and now is not None and then is not None:
             made.append((QUESTION, self._returning.beside(now, then, changes)))
         if changes and then is not None and (held_up := self._held_up_factor) > 1:
@@ -281,10 +284,10 @@ class Model:
             return _shift(read(first), read(second))
 
         return Expected(
-            tokens_per_second=shift(lambda one: one.tokens_per_second),
-            goodput=shift(lambda one: one.goodput),
-            latency_p95=shift(lambda one: one.latency_p95),
-            waiting=shift(lambda one: one.waiting),
+            tokens_per_second=shift(lambda figures: figures.tokens_per_second),
+            goodput=shift(lambda figures: figures.goodput),
+            latency_p95=shift(lambda figures: figures.latency_p95),
+            waiting=shift(lambda figures: figures.waiting),
             refused_ratio=second.refused_ratio.value,
             shortened_ratio=second.shortened_ratio.value,
             limit_seconds=self.limit_seconds,
@@ -313,7 +316,7 @@ class Model:
     def arriving_per_second(self, changes: Sequence[ConfigChange] = ()) -> float:
         """Return the requests at a rate that come each second and are not refused at the edge."""
         server, demand = applied(self.state, changes)
-        refused = sum(one.prompt > server.longest_prompt for one in demand.requests) / len(demand.requests)
+        refused = sum(shape.prompt > server.longest_prompt for shape in demand.requests) / len(demand.requests)
         return (1 - refused) * self.known.demand.rate
 
     def served_per_second(self, changes: Sequence[ConfigChange] = ()) -> float:

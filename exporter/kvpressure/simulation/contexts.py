@@ -35,12 +35,14 @@ class PrefixCaches:
     @property
     def totals(self) -> list[float]:
         """Return the tokens in each cache."""
-        return [one.total for one in self._sizes]
+        return [size.total for size in self._sizes]
 
     def found(self, session: int) -> list[float]:
         """Return how many tokens of a session each cache has, from its beginning on."""
         place, kept = self._places.get(session, -1), self._kept
-        return [0.0 if place < one.first else one.left if place == one.first else kept[place] for one in self._sizes]
+        return [
+            0.0 if place < size.first else size.left if place == size.first else kept[place] for size in self._sizes
+        ]
 
     def take(self, session: int, used: float) -> Sequence[float]:
         """Evict what does not fit, and remove a session, which is in use now; return what each cache had of it."""
@@ -49,17 +51,17 @@ class PrefixCaches:
             self.shrink(used)
             return self._nothing
         tokens, found = self._kept[place], []
-        for one in self._sizes:
-            if one.total > one.tokens - used:
-                self._evict(one, used)
-            first = one.first
+        for size in self._sizes:
+            if size.total > size.tokens - used:
+                self._evict(size, used)
+            first = size.first
             if place > first:
-                one.total -= tokens
+                size.total -= tokens
                 found.append(tokens)
             elif place == first:
-                one.total -= one.left
-                found.append(one.left)
-                one.left = 0.0
+                size.total -= size.left
+                found.append(size.left)
+                size.left = 0.0
             else:
                 found.append(0.0)
         self._kept[place] = 0.0
@@ -71,32 +73,32 @@ class PrefixCaches:
             self.shrink(used)
             return
         place = self._places[session] = len(self._kept)
-        for one in self._sizes:
-            if one.total > one.tokens - used:
-                self._evict(one, used)
-            one.total += tokens
-            if one.first == place:
-                one.left = tokens
+        for size in self._sizes:
+            if size.total > size.tokens - used:
+                self._evict(size, used)
+            size.total += tokens
+            if size.first == place:
+                size.left = tokens
         self._kept.append(tokens)
 
     def shrink(self, used: float) -> None:
         """Evict from each cache what does not fit."""
-        for one in self._sizes:
-            if one.total > one.tokens - used:
-                self._evict(one, used)
+        for size in self._sizes:
+            if size.total > size.tokens - used:
+                self._evict(size, used)
 
-    def _evict(self, one: _Size, used: float) -> None:
-        kept, free = self._kept, one.tokens - used
-        over = one.total - free if free > 0.0 else one.total
-        while one.left <= over:
-            if over <= 0 or one.first >= len(kept):
+    def _evict(self, size: _Size, used: float) -> None:
+        kept, free = self._kept, size.tokens - used
+        over = size.total - free if free > 0.0 else size.total
+        while size.left <= over:
+            if over <= 0 or size.first >= len(kept):
                 return
-            one.total -= one.left
-            over -= one.left
-            one.first += 1
-            one.left = kept[one.first] if one.first < len(kept) else 0.0
-        one.left -= over
-        one.total -= over
+            size.total -= size.left
+            over -= size.left
+            size.first += 1
+            size.left = kept[size.first] if size.first < len(kept) else 0.0
+        size.left -= over
+        size.total -= over
 
 
 class Contexts:

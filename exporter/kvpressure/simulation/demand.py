@@ -40,7 +40,7 @@ def demand_of(page: Page, cached: float, alike: float, arrivals: Arrivals | None
     """
     made = requests(page.prompts, page.outputs, cached, alike)
     made += _under_way(page, cached)
-    made.sort(key=lambda one: one.prompt)
+    made.sort(key=lambda shape: shape.prompt)
     clients = max(1, round(statistics.median(_present(page.intervals))))
     mixed = not _two_kinds(page.prompts)
     if arrivals is None or not arrivals.open_per_second:
@@ -94,7 +94,11 @@ def growth(intervals: Sequence[Interval]) -> float:
 
 def _present(intervals: Sequence[Interval]) -> list[float]:
     """Return the mean number of running and waiting requests."""
-    return [one.running + one.waiting for one in intervals if one.running is not None and one.waiting is not None]
+    return [
+        interval.running + interval.waiting
+        for interval in intervals
+        if interval.running is not None and interval.waiting is not None
+    ]
 
 
 def requests(
@@ -120,14 +124,14 @@ def _under_way(page: Page, cached: float) -> list[RequestShape]:
 
     Those that finished are counted in the window: those of the long one were there when others were under way.
     """
-    one, ended = page.observed.unfinished, sum_of(page.intervals, "finished")
-    if one is None or ended is None or ended >= FEW_ENDED * one.requests:
+    unfinished, ended = page.observed.unfinished, sum_of(page.intervals, "finished")
+    if unfinished is None or ended is None or ended >= FEW_ENDED * unfinished.requests:
         return []
-    long_prompts = one.prompt_tokens > LONG_FACTOR * page.prompts.mean
-    long_answers = 2 * one.output_tokens > LONG_FACTOR * page.outputs.mean
+    long_prompts = unfinished.prompt_tokens > LONG_FACTOR * page.prompts.mean
+    long_answers = 2 * unfinished.output_tokens > LONG_FACTOR * page.outputs.mean
     if not (long_prompts or long_answers):
         return []
-    output = max(round(page.outputs.mean), round(2 * one.output_tokens))
-    share = one.requests / (one.requests + ended)
+    output = max(round(page.outputs.mean), round(2 * unfinished.output_tokens))
+    share = unfinished.requests / (unfinished.requests + ended)
     count = round(DRAWN_REQUESTS * share / max(0.05, 1.0 - share))
-    return [_request_shape(round(one.prompt_tokens), output, cached)] * min(count, 4 * DRAWN_REQUESTS)
+    return [_request_shape(round(unfinished.prompt_tokens), output, cached)] * min(count, 4 * DRAWN_REQUESTS)

@@ -69,8 +69,8 @@ def alternatives(server: Server, traffic: Traffic) -> list[Known]:
 
     Those of terms may grow with the batch; a card may be slower than its kernels one by one, or wait for its host.
     """
-    found = list(under(server, traffic))
-    steps, batch = server.steps, max(1.0, found[0].measured.running)
+    knowns = list(under(server, traffic))
+    steps, batch = server.steps, max(1.0, knowns[0].measured.running)
     others: list[StepTimes] = []
     if isinstance(steps, StepSeconds):
         share = BATCH_SHARE * steps.fixed
@@ -78,7 +78,7 @@ def alternatives(server: Server, traffic: Traffic) -> list[Known]:
     if isinstance(steps, CardSteps):
         host = HOST_LAYER_SECONDS * steps.table.layers
         others = [*(steps.scaled(by) for by in CARD_RATIOS), replace(steps, host_seconds=host)]
-    return [*found, *(next(under(replace(server, steps=other), traffic)) for other in others)]
+    return [*knowns, *(next(under(replace(server, steps=other), traffic)) for other in others)]
 
 
 def within_caps(server: Server, limits: Limits) -> Server:

@@ -75,7 +75,7 @@ class Search:
 
     def rated(self, changes: Iterable[ConfigChange]) -> list[_Rated]:
         """Return those that help the likeliest engine, with their gain."""
-        found = list[_Rated]()
+        rateds = list[_Rated]()
         for change in changes:
             gain = self.model.gain(self.chosen, change, surely=False)
             if gain is None:
@@ -83,8 +83,8 @@ class Search:
             # Of each kind the first value that was tried is the one that would have been advised.
             self.tried.setdefault(change.key, change)
             if gain.helps:
-                found.append(_Rated(gain.weighted_goodput, change))
-        return found
+                rateds.append(_Rated(gain.weighted_goodput, change))
+        return rateds
 
     def best(self, rated: Iterable[_Rated]) -> _Rated | None:
         """Return the one that gains most of those that help on every engine that fits the page; None where none does.
@@ -107,12 +107,12 @@ def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[Config
 
     def left() -> list[ConfigChange]:
         kinds = {change.key for change in search.chosen}
-        found = [
+        changes = [
             *config_changes.caps(model.known, model.thresholds.advice.refused_max_ratio),
             *config_changes.fewer_sequences(model.known, search.state, now),
             *settings,
         ]
-        return [change for change in found if change.key not in kinds]
+        return [change for change in changes if change.key not in kinds]
 
     while search.add(left()):
         pass
@@ -130,12 +130,15 @@ def without_restart(model: Model, most_refused: float) -> Choice:
     while capped.add(
         change
         for change in config_changes.caps(model.known, most_refused)
-        if change.key not in {one.key for one in capped.chosen}
+        if change.key not in {config_change.key for config_change in capped.chosen}
     ):
         pass
     add_replicas(replicated)
-    found = [build_choice(search) for search in (capped, replicated)]
-    return Choice(tuple(step for one in found for step in one.steps), tuple(s for one in found for s in one.declined))
+    choices = [build_choice(search) for search in (capped, replicated)]
+    return Choice(
+        tuple(step for choice in choices for step in choice.steps),
+        tuple(s for choice in choices for s in choice.declined),
+    )
 
 
 def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
@@ -184,13 +187,13 @@ def _expected_alone(model: Model, change: ConfigChange) -> Expected | None:
 
 def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
     """Revise a cut of max_num_seqs for a larger pool, where another value, or none, gains more."""
-    cut = next((one for one in search.chosen if one.key == "max_num_seqs"), None)
+    cut = next((config_change for config_change in search.chosen if config_change.key == "max_num_seqs"), None)
     if cut is None or search.model.gain(search.chosen, change, surely=False) is None:
         return
-    model, others = search.model, [one for one in search.chosen if one is not cut]
+    model, others = search.model, [config_change for config_change in search.chosen if config_change is not cut]
     larger = change.apply(applied(model.state, others))
     smaller = config_changes.fewer_sequences(model.known, larger, running)
-    options = [search.chosen, others, *([*others, one] for one in smaller)]
+    options = [search.chosen, others, *([*others, config_change] for config_change in smaller)]
 
     def weighted_goodput(option: list[ConfigChange]) -> float:
         outcome = model.outcome(applied(model.state, [*option, change]))
@@ -249,8 +252,8 @@ def _route_by_length(search: Search) -> None:
         elif not fewer:
             continue
         gains = list[float]()
-        for one, other in zip(model.outcomes([*before, change]), usual, strict=False):
-            gains.append(change.by * one.weighted_goodput / (plain.by * other.weighted_goodput) - 1)
+        for outcome, other in zip(model.outcomes([*before, change]), usual, strict=False):
+            gains.append(change.by * outcome.weighted_goodput / (plain.by * other.weighted_goodput) - 1)
             if gains[-1] < least and not fewer:
                 break
         if len(gains) == len(usual) and (fewer or min(gains) >= least):
@@ -264,12 +267,12 @@ def _route_by_length(search: Search) -> None:
 def _length_routings(model: Model, state: State, servers: int) -> Iterator[ConfigChange]:
     """Yield bounds of prompt length and the servers on either side, by the block-seconds that requests take."""
     requests = state[1].requests
-    whole = sum(_takes(one) for one in requests)
+    whole = sum(_takes(shape) for shape in requests)
     bounds = config_changes.length_bounds(model.known, model.thresholds.advice.long_requests_max_ratio)
     for bound in itertools.islice(bounds, MAX_LENGTH_ROUTING_BOUNDS):
         if bound >= state[0].cap_prompt:
             continue
-        share = sum(_takes(one) for one in requests if one.prompt > bound) / whole
+        share = sum(_takes(shape) for shape in requests if shape.prompt > bound) / whole
         for total in (servers - 1, servers):
             around = {math.floor(share * total), math.ceil(share * total)}
             yield from (
@@ -277,8 +280,8 @@ def _length_routings(model: Model, state: State, servers: int) -> Iterator[Confi
             )
 
 
-def _takes(one: RequestShape) -> float:
-    return (one.prompt + one.output / 2) * one.output
+def _takes(shape: RequestShape) -> float:
+    return (shape.prompt + shape.output / 2) * shape.output
 
 
 def is_calm(model: Model, changes: Sequence[ConfigChange], *, in_time: bool = False) -> bool:

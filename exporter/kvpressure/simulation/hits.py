@@ -31,8 +31,8 @@ def has_sessions(observed: Observed | None, thresholds: Thresholds) -> bool:
 
 def best_hit_ratio(observed: Observed) -> float | None:
     """Return the share of the prompt tokens that would be found if nothing were evicted; None where not known."""
-    found, before = [one.ratio for one in observed.hits_by_pool], observed.hit_ratio_before
-    reached = max((one.factor for one in observed.hits_by_pool), default=0.0) >= LEAST_TURNOVER_FACTOR
+    found, before = [hits.ratio for hits in observed.hits_by_pool], observed.hit_ratio_before
+    reached = max((hits.factor for hits in observed.hits_by_pool), default=0.0) >= LEAST_TURNOVER_FACTOR
     if not reached and before is not None and (observed.turnover_before_factor or 0.0) >= LEAST_TURNOVER_FACTOR:
         found.append(before)
     return max(found, default=None)

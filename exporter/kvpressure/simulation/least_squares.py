@@ -86,7 +86,7 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
     """Return the coefficients that explain the rows, at least one, and lie near the prior."""
     logs, penalty = _scaled(rows, prior), _penalty(prior)
     for _ in range(MAX_ITERATIONS):
-        normal, right = _normal(rows, [math.exp(one) for one in logs])
+        normal, right = _normal(rows, [math.exp(log) for log in logs])
         for one, line in enumerate(penalty):
             for other, weight in enumerate(line):
                 normal[one][other] += weight
@@ -97,7 +97,7 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
         logs = [before + shrink * step for before, step in zip(logs, move, strict=True)]
         if largest < CONVERGED:
             break
-    values = tuple(math.exp(one) for one in logs)
+    values = tuple(math.exp(log) for log in logs)
     normal, _ = _normal(rows, values)
     for one, line in enumerate(penalty):
         for other, weight in enumerate(line):
@@ -107,10 +107,10 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
 
 def _scaled(rows: Sequence[Row], prior: Prior) -> list[float]:
     """Return the prior's logarithms, all moved so that the rows come to what they came to."""
-    values = [math.exp(one) for one in prior.logarithms]
+    values = [math.exp(logarithm) for logarithm in prior.logarithms]
     sums = sum([sum([x * value for x, value in zip(row.factors, values, strict=True)]) for row in rows])
     by = math.log(sum([row.total for row in rows]) / sums) if sums else 0.0
-    return [one + by for one in prior.logarithms]
+    return [logarithm + by for logarithm in prior.logarithms]
 
 
 def _penalty(prior: Prior) -> list[list[float]]:

@@ -37,7 +37,7 @@ def _of_mean_server(server: Server, demand: Demand, limit_seconds: float, answer
 def parts(demand: Demand, length_routing: LengthRouting) -> Iterator[tuple[Demand, int]]:
     """Yield the demand of one server of each kind, and the number of such servers."""
     for are_long, servers in ((False, length_routing.short), (True, length_routing.long)):
-        requests = tuple(one for one in demand.requests if (one.prompt > length_routing.tokens) is are_long)
+        requests = tuple(shape for shape in demand.requests if (shape.prompt > length_routing.tokens) is are_long)
         if not requests:
             continue
         share = len(requests) / len(demand.requests)
@@ -55,18 +55,20 @@ def parts(demand: Demand, length_routing: LengthRouting) -> Iterator[tuple[Deman
 def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
     """Return the mean over servers; latencies and ratios are weighted by answers."""
     total = sum(servers for servers, _ in found)
-    answers = sum(servers * one.answers_per_second for servers, one in found)
+    answers = sum(servers * outcome.answers_per_second for servers, outcome in found)
 
     def mean(name: str) -> float:
-        return float(sum(servers * getattr(one, name) for servers, one in found) / total)
+        return float(sum(servers * getattr(outcome, name) for servers, outcome in found) / total)
 
     def by_answers(name: str) -> float:
-        return float(sum(servers * one.answers_per_second * getattr(one, name) for servers, one in found) / answers)
+        return float(
+            sum(servers * outcome.answers_per_second * getattr(outcome, name) for servers, outcome in found) / answers
+        )
 
     weighted = sorted(
-        (seconds, servers * one.answers_per_second / len(one.latencies))
-        for servers, one in found
-        for seconds in one.latencies
+        (seconds, servers * outcome.answers_per_second / len(outcome.latencies))
+        for servers, outcome in found
+        for seconds in outcome.latencies
     )
     of_servers = ("tokens_per_second", "goodput", "weighted_goodput", "running", "waiting", "preempted_per_second")
     of_answers = ("preempted_ratio", "refused_ratio", "shortened_ratio")

@@ -46,7 +46,7 @@ class LengthDistribution:
     @property
     def mean(self) -> float:
         """Mean tokens."""
-        return sum(one.share * (one.first + one.last) / 2 for one in self.buckets)
+        return sum(bucket.share * (bucket.first + bucket.last) / 2 for bucket in self.buckets)
 
     @property
     def longest(self) -> float:
@@ -56,11 +56,11 @@ class LengthDistribution:
     def at(self, share: float) -> int:
         """Return the length that a share 0..1 of the requests does not exceed."""
         below = 0.0
-        for one in self.buckets:
-            if share <= below + one.share or one is self.buckets[-1]:
-                inside = min(1.0, max(0.0, (share - below) / one.share))
-                return max(1, round(one.first + (one.last - one.first) * inside))
-            below += one.share
+        for bucket in self.buckets:
+            if share <= below + bucket.share or bucket is self.buckets[-1]:
+                inside = min(1.0, max(0.0, (share - below) / bucket.share))
+                return max(1, round(bucket.first + (bucket.last - bucket.first) * inside))
+            below += bucket.share
         return 1
 
     def draw(self, rng: random.Random) -> int:
@@ -69,12 +69,12 @@ class LengthDistribution:
 
     def around(self, tokens: float) -> Bucket | None:
         """Return the bucket that `tokens` cuts; None where it lies on a bound, or outside of all."""
-        return next((one for one in self.buckets if one.low < tokens < one.high), None)
+        return next((bucket for bucket in self.buckets if bucket.low < tokens < bucket.high), None)
 
     def above(self, tokens: float) -> tuple[float, float]:
         """Return what share is longer, least and most: a bucket that `tokens` cuts may lie on either side whole."""
-        sure = sum(one.share for one in self.buckets if one.low >= tokens)
-        return sure, sum(one.share for one in self.buckets if one.high > tokens)
+        sure = sum(bucket.share for bucket in self.buckets if bucket.low >= tokens)
+        return sure, sum(bucket.share for bucket in self.buckets if bucket.high > tokens)
 
 
 def lengths(
@@ -154,7 +154,8 @@ def _with_sum(heights: Sequence[_Height], reach: Sequence[float], total: float) 
 
     def moved(by: float) -> list[float]:
         return [
-            _inside(one.value + by * one.deviation**2 * each / most) for one, each in zip(heights, reach, strict=True)
+            _inside(height.value + by * height.deviation**2 * each / most)
+            for height, each in zip(heights, reach, strict=True)
         ]
 
     most = max(reach, default=1.0)
@@ -171,6 +172,6 @@ def _with_sum(heights: Sequence[_Height], reach: Sequence[float], total: float) 
 
 def _deviation(heights: Sequence[_Height], reach: Sequence[float]) -> float:
     """Return the deviation of the last height that is left where the sum is known."""
-    whole = sum((one.deviation * each) ** 2 for one, each in zip(heights, reach, strict=True))
+    whole = sum((height.deviation * each) ** 2 for height, each in zip(heights, reach, strict=True))
     own = heights[-1].deviation
     return own * math.sqrt(max(0.0, 1 - (own * reach[-1]) ** 2 / whole))

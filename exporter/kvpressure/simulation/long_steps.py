@@ -36,13 +36,18 @@ def step_seconds(
     token takes where the intervals are too much alike to. `per_sequence` is the share of a step's time that grows with
     the batch, where that is not fitted to the intervals. A step that gives a sequence several tokens counts as several.
     """
-    busy = [one for one in intervals if one.running and one.steps and one.generated is not None]
+    busy = [
+        interval for interval in intervals if interval.running and interval.steps and interval.generated is not None
+    ]
     if len(busy) < LEAST_INTERVALS:
         raise UnknownError("how long steps take is not known")
-    seconds, drafted = sum(one.seconds for one in busy), _tokens_each(busy)
-    rows = [_Row(one.seconds, (one.steps or 0.0) * drafted, one.generated or 0.0, _computed(one)) for one in busy]
+    seconds, drafted = sum(interval.seconds for interval in busy), _tokens_each(busy)
+    rows = [
+        _Row(interval.seconds, (interval.steps or 0.0) * drafted, interval.generated or 0.0, _computed(interval))
+        for interval in busy
+    ]
     steps, generated, computed = (sum(values) for values in zip(*(row[1:] for row in rows), strict=True))
-    quiet = [row for row, one in zip(rows, busy, strict=True) if not one.preempted]
+    quiet = [row for row, interval in zip(rows, busy, strict=True) if not interval.preempted]
     token = _prompt_token(quiet, prefill, seconds, steps, computed)
     token = min(token, MAX_SHARE * seconds / computed) if computed else token
     left, batch = (seconds - token * computed) / steps, generated / steps
@@ -54,13 +59,13 @@ def step_seconds(
 
 
 def _tokens_each(busy: Sequence[Interval]) -> float:
-    sequences = sum((one.steps or 0.0) * (one.running or 0.0) for one in busy)
-    each = sum(one.generated or 0.0 for one in busy) / sequences if sequences else 1.0
+    sequences = sum((interval.steps or 0.0) * (interval.running or 0.0) for interval in busy)
+    each = sum(interval.generated or 0.0 for interval in busy) / sequences if sequences else 1.0
     return each if each >= DRAFTED_RATIO else 1.0
 
 
-def _computed(one: Interval) -> float:
-    return one.computed if one.computed is not None else one.prompted or 0.0
+def _computed(interval: Interval) -> float:
+    return interval.computed if interval.computed is not None else interval.prompted or 0.0
 
 
 def _prompt_token(

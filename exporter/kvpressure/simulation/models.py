@@ -72,9 +72,9 @@ def model_with_sessions(
     Without hits of other pools, other spreads of think times would show the same. `check` raises UnknownError where
     the likeliest engine is not this one; then no others are fitted.
     """
-    found, others = known_sessions(observed, limits, thresholds), []
+    known, others = known_sessions(observed, limits, thresholds), []
     if check is not None:
-        check(found)
+        check(known)
     if observed is not None and limit_seconds is None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
     for ratio in () if observed is not None and observed.hits_by_pool else THINK_RATIOS_OTHERWISE:
@@ -82,11 +82,11 @@ def model_with_sessions(
             others.append(known_sessions(observed, limits, thresholds, think_ratio=ratio))
         except UnknownError:
             continue
-    return modelled(found, others, thresholds, limit_seconds, answers=COARSE_SESSION_ANSWERS)
+    return modelled(known, others, thresholds, limit_seconds, answers=COARSE_SESSION_ANSWERS)
 
 
 def modelled(
-    found: Known,
+    known: Known,
     others: Iterable[Known],
     thresholds: Thresholds,
     limit_seconds: float | None = None,
@@ -98,13 +98,13 @@ def modelled(
     Without `limit_seconds` an answer may take a multiple of what it takes with room for all that run. `answers` is as
     for `simulate`, of the others.
     """
-    limit = limit_seconds or thresholds.advice.late_min_factor * _alone(found)
+    limit = limit_seconds or thresholds.advice.late_min_factor * _alone(known)
     made, likeliest = (
         [Model(other, limit, thresholds, answers=answers) for other in others],
-        Model(found, limit, thresholds),
+        Model(known, limit, thresholds),
     )
     alike = [one for one in made if one.known.demand.sessions is not None or likeliest.answers_alike(one)]
-    return Model(found, limit, thresholds, alike, back)
+    return Model(known, limit, thresholds, alike, back)
 
 
 def _alone(known: Known) -> float:

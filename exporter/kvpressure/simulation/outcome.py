@@ -79,8 +79,8 @@ class Tally:
         if not grown or not answered:
             return
         longer = seconds * grown / (answered + grown)
-        self.latencies = [one + longer for one in self.latencies]
-        self.first_tokens = [one + longer for one in self.first_tokens]
+        self.latencies = [latency + longer for latency in self.latencies]
+        self.first_tokens = [first_token + longer for first_token in self.first_tokens]
         self.waiting_seconds += seconds * grown
         self._waited = waiting
 

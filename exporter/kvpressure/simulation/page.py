@@ -49,11 +49,16 @@ def read(
         raise UnknownError("the size of the KV pool is not known" if cache.admission == "prompt" else reserved)
     if prompts is None or outputs is None:
         raise UnknownError("no request has finished yet, so their lengths are not known")
-    intervals = tuple(one for one in observed.intervals if one.running is not None and one.waiting is not None)
+    intervals = tuple(
+        interval for interval in observed.intervals if interval.running is not None and interval.waiting is not None
+    )
     if len(intervals) < LEAST_INTERVALS:
         raise UnknownError("there are too few polls yet")
-    running, waiting = (mean_of(one.running for one in intervals), mean_of(one.waiting for one in intervals))
-    seconds, generated = sum(one.seconds for one in intervals), sum_of(intervals, "generated")
+    running, waiting = (
+        mean_of(interval.running for interval in intervals),
+        mean_of(interval.waiting for interval in intervals),
+    )
+    seconds, generated = sum(interval.seconds for interval in intervals), sum_of(intervals, "generated")
     if not generated or not running:
         raise UnknownError("no tokens were generated")
     return Page(observed, pool, prompts, outputs, intervals, running, waiting, seconds, generated)
@@ -67,5 +72,5 @@ def mean_of(values: Iterable[float | None]) -> float:
 
 def sum_of(intervals: Sequence[Interval], name: str) -> float | None:
     """Return the sum of a field where it is known, None where it is nowhere."""
-    found = [value for one in intervals if (value := getattr(one, name)) is not None]
+    found = [value for interval in intervals if (value := getattr(interval, name)) is not None]
     return sum(found) if found else None

@@ -95,7 +95,7 @@ class ShortPromptsFirst:
 
     def victim(self, running: dict[Request, None]) -> Request:
         """Return the request to preempt: the last to arrive of the last class."""
-        return max(running, key=lambda one: (one.prompt > self._tokens, one.arrived))
+        return max(running, key=lambda request: (request.prompt > self._tokens, request.arrived))
 
 
 def queue_of(server: Server) -> FirstComeFirstServed | ShortPromptsFirst:

@@ -46,18 +46,18 @@ class Returning:
             return None
         if state not in self._runs:
             self._runs[state] = simulate(*state, answers=ANSWERS)
-        found = self._runs[state]
-        if found is None:
+        outcome = self._runs[state]
+        if outcome is None:
             return None
-        tokens = found.tokens_per_second / self._now.tokens_per_second * now.tokens_per_second
+        tokens = outcome.tokens_per_second / self._now.tokens_per_second * now.tokens_per_second
         return replace(
             then,
             tokens_per_second=state[1].busy_ratio * tokens,
-            latency_p95=found.latency_p95 / self._now.latency_p95 * now.latency_p95,
+            latency_p95=outcome.latency_p95 / self._now.latency_p95 * now.latency_p95,
         )
 
 
-def returning(found: Known, observed: Observed | None, limits: Limits) -> Returning | None:
+def returning(known: Known, observed: Observed | None, limits: Limits) -> Returning | None:
     """Return the engine with clients that come back; None where its page speaks against it, or nothing for it."""
     cached = None if observed is None else observed.cached_ratio
     if observed is None or cached is None or cached < SHARED_RATIO or observed.cache.prefix_caching is False:
@@ -70,11 +70,11 @@ def returning(found: Known, observed: Observed | None, limits: Limits) -> Return
         turns = growing_turns(page, FOUND_RATIO)
     except UnknownError:
         return None
-    server = replace(found.server, pool_tokens=page.pool)
+    server = replace(known.server, pool_tokens=page.pool)
     for think in THINK_SECONDS:
         clients = round(page.running + page.waiting + think * page.generated / page.seconds / page.outputs.mean)
         sessions = turns.thinking(think / turns.think_seconds)
-        demand = Demand(found.demand.requests, max(1, clients), sessions=sessions)
+        demand = Demand(known.demand.requests, max(1, clients), sessions=sessions)
         now = simulate(server, demand, answers=ANSWERS)
         if now is not None and (now.hit_ratio or 0.0) <= cached + HITS_ERROR:
             return Returning((server, demand), now)

@@ -117,7 +117,7 @@ class Simulation:
         """Return what clients get; `limit_seconds` and `answers` as for `simulate`."""
         self._run(*counted_answers(self.demand, answers))
         demand, longest = self.demand, self.server.longest_prompt
-        refused = sum(one.prompt > longest for one in demand.requests) / len(demand.requests)
+        refused = sum(shape.prompt > longest for shape in demand.requests) / len(demand.requests)
         if demand.grown_seconds and self._at.now >= demand.seconds and len(self.waiting) > len(self.running):
             self.tally.go_on(demand.grown_seconds - demand.seconds, len(self.waiting))
         return self.tally.outcome(self._at.now, self._at.step, limit_seconds, refused, self.contexts)

@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The best set (its base first) and whether it keeps the objective; `surely` for all engines that this may be.
 
     Where it does not, `more` is the same with as few replicas as would, None where not even the most that are tried do.
@@ -51,14 +51,17 @@ class _Tried:
 
 def search(
     model: Model, base: Sequence[ConfigChange], has_watermark: bool, progress: Progress = lambda _, __: None
-) -> Found:
+) -> SearchResult:
     """Return the best limits, on top of `base`, that keep the p95 within the model's limit of seconds.
 
     Best is who refuses and cuts short fewest requests; of those, who answers most in time; of those who gain hardly
     less, who changes least.
     """
     fixed = {change.key for change in base}
-    sets = [tuple(one for one in chosen if one) for chosen in itertools.product(*_values(model, base, fixed))]
+    sets = [
+        tuple(config_change for config_change in chosen if config_change)
+        for chosen in itertools.product(*_values(model, base, fixed))
+    ]
     tried: list[_Tried] = []
     for number, changes in enumerate(sets, 1):
         outcome = model.outcome(applied(model.state, (*base, *changes)))
@@ -76,12 +79,12 @@ def search(
             tried, key=lambda one: (one.outcome.latency_p95, len(one.config_changes)), default=_Tried((), _NOBODY)
         )
         changes = (*base, *closest.config_changes)
-        return Found(row(model, changes), False, False, len(tried), _with_replicas(model, base, changes))
+        return SearchResult(row(model, changes), False, False, len(tried), _with_replicas(model, base, changes))
     for one in ordered[:SURE_TRIED]:
         found = row(model, (*base, *one.config_changes))
         if found.figures is not None and found.figures.latency_p95.high <= model.limit_seconds:
-            return Found(found, True, True, len(tried))
-    return Found(row(model, (*base, *ordered[0].config_changes)), True, False, len(tried))
+            return SearchResult(found, True, True, len(tried))
+    return SearchResult(row(model, (*base, *ordered[0].config_changes)), True, False, len(tried))
 
 
 def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iterator[list[ConfigChange | None]]:
@@ -117,12 +120,12 @@ def _best_first(model: Model, tried: Sequence[_Tried]) -> list[_Tried]:
     most = max(one.outcome.goodput for one in kept if one.spoilt <= bearable)
     enough = most * (1 - thresholds.advice.gain_min_ratio)
 
-    def order(one: _Tried) -> tuple[float, ...]:
-        if one.spoilt > bearable:
-            return 2, one.spoilt, -one.outcome.goodput
-        if one.outcome.goodput < enough:
-            return 1, -one.outcome.goodput, one.spoilt
-        return 0, len(one.config_changes), -one.outcome.goodput
+    def order(tried: _Tried) -> tuple[float, ...]:
+        if tried.spoilt > bearable:
+            return 2, tried.spoilt, -tried.outcome.goodput
+        if tried.outcome.goodput < enough:
+            return 1, -tried.outcome.goodput, tried.spoilt
+        return 0, len(tried.config_changes), -tried.outcome.goodput
 
     return sorted(kept, key=order)
 

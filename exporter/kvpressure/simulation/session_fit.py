@@ -73,15 +73,15 @@ class SessionFit:
         self._like = tuple(requests(page.prompts, page.outputs, 0.0, 0.0))
         self._tried: dict[tuple[Server, Sessions, int], Fit] = {}
 
-    def best(self, server: Server, shape: Sessions, found: Fit | None = None) -> Fit:
+    def best(self, server: Server, shape: Sessions, known_fit: Fit | None = None) -> Fit:
         """Fit think times and the number of sessions to the hits, then the steps to how long they take, and again."""
-        found = best = found or self.think(server, shape)
+        fit = best = known_fit or self.think(server, shape)
         for _ in range(FITS - 1):
-            if abs(found.pace - 1) < FITTED_RATIO:
+            if abs(fit.pace - 1) < FITTED_RATIO:
                 break
-            steps = found.server.steps.scaled(min(MAX_SCALE, max(1 / MAX_SCALE, found.pace)))
-            found = self.think(replace(server, steps=steps), shape, found.think_seconds)
-            best = min(best, found, key=lambda one: one.misfit)
+            steps = fit.server.steps.scaled(min(MAX_SCALE, max(1 / MAX_SCALE, fit.pace)))
+            fit = self.think(replace(server, steps=steps), shape, fit.think_seconds)
+            best = min(best, fit, key=lambda fit: fit.misfit)
         return best
 
     def think(self, server: Server, shape: Sessions, around: float | None = None) -> Fit:
@@ -91,20 +91,20 @@ class SessionFit:
         low, high = SHORTEST_SECONDS, MAX_CLIENTS / rate
         if around is not None:
             low, high = around / AGAIN_FACTOR, around * AGAIN_FACTOR
-        found: list[Fit] = []
+        fits: list[Fit] = []
         more = less = 0.0
         for _ in range(BISECTIONS if around is None else BISECTIONS_AGAIN):
             # Between two that are known, hits fall about evenly with the logarithm; never too near an end to move.
             share = min(0.85, max(0.15, more / (more + less))) if more and less else 0.5
             think = low * (high / low) ** share
-            found.append(
+            fits.append(
                 self._fit(server, shape.thinking(think / shape.think_seconds), max(1, round(rate * think + present)))
             )
-            off = sum(found[-1].outcome.hits_by_pool) - sum(target.hits)
+            off = sum(fits[-1].outcome.hits_by_pool) - sum(target.hits)
             if abs(off) <= CLOSE_ENOUGH * len(target.hits):
                 break
             low, high, more, less = (think, high, off, less) if off > 0 else (low, think, more, -off)
-        return min(found, key=lambda one: one.error)
+        return min(fits, key=lambda fit: fit.error)
 
     def _fit(self, server: Server, sessions: Sessions, clients: int) -> Fit:
         key = server, sessions, clients

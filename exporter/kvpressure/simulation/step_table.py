@@ -164,8 +164,13 @@ class CardSteps:
 
     def record(self) -> dict[str, object]:
         """Return what they are, for programs."""
-        one = self.table
-        of = {"gpu": one.card, "model": one.model, "tensor_parallel": one.tensor_parallel, "kv_bits": one.kv_bits}
+        table = self.table
+        of = {
+            "gpu": table.card,
+            "model": table.model,
+            "tensor_parallel": table.tensor_parallel,
+            "kv_bits": table.kv_bits,
+        }
         return {**of, "by": self.by, "host_seconds": self.host_seconds}
 
 

@@ -157,8 +157,8 @@ def beyond_knee(running: float, knee_requests: float) -> str:
 
 def batch_of(requests: Sequence[RequestShape]) -> Batch:
     """Return what one of these requests has in a step."""
-    prompt, output = fmean(one.prompt for one in requests), fmean(one.output for one in requests)
-    preceding = fmean(one.prompt**2 for one in requests) / 2 / prompt
+    prompt, output = fmean(shape.prompt for shape in requests), fmean(shape.output for shape in requests)
+    preceding = fmean(shape.prompt**2 for shape in requests) / 2 / prompt
     return Batch(1.0, prompt + output / 2, output, prompt, preceding)
 
 
@@ -196,36 +196,46 @@ def steps_of(observed: Observed, pool_tokens: float | None, prior: Prior = DENSE
 
 def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
     conserved = pool_tokens is not None and (observed.cached_ratio or 0.0) <= SHARED_RATIO
-    for before, one in itertools.pairwise((None, *observed.intervals)):
-        if one is None or not one.steps or one.generated is None or one.running is None or one.seconds <= 0:
+    for before, interval in itertools.pairwise((None, *observed.intervals)):
+        if (
+            interval is None
+            or not interval.steps
+            or interval.generated is None
+            or interval.running is None
+            or interval.seconds <= 0
+        ):
             continue
-        start = one if before is None or before.running is None else before
-        queued = min(start.waiting or 0.0, one.waiting or 0.0) >= 1
-        if min(start.running or 0.0, one.running) < (1 if queued else BUSY_RUNNING):
+        start = interval if before is None or before.running is None else before
+        queued = min(start.waiting or 0.0, interval.waiting or 0.0) >= 1
+        if min(start.running or 0.0, interval.running) < (1 if queued else BUSY_RUNNING):
             continue
         first, last = [
             None if each.usage_ratio is None or pool_tokens is None else each.usage_ratio * pool_tokens
-            for each in (start, one)
+            for each in (start, interval)
         ]
         poll = _Poll(
-            one.seconds,
-            one.steps,
-            ((start.running or 0.0) + one.running) / 2,
+            interval.seconds,
+            interval.steps,
+            ((start.running or 0.0) + interval.running) / 2,
             None if first is None or last is None else (first + last) / 2,
-            max(0.0, one.generated - (one.started or 0.0)),
-            one.generated,
-            one.computed if one.computed is not None else one.prompted or 0.0,
-            one.preempted or 0.0,
+            max(0.0, interval.generated - (interval.started or 0.0)),
+            interval.generated,
+            interval.computed if interval.computed is not None else interval.prompted or 0.0,
+            interval.preempted or 0.0,
         )
-        ended = None if start is one or poll.preempted or not conserved else one.ended_tokens
+        ended = None if start is interval or poll.preempted or not conserved else interval.ended_tokens
         if ended is not None and first is not None and last is not None:
             # Prompts are counted at their first token; the pool shows what was computed of them by the time of a poll.
-            poll = changed(poll, computed=max(0.0, last - first - one.generated + ended - _found(one)))
+            poll = changed(poll, computed=max(0.0, last - first - interval.generated + ended - _found(interval)))
         yield poll
 
 
-def _found(one: Interval) -> float:
-    return max(0.0, one.prompted - one.computed) if one.prompted is not None and one.computed is not None else 0.0
+def _found(interval: Interval) -> float:
+    return (
+        max(0.0, interval.prompted - interval.computed)
+        if interval.prompted is not None and interval.computed is not None
+        else 0.0
+    )
 
 
 def _batch(observed: Observed, polls: Sequence[_Poll]) -> Batch:

@@ -72,21 +72,23 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
     Clients who wait for their answers would all be in the batch. Where requests come at a rate, so that the queue grows
     or drains, nobody would have queued: as many tokens come out as are asked for.
     """
-    intervals = [one for one in observed.intervals if one.running is not None and one.waiting is not None]
-    generated, seconds = sum_of(intervals, "generated"), sum(one.seconds for one in intervals)
+    intervals = [
+        interval for interval in observed.intervals if interval.running is not None and interval.waiting is not None
+    ]
+    generated, seconds = sum_of(intervals, "generated"), sum(interval.seconds for interval in intervals)
     if not generated or generated < 0 or seconds <= 0:
         return None
     try:
-        found = _steps(observed, limits)
+        steps = _steps(observed, limits)
     except UnknownError:
         return None
-    batch = mean_of(one.running for one in intervals) + mean_of(one.waiting for one in intervals)
+    batch = mean_of(interval.running for interval in intervals) + mean_of(interval.waiting for interval in intervals)
     if limits.max_num_seqs is not None:
         batch = min(batch, limits.max_num_seqs.value)
     computed = sum_of(intervals, "computed")
     prompts = computed if computed is not None else sum_of(intervals, "prompted") or 0.0
-    chunk, each = batch * max(0.0, prompts) / generated, found.batch
-    step = found.likeliest.of(batch, chunk, batch * each.context_tokens, chunk * each.preceding_tokens)
+    chunk, each = batch * max(0.0, prompts) / generated, steps.batch
+    step = steps.likeliest.of(batch, chunk, batch * each.context_tokens, chunk * each.preceding_tokens)
     if not (step > 0 and math.isfinite(batch / step)):
         return None
     offered = _offered_tokens_per_second(intervals, observed, seconds, generated / seconds)

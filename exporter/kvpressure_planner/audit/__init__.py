@@ -181,7 +181,7 @@ def _engine_json(engine: Engine) -> dict[str, Any]:
 def as_sarif(report: Report, version: str) -> dict[str, Any]:
     """Return a SARIF log with one run; `version` is the program's."""
     results = [
-        _result(engine, found) for engine in report.engines for found in engine.findings if found.status == "fail"
+        _result(engine, finding) for engine in report.engines for finding in engine.findings if finding.status == "fail"
     ]
     rules = [
         {

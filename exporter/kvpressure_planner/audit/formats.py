@@ -137,12 +137,12 @@ class Hcl:
         """Read `name = value` and blocks up to `end`."""
         if len(at) > MAX_DEPTH:
             raise HclError
-        found: dict[str, Any] = {}
+        body: dict[str, Any] = {}
         while True:
             self._skip("line", ",", ";")
             if self._kind == "end" or (self._kind == "mark" and self._value == end):
                 self._next()
-                return found
+                return body
             if self._kind not in {"word", "text"}:
                 raise HclError
             path, line = [self._value], self._line
@@ -154,7 +154,7 @@ class Hcl:
                 raise HclError
             block = self._value == "{"
             self._next()
-            self._put(found, at, path, line, block=block)
+            self._put(body, at, path, line, block=block)
 
     def _put(self, found: dict[str, Any], at: Path, path: list[str], line: int, *, block: bool) -> None:
         *outer, name = path

@@ -59,7 +59,10 @@ def _method(given: Mapping[str, Any]) -> tuple[str, str]:
 
 def _with_layer(geometry: Geometry, *, sparse: bool) -> Geometry:
     own = max(geometry.groups, key=lambda group: (group.kind == FULL, group.layers))
-    groups = tuple(replace(one, layers=one.layers + 1) if one is own else one for one in geometry.groups)
+    groups = tuple(
+        replace(layer_group, layers=layer_group.layers + 1) if layer_group is own else layer_group
+        for layer_group in geometry.groups
+    )
     weights = geometry.weights and _larger_by_a_layer(geometry.weights, geometry.layers, sparse=sparse)
     return replace(
         geometry, groups=groups, kinds=(*geometry.kinds, own.kind), layers=geometry.layers + 1, weights=weights
@@ -71,7 +74,7 @@ def _with_model(geometry: Geometry, draft: Geometry) -> Geometry:
 
     Its weights, with the embeddings, stand beside the others: the server shares nothing between the two.
     """
-    groups = tuple(replace(one, kind=f"{one.kind} of the draft") for one in draft.groups)
+    groups = tuple(replace(group, kind=f"{group.kind} of the draft") for group in draft.groups)
     kinds = tuple(f"{kind} of the draft" for kind in draft.kinds)
     weights = geometry.weights
     if weights and draft.weights:

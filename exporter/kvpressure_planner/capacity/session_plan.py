@@ -137,11 +137,11 @@ def plan_sessions(load: SessionLoad, pool_tokens: int | None, bytes_per_token: f
 
 def _counts(most: int) -> list[int]:
     """Return numbers of sessions from `most` down to 1, about a twentieth apart."""
-    found, count = [], most
+    counts, count = [], most
     while count >= 1:
-        found.append(count)
+        counts.append(count)
         count = min(count - 1, math.floor(0.95 * count))
-    return found
+    return counts
 
 
 def _least(serves: Callable[[float], bool], low: float, high: float) -> float:

@@ -55,13 +55,13 @@ def on_card(gpu: str, model: str, options: Mapping[str, Any], runtime: Runtime) 
     geometry = _geometry(known)
     # Without a given cache type, the one that has a table.
     sizes = (bits,) if dtype else (bits, 8)
-    found = next((table for size in sizes if (table := table_for(gpu, known, parallel, size)) is not None), None)
-    found = found or _computed_table(card, known, parallel, bits, geometry)
-    if found.kv_bits == 8 and not dtype:
+    step_table = next((table for size in sizes if (table := table_for(gpu, known, parallel, size)) is not None), None)
+    step_table = step_table or _computed_table(card, known, parallel, bits, geometry)
+    if step_table.kv_bits == 8 and not dtype:
         options = {**options, "kv_cache_dtype": "fp8"}
     part = gpu_named(gpu) or next(GPUS[name] for name, by in CARDS.items() if by == card)
     pool = None if geometry is None else _pool(geometry, part, options, runtime, parallel)
-    return OnCard(card, known, parallel, found, pool)
+    return OnCard(card, known, parallel, step_table, pool)
 
 
 def onto(now: OnCard, other: OnCard) -> to.ConfigChange:
@@ -126,15 +126,15 @@ def predicted(plan: Plan, options: Mapping[str, Any], runtime: Runtime) -> Predi
     )
 
 
-def prediction_report(found: Prediction | None, max_num_seqs: int) -> Iterator[str]:
+def prediction_report(prediction: Prediction | None, max_num_seqs: int) -> Iterator[str]:
     """Yield the lines of the prediction, with the knee where `max_num_seqs` is beyond it."""
-    if found is None:
+    if prediction is None:
         return
-    yield from ("", f"Predicted at these limits, with what steps of {found.model} take on {found.gpu}")
-    yield f"  tokens a second: {_range(found.tokens_per_second)}"
-    yield f"  seconds to first token, mean: {_range(found.first_token_seconds)}"
-    yield f"  seconds of a request, p95: {_range(found.latency_p95_seconds)}"
-    if found.knee_requests is not None and (beyond := beyond_knee(max_num_seqs, found.knee_requests)):
+    yield from ("", f"Predicted at these limits, with what steps of {prediction.model} take on {prediction.gpu}")
+    yield f"  tokens a second: {_range(prediction.tokens_per_second)}"
+    yield f"  seconds to first token, mean: {_range(prediction.first_token_seconds)}"
+    yield f"  seconds of a request, p95: {_range(prediction.latency_p95_seconds)}"
+    if prediction.knee_requests is not None and (beyond := beyond_knee(max_num_seqs, prediction.knee_requests)):
         yield f"  {beyond}"
 
 
@@ -175,7 +175,7 @@ def _computed_table(card: str, model: str, parallel: int, bits: int, geometry: G
     layers, experts = (0, False) if geometry is None else (geometry.layers, bool(geometry.experts))
     made = silicon.Made(model, name, card, layers, parallel, kv_bits=bits, experts=experts)
     try:
-        found: StepTable = silicon.computed(made)
+        table: StepTable = silicon.computed(made)
     except silicon.SiliconError as error:
         raise CliError(f"{error}; {what_there_is(model)}") from error
-    return found
+    return table

@@ -42,12 +42,12 @@ def plain_bytes(text: str) -> float:
 
 def known_gpu(text: str) -> Gpu:
     """Return the GPU of that name. Raises click.BadParameter."""
-    if (found := gpu_named(text)) is None:
+    if (gpu := gpu_named(text)) is None:
         near = " or ".join(nearest_gpus(text))
         meant = f"did you mean {near}? " if near else ""
         meant = "an A100 is A100-40 or A100-80. " if "a100" in text.lower() else meant
         raise click.BadParameter(f"{text!r} is not known; {meant}Known are {', '.join(GPUS)}")
-    return replace(found, given=text)
+    return replace(gpu, given=text)
 
 
 def read_config(path: Path) -> Mapping[str, Any]:

@@ -92,7 +92,10 @@ class _Several(Predicate):
 
     def __init__(self, *parts: Predicate) -> None:
         kind = type(self)
-        flat = (one.parts if type(one) is kind and isinstance(one, _Several) else (one,) for one in parts)
+        flat = (
+            predicate.parts if type(predicate) is kind and isinstance(predicate, _Several) else (predicate,)
+            for predicate in parts
+        )
         self.parts: tuple[Predicate, ...] = tuple(part for group in flat for part in group)
         self.evidence = NOTHING.union(*(part.evidence for part in self.parts))
 

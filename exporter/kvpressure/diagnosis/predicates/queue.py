@@ -48,8 +48,8 @@ def busy(facts: Facts) -> bool | None:
 @fact("running")
 def somebody_runs(facts: Facts) -> bool | None:
     """Return whether requests run in any poll: a limit of the scheduler holds others back beside those."""
-    found = facts.window.queue
-    return None if found.demand is None or found.waiting is None else found.demand > found.waiting
+    queue = facts.window.queue
+    return None if queue.demand is None or queue.waiting is None else queue.demand > queue.waiting
 
 
 @fact(REASONS)
@@ -123,23 +123,23 @@ def mostly_fetching(facts: Facts) -> bool | None:
 @fact("transfer_seconds")
 def mostly_in_transfer(facts: Facts) -> bool | None:
     """Return whether most requests that a decode engine has deferred are transfers under way, by Little's law."""
-    found, queue = facts.window.transfer, facts.window.queue
-    if found.role != DECODE or not queue.waiting:
+    transfer, queue = facts.window.transfer, facts.window.queue
+    if transfer.role != DECODE or not queue.waiting:
         return False
     kinds = (queue.deferred_ratio, queue.fetching_ratio)
-    deferred = min((one for one in kinds if one is not None), default=0.0) * queue.waiting
+    deferred = min((kind for kind in kinds if kind is not None), default=0.0) * queue.waiting
     least = facts.thresholds.queue.deferred_min_ratio
-    return deferred >= least * queue.waiting and reaches(found.in_flight, least * deferred)
+    return deferred >= least * queue.waiting and reaches(transfer.in_flight, least * deferred)
 
 
 @fact()
 def finished_prompts_fill_the_cache(facts: Facts) -> bool | None:
     """Return whether a prefill engine's cache is mostly full of finished prompts that wait to be read."""
-    found, thresholds = facts.window.transfer, facts.thresholds
-    if found.role != PREFILL:
+    transfer, thresholds = facts.window.transfer, facts.thresholds
+    if transfer.role != PREFILL:
         return False
-    most = reaches(found.held_kv_ratio, thresholds.queue.held_for_transfer_min_ratio)
-    return most and reaches(found.held_seconds, thresholds.queue.held_for_transfer_min_seconds)
+    most = reaches(transfer.held_kv_ratio, thresholds.queue.held_for_transfer_min_ratio)
+    return most and reaches(transfer.held_seconds, thresholds.queue.held_for_transfer_min_seconds)
 
 
 @fact("external_queries")
@@ -164,8 +164,8 @@ def may_be_sessions(facts: Facts) -> bool:
 
     They stay as few, and take little of the cache. The versions that have sessions also count prompts by their source.
     """
-    found, thresholds = facts.window.stall, facts.thresholds
-    few = not found.grows and found.waits < thresholds.progress.stuck_deferred_min_count
+    stall, thresholds = facts.window.stall, facts.thresholds
+    few = not stall.grows and stall.waits < thresholds.progress.stuck_deferred_min_count
     small = (facts.window.kv_usage_ratio or 0.0) < thresholds.queue.stream_idle_max_usage_ratio
     untold = not facts.window.queue.reasons_known and "computed_prompt_tokens" in facts.inputs.signals
     return untold and few and small
@@ -174,15 +174,17 @@ def may_be_sessions(facts: Facts) -> bool:
 @fact()
 def adapters_lack_slots(facts: Facts) -> bool | None:
     """Return whether more adapters were requested than may run at once, and all slots were taken."""
-    found = facts.window.deferral
-    return found.slots is not None and found.slots_taken and found.adapters_oversubscribed
+    deferral = facts.window.deferral
+    return deferral.slots is not None and deferral.slots_taken and deferral.adapters_oversubscribed
 
 
 @fact("external_queries")
 def mostly_brought(facts: Facts) -> bool | None:
     """Return whether most of the prompts' KV is brought from elsewhere."""
-    found = facts.window.deferral
-    return found.connector is not False and reaches(found.brought_ratio, facts.thresholds.queue.deferred_min_ratio)
+    deferral = facts.window.deferral
+    return deferral.connector is not False and reaches(
+        deferral.brought_ratio, facts.thresholds.queue.deferred_min_ratio
+    )
 
 
 @fact("steps")
@@ -216,15 +218,15 @@ must_be_deferred = Shared(longest_fits & (mostly_brought | adapters_lack_slots |
 @fact()
 def remote_kv_shows(facts: Facts) -> bool:
     """Return whether KV comes from other engines, by the connector in use or what the engine does, and no other way."""
-    found = facts.window.deferral
-    return (found.remote or facts.window.transfer.role == DECODE) and not found.offload
+    deferral = facts.window.deferral
+    return (deferral.remote or facts.window.transfer.role == DECODE) and not deferral.offload
 
 
 @fact()
 def offload_shows(facts: Facts) -> bool:
     """Return whether an offload tier is in use, and no connector to other engines."""
-    found = facts.window.deferral
-    return found.offload and not found.remote
+    deferral = facts.window.deferral
+    return deferral.offload and not deferral.remote
 
 
 @fact("fetching", "external_queries")
@@ -236,8 +238,8 @@ def kv_from_elsewhere_possible(facts: Facts) -> bool:
 @fact()
 def slot_possible(facts: Facts) -> bool:
     """Return whether requests may wait for a slot for an adapter."""
-    found = facts.window.deferral
-    return found.slots is not None and found.adapters_oversubscribed is not False
+    deferral = facts.window.deferral
+    return deferral.slots is not None and deferral.adapters_oversubscribed is not False
 
 
 @fact("encoder_queries")

@@ -71,8 +71,8 @@ def preemptions_counted(facts: Facts) -> bool:
 @fact()
 def other_pool_full(facts: Facts) -> bool:
     """Return whether a pool beside that of tokens is full, and fuller than that."""
-    found, usage = facts.window.pool, facts.window.kv_usage_ratio or 0.0
-    return found.usage_ratio >= max(usage, facts.thresholds.symptoms.kv_saturated_min_ratio)
+    pool, usage = facts.window.pool, facts.window.kv_usage_ratio or 0.0
+    return pool.usage_ratio >= max(usage, facts.thresholds.symptoms.kv_saturated_min_ratio)
 
 
 @fact()

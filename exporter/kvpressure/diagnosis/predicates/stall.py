@@ -14,8 +14,8 @@ _EMPTY_RATIO: Final = 0.01
 
 
 def _lasts(facts: Facts, seconds: float) -> bool:
-    found = facts.window.stall
-    return found.seconds >= seconds and found.polls >= _LEAST_POLLS
+    stall = facts.window.stall
+    return stall.seconds >= seconds and stall.polls >= _LEAST_POLLS
 
 
 def _no_prompt_grows(facts: Facts) -> bool:
@@ -38,9 +38,9 @@ def given_up(facts: Facts) -> bool:
 @fact()
 def fills_the_pool(facts: Facts) -> bool:
     """Return whether a prompt has been computed for so long, and leaves no room for its answer."""
-    found, thresholds = facts.window.stall, facts.thresholds
-    full = found.full_ratio >= thresholds.symptoms.kv_saturated_min_ratio
-    return full and found.runs > 0 and _lasts(facts, thresholds.progress.stuck_prompt_min_seconds)
+    stall, thresholds = facts.window.stall, facts.thresholds
+    full = stall.full_ratio >= thresholds.symptoms.kv_saturated_min_ratio
+    return full and stall.runs > 0 and _lasts(facts, thresholds.progress.stuck_prompt_min_seconds)
 
 
 @fact()
@@ -69,10 +69,10 @@ def _something_runs(facts: Facts) -> bool:
 @fact(REASONS)
 def _waits_for_a_place(facts: Facts) -> bool | None:
     """Return whether a request waits for a place in the batch: not all that wait are deferred; None where untold."""
-    found = facts.window.stall
+    stall = facts.window.stall
     if may_be_sessions.state(facts):
         return None
-    return found.waits >= 1 and found.deferred < found.waits
+    return stall.waits >= 1 and stall.deferred < stall.waits
 
 
 @fact()
@@ -87,24 +87,24 @@ def _are_no_sessions(facts: Facts) -> bool:
 
     Sessions whose next input is missing stay as many, take little of the cache, and of many some have input by now.
     """
-    found, thresholds = facts.window.stall, facts.thresholds
+    stall, thresholds = facts.window.stall, facts.thresholds
     full = (facts.window.kv_usage_ratio or 0.0) >= thresholds.queue.stream_idle_max_usage_ratio
-    return found.grows or full or found.deferred >= thresholds.progress.stuck_deferred_min_count
+    return stall.grows or full or stall.deferred >= thresholds.progress.stuck_deferred_min_count
 
 
 @fact("inter_token")
 def _far_below(facts: Facts) -> bool:
     """Return whether hardly a token comes: by what the engine made before, or of each request by itself."""
-    found, thresholds = facts.window.stall, facts.thresholds
-    rate, running = found.tokens_per_second, found.runs
+    stall, thresholds = facts.window.stall, facts.thresholds
+    rate, running = stall.tokens_per_second, stall.runs
     if rate is None or running <= 0:
         return False
     if rate * thresholds.progress.stuck_token_min_seconds <= running:
         return True
-    each, least = found.request_tokens_per_second, thresholds.progress.stuck_trickle_max_ratio
+    each, least = stall.request_tokens_per_second, thresholds.progress.stuck_trickle_max_ratio
     if each is None:
         return False
-    return rate / running <= least * each and rate <= least * max(each, found.before_tokens_per_second or 0.0)
+    return rate / running <= least * each and rate <= least * max(each, stall.before_tokens_per_second or 0.0)
 
 
 @fact()

@@ -44,8 +44,8 @@ evicting = symptom("evicting").known_true()
 @fact("timed_evictions", "kv_events")
 def may_evict(facts: Facts) -> bool | None:
     """Return None where evictions may take much of the time and no evidence shows it; False elsewhere."""
-    found, prefilling = facts.window.eviction, facts.window.throughput.prefilling
-    if found.recomputed_ratio is not None or found.hit_ratio is None or prefilling is None:
+    eviction, prefilling = facts.window.eviction, facts.window.throughput.prefilling
+    if eviction.recomputed_ratio is not None or eviction.hit_ratio is None or prefilling is None:
         return False
     # At most all that is computed was here before.
     return None if min(1.0, prefilling) >= facts.thresholds.eviction.time_min_ratio else False

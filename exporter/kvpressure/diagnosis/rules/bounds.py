@@ -74,8 +74,8 @@ def _step(facts: Facts) -> str:
 
 
 def _small_steps(facts: Facts) -> str:
-    found = facts.window.throughput
-    share, tokens = found.prompt_steps_ratio or 0.0, number(round(found.prompt_step_tokens or 0.0))
+    throughput = facts.window.throughput
+    share, tokens = throughput.prompt_steps_ratio or 0.0, number(round(throughput.prompt_step_tokens or 0.0))
     return f"{share:.0%} of the steps have prompts alone, {tokens} tokens each: those that wait, wait for their turn."
 
 
@@ -102,11 +102,11 @@ def _long_prompt(facts: Facts) -> str:
 
 
 def _prompt_alone(facts: Facts) -> str:
-    found = facts.window.stall
-    said = f"For {number(round(found.seconds))} s a prompt has been computed, and its client has not got a token yet."
-    if not found.tokens:
+    stall = facts.window.stall
+    said = f"For {number(round(stall.seconds))} s a prompt has been computed, and its client has not got a token yet."
+    if not stall.tokens:
         return said
-    return f"{said} All others together get {found.tokens_per_second or 0.0:.2g} tokens/s meanwhile."
+    return f"{said} All others together get {stall.tokens_per_second or 0.0:.2g} tokens/s meanwhile."
 
 
 def _held_up(facts: Facts) -> str:
@@ -129,8 +129,8 @@ def _context(facts: Facts) -> str:
 
 def _scattered(facts: Facts) -> str:
     """Say that other replicas find what this one does not, although its cache is no shorter-lived; else ""."""
-    found = facts.window.eviction
-    hits, elsewhere = found.hit_ratio, found.hit_ratio_elsewhere
+    eviction = facts.window.eviction
+    hits, elsewhere = eviction.hit_ratio, eviction.hit_ratio_elsewhere
     if hits is None or elsewhere is None or hits >= 1.0:
         return ""
     if (elsewhere - hits) / (1.0 - hits) < facts.thresholds.eviction.recomputed_min_ratio:

@@ -33,11 +33,11 @@ def _from_elsewhere(prefix: str, when: Predicate, share: Grounds) -> tuple[tuple
 
 def _trouble(facts: Facts) -> str:
     """Return what is known of loads that fail or are slow, as sentences; "" where nothing is."""
-    found, said = facts.window.deferral, []
-    if found.failed_loads:
-        said.append(f" {number(found.failed_loads)} loads of KV failed in the last minutes.")
-    if found.read_seconds_per_gigabyte is not None:
-        said.append(f" A gigabyte from its slower tier takes {found.read_seconds_per_gigabyte:.1f} s.")
+    deferral, said = facts.window.deferral, []
+    if deferral.failed_loads:
+        said.append(f" {number(deferral.failed_loads)} loads of KV failed in the last minutes.")
+    if deferral.read_seconds_per_gigabyte is not None:
+        said.append(f" A gigabyte from its slower tier takes {deferral.read_seconds_per_gigabyte:.1f} s.")
     return "".join(said)
 
 
@@ -55,12 +55,14 @@ def _brought(facts: Facts) -> str:
 
 
 def _transferred(facts: Facts) -> str:
-    found = facts.window.transfer
+    transfer = facts.window.transfer
     rate = (
-        "" if found.bytes_per_second is None else f", and all bring {number(round(found.bytes_per_second / 1e6))} MB/s"
+        ""
+        if transfer.bytes_per_second is None
+        else f", and all bring {number(round(transfer.bytes_per_second / 1e6))} MB/s"
     )
-    seconds = f"each takes {found.seconds or 0.0:.1f} s{rate}"
-    return f"{number(round(found.in_flight or 0.0))} transfers of KV from prefill engines are under way: {seconds}."
+    seconds = f"each takes {transfer.seconds or 0.0:.1f} s{rate}"
+    return f"{number(round(transfer.in_flight or 0.0))} transfers of KV from prefill engines are under way: {seconds}."
 
 
 def _slots(facts: Facts) -> str:

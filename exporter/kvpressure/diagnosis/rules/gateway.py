@@ -23,26 +23,26 @@ held_at_gateway: Final = symptoms.symptom(HELD).known_true()
 
 
 def _queue(window: VerdictWindow) -> GatewayQueue:
-    found: GatewayQueue = window.optional.get(OPTIONAL.name, OPTIONAL.absent)
-    return found
+    queue: GatewayQueue = window.optional.get(OPTIONAL.name, OPTIONAL.absent)
+    return queue
 
 
 def judge_symptom(inputs: Inputs) -> Evidence | None:
     """Judge the share of polls in which requests were queued at a gateway of the pool; None without a gateway."""
-    found = _queue(inputs.window)
-    if found.held_polls_ratio is None:
+    queue = _queue(inputs.window)
+    if queue.held_polls_ratio is None:
         return None
-    seconds = "" if found.seconds is None else f", {found.seconds:.0f} s"
-    text = f"queued at the gateway: {number(round(found.requests or 0.0))}{seconds}; polls with any"
-    return at_least(HELD, found.held_polls_ratio, inputs.thresholds.queue.waiting_min_ratio, "ratio", text)
+    seconds = "" if queue.seconds is None else f", {queue.seconds:.0f} s"
+    text = f"queued at the gateway: {number(round(queue.requests or 0.0))}{seconds}; polls with any"
+    return at_least(HELD, queue.held_polls_ratio, inputs.thresholds.queue.waiting_min_ratio, "ratio", text)
 
 
 @fact()
 def by_engine_queue(facts: Facts) -> bool | None:
     """Return whether the gateway waits for the engines' own queues, and not for their caches."""
-    found = _queue(facts.window)
-    full = reaches(found.engine_queue_ratio, facts.thresholds.batch.at_cap_min_ratio)
-    return full and (found.engine_queue_ratio or 0.0) > (found.kv_ratio or 0.0)
+    queue = _queue(facts.window)
+    full = reaches(queue.engine_queue_ratio, facts.thresholds.batch.at_cap_min_ratio)
+    return full and (queue.engine_queue_ratio or 0.0) > (queue.kv_ratio or 0.0)
 
 
 @fact()
@@ -91,8 +91,8 @@ def _by_kv_usage(facts: Facts) -> str:
 
 
 def _own_limit(facts: Facts) -> str:
-    found = _queue(facts.window)
-    kv = "" if found.kv_ratio is None else f", KV caches are used to {found.kv_ratio:.0%} of what it allows"
+    queue = _queue(facts.window)
+    kv = "" if queue.kv_ratio is None else f", KV caches are used to {queue.kv_ratio:.0%} of what it allows"
     return f"{_queued(facts)} Nothing in the engines explains it{kv}: a limit of the gateway's own holds them back."
 
 

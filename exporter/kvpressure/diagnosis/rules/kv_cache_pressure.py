@@ -73,8 +73,10 @@ def _stranded(facts: Facts) -> str:
 
 
 def _held_for_transfer(facts: Facts) -> str:
-    found = facts.window.transfer
-    tokens = f"{number(round(found.held_tokens or 0.0))} tokens, {found.held_kv_ratio or 0.0:.0%} of the cache in use"
+    transfer = facts.window.transfer
+    tokens = (
+        f"{number(round(transfer.held_tokens or 0.0))} tokens, {transfer.held_kv_ratio or 0.0:.0%} of the cache in use"
+    )
     not_read = "are finished prompts that the decode side has not read yet"
     return f"{capital(waiting(facts))}; {tokens}, {not_read}.{expired(facts)}"
 
@@ -110,39 +112,40 @@ def _still_full(facts: Facts) -> str:
 
 
 def _other_pool(facts: Facts) -> str:
-    found, usage = facts.window.pool, facts.window.kv_usage_ratio
+    pool, usage = facts.window.pool, facts.window.kv_usage_ratio
     tokens = "" if usage is None else f", that of tokens to {usage:.0%}"
-    return f"{capital(waiting(facts))}; the pool of {found.name} is used to {found.usage_ratio:.0%}{tokens}."
+    return f"{capital(waiting(facts))}; the pool of {pool.name} is used to {pool.usage_ratio:.0%}{tokens}."
 
 
 _preempted = same("Requests were preempted, and wait until they fit with their answers.")
 
 
 def _evicted(facts: Facts) -> str:
-    found = facts.window.eviction
-    hits, before = found.hit_ratio or 0.0, found.hit_ratio_before or 0.0
-    if found.by_events:
-        return _evicted_by_events(found)
-    at_rate = " at the highest rate measured" if found.time_by_rate else ""
+    eviction = facts.window.eviction
+    hits, before = eviction.hit_ratio or 0.0, eviction.hit_ratio_before or 0.0
+    if eviction.by_events:
+        return _evicted_by_events(eviction)
+    at_rate = " at the highest rate measured" if eviction.time_by_rate else ""
     return (
-        f"The cache turns over every {number(found.turnover_seconds or 0.0)} s; prefix hits are {hits:.0%}, and were "
-        f"{before:.0%} at a slower turnover: {found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed were "
-        f"computed before, which takes {found.time_ratio or 0.0:.0%} of the time{at_rate} (evidence: {found.evidence})."
+        f"The cache turns over every {number(eviction.turnover_seconds or 0.0)} s; prefix hits are {hits:.0%}, and "
+        f"were {before:.0%} at a slower turnover: {eviction.recomputed_ratio or 0.0:.0%} of the prompt tokens computed "
+        f"were computed before, which takes {eviction.time_ratio or 0.0:.0%} of the time{at_rate} "
+        f"(evidence: {eviction.evidence})."
     )
 
 
-def _evicted_by_events(found: Eviction) -> str:
+def _evicted_by_events(eviction: Eviction) -> str:
     parts = []
-    if found.turnover_seconds is not None:
-        parts.append(f"The cache turns over every {number(found.turnover_seconds)} s. ")
-    if found.hit_ratio is not None:
-        larger = ((pool, found.hit_ratio_by_pool.get(pool)) for pool in _POOLS_SAID)
+    if eviction.turnover_seconds is not None:
+        parts.append(f"The cache turns over every {number(eviction.turnover_seconds)} s. ")
+    if eviction.hit_ratio is not None:
+        larger = ((pool, eviction.hit_ratio_by_pool.get(pool)) for pool in _POOLS_SAID)
         would = ", ".join(f"{hits:.0%} with {pool:g} times the pool" for pool, hits in larger if hits is not None)
-        parts.append(f"Prefix hits are {found.hit_ratio:.0%}{would and f', and would have been {would}'}. ")
-    about = f" (give or take {found.error_ratio:.0%} of that)" if found.error_ratio >= _ERROR_SAID_RATIO else ""
+        parts.append(f"Prefix hits are {eviction.hit_ratio:.0%}{would and f', and would have been {would}'}. ")
+    about = f" (give or take {eviction.error_ratio:.0%} of that)" if eviction.error_ratio >= _ERROR_SAID_RATIO else ""
     parts.append(
-        f"{found.recomputed_ratio or 0.0:.0%} of the prompt tokens computed{about} had been evicted, which takes "
-        f"{found.time_ratio or 0.0:.0%} of the time (evidence: KV events)."
+        f"{eviction.recomputed_ratio or 0.0:.0%} of the prompt tokens computed{about} had been evicted, which takes "
+        f"{eviction.time_ratio or 0.0:.0%} of the time (evidence: KV events)."
     )
     return "".join(parts)
 

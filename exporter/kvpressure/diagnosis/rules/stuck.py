@@ -31,11 +31,11 @@ _STANDING: Final[Mapping[str, str]] = {
 
 def _standing(facts: Facts) -> str:
     """Return what stands still, and since when."""
-    found = facts.window.progress
-    seconds, since = found.standing_seconds, facts.standing_since
+    progress = facts.window.progress
+    seconds, since = progress.standing_seconds, facts.standing_since
     at = "" if since is None else f", since {clock(since)}"
     longest = seconds if since is None else max(seconds, facts.t - since)
-    stands = ", ".join(_STANDING.get(name, name) for name in found.standing)
+    stands = ", ".join(_STANDING.get(name, name) for name in progress.standing)
     return f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
 
 
@@ -57,20 +57,20 @@ def _duration(seconds: float) -> str:
 
 def _nobody_served(facts: Facts) -> str:
     """Return since when nobody has been served, and who runs and waits."""
-    found = facts.window.stall
-    since = clock(facts.t - found.seconds)
-    return f"No request has got its first token or ended for {_duration(found.seconds)}, since {since}. " + (
+    stall = facts.window.stall
+    since = clock(facts.t - stall.seconds)
+    return f"No request has got its first token or ended for {_duration(stall.seconds)}, since {since}. " + (
         running_and_waiting(facts)
     )
 
 
 def _computed_again(facts: Facts) -> str:
-    found = facts.window.stall
-    if found.falls:
-        times = "once" if found.falls == 1 else f"{found.falls} times"
+    stall = facts.window.stall
+    if stall.falls:
+        times = "once" if stall.falls == 1 else f"{stall.falls} times"
         again = f"{times} what was computed was dropped from the cache: a prompt that hardly fits is computed again."
     else:
-        again = f"a prompt has filled the cache to {found.full_ratio:.0%}, and its answer hardly fits beside it."
+        again = f"a prompt has filled the cache to {stall.full_ratio:.0%}, and its answer hardly fits beside it."
     return f"{_nobody_served(facts)} Not one token was generated; {again}"
 
 
@@ -103,21 +103,21 @@ def _deferred(facts: Facts) -> str:
 
 
 def _trickle(facts: Facts) -> str:
-    found = facts.window.stall
-    rate, each = found.tokens_per_second or 0.0, found.request_tokens_per_second
-    before, least = found.before_tokens_per_second, facts.thresholds.progress.stuck_trickle_max_ratio
+    stall = facts.window.stall
+    rate, each = stall.tokens_per_second or 0.0, stall.request_tokens_per_second
+    before, least = stall.before_tokens_per_second, facts.thresholds.progress.stuck_trickle_max_ratio
     made = ""
     if before is not None and rate <= least * before:
         made = f"; it made {before:.0f} before"
-    elif each is not None and rate <= least * each * found.runs:
+    elif each is not None and rate <= least * each * stall.runs:
         made = f"; each request had {each:.1f} before"
-    deferred = f" {number(round(found.deferred))} of them are deferred." if found.deferred else ""
+    deferred = f" {number(round(stall.deferred))} of them are deferred." if stall.deferred else ""
     return f"{_nobody_served(facts)}{deferred}{_used(facts)} {rate:.2f} tokens/s are generated{made}."
 
 
 def _crawling(facts: Facts) -> str:
-    found = facts.window.stall
-    now, before = found.step_seconds or 0.0, found.before_step_seconds or 0.0
+    stall = facts.window.stall
+    now, before = stall.step_seconds or 0.0, stall.before_step_seconds or 0.0
     return f"{_trickle(facts)} A step takes {now:.1f} s, and took {before:.2g} s at its fastest."
 
 

@@ -171,7 +171,7 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
 
     With tensor-parallel size `gpus` the pool is large enough.
     """
-    sessions, found = plan.load, plan.on_pool
+    sessions, pool = plan.load, plan.on_pool
     bytes_ = "" if plan.working_set_bytes is None else f", {size(plan.working_set_bytes)} on each GPU"
     best = f"{plan.best_hit_ratio:.0%} of their prompts' tokens"
     grown = _rounded(sessions.longest_tokens)
@@ -179,9 +179,9 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
     yield f"  working set     {_rounded(plan.working_set_tokens)} tokens{bytes_}"
     yield f"  could be found  {best}, if nothing were evicted"
     yield f"  cliff           {_rounded(plan.cliff_tokens)} tokens: a smaller pool finds less than half of that"
-    if found is not None:
-        serves = "enough" if found.serves else "too small"
-        yield f"  this pool       {number(found.pool_tokens)} tokens find {found.hit_ratio:.0%}: {serves}"
+    if pool is not None:
+        serves = "enough" if pool.serves else "too small"
+        yield f"  this pool       {number(pool.pool_tokens)} tokens find {pool.hit_ratio:.0%}: {serves}"
     elif pool_tokens is not None:
         yield f"  this pool       {number(pool_tokens)} tokens do not hold one context to its end: too small"
     yield ""
@@ -189,8 +189,8 @@ def session_report(plan: SessionPlan, pool_tokens: int | None, gpus: int | None 
     yield f"  pool            {_rounded(plan.pool_tokens_needed)} tokens"
     if gpus is not None:
         yield f"  more GPUs       --tensor-parallel-size {gpus}"
-    if found is not None and not found.serves:
-        yield from _beside(found)
+    if pool is not None and not pool.serves:
+        yield from _beside(pool)
     elif pool_tokens is None:
         yield "  replicas, host memory: give --model and --gpu, --kv-cache-tokens or --url"
     yield "  Simulated with steps of 30 ms, 16,000 prompt tokens a second, and think times up to five times the"
@@ -207,16 +207,16 @@ def sessions_alone(sessions: SessionLoad, *, as_json: bool) -> NoReturn:
     sys.exit(0)
 
 
-def _beside(found: OnPool) -> Iterator[str]:
-    if found.replicas is not None:
-        yield f"  replicas        {number(found.replicas)}, each session always to the same one"
-    if found.sessions_per_replica is not None:
-        yield f"  fewer sessions  at most {number(found.sessions_per_replica)} on one replica"
-    each = found.offload_bytes
-    tier = f"{_rounded(found.offload_tokens)} tokens" if each is None else f"{size(each)} for each GPU"
+def _beside(pool: OnPool) -> Iterator[str]:
+    if pool.replicas is not None:
+        yield f"  replicas        {number(pool.replicas)}, each session always to the same one"
+    if pool.sessions_per_replica is not None:
+        yield f"  fewer sessions  at most {number(pool.sessions_per_replica)} on one replica"
+    each = pool.offload_bytes
+    tier = f"{_rounded(pool.offload_tokens)} tokens" if each is None else f"{size(each)} for each GPU"
     yield f"  host memory     {tier}, for contexts that are evicted"
-    enough = "enough" if found.hit_ratio_in_8_bits >= found.enough_ratio else "not enough"
-    yield f"  fp8 KV cache    finds {found.hit_ratio_in_8_bits:.0%}, if it is in 16 now: {enough}"
+    enough = "enough" if pool.hit_ratio_in_8_bits >= pool.enough_ratio else "not enough"
+    yield f"  fp8 KV cache    finds {pool.hit_ratio_in_8_bits:.0%}, if it is in 16 now: {enough}"
 
 
 def _rounded(tokens: float) -> str:

@@ -20,7 +20,7 @@ from kvpressure.runtimes.registry import ASSUMED, NAMES
 from kvpressure.simulation.comparison import compared, over_load
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.described import DescriptionError
-from kvpressure.simulation.search import Found, search
+from kvpressure.simulation.search import SearchResult, search
 from kvpressure.simulation.steps import UnknownError
 from kvpressure_planner.cli.whatif.changes import changes, names
 from kvpressure_planner.cli.whatif.report import draw, json_of, table_report
@@ -162,7 +162,7 @@ def _check(options: dict[str, Any]) -> None:
         raise click.UsageError(f"--picture {picture}: the name must end in .svg or .png")
 
 
-def _searched(source: Source, config_changes: list[ConfigChange]) -> Found:
+def _searched(source: Source, config_changes: list[ConfigChange]) -> SearchResult:
     with progress("sets") as bar:
         simulating = bar.add_task("simulating", total=0, visible=False)
         return search(

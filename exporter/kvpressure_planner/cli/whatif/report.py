@@ -25,7 +25,7 @@ from kvpressure.simulation import steps
 from kvpressure.simulation.comparison import Point, Row
 from kvpressure.simulation.config_changes import MAX_REPLICAS, OFFLOAD, TIER_BYTES_PER_SECOND
 from kvpressure.simulation.consequences import Figures, Span
-from kvpressure.simulation.search import Found
+from kvpressure.simulation.search import SearchResult
 from kvpressure.simulation.server import Demand
 from kvpressure.simulation.sessions import Sessions
 from kvpressure_planner.cli.whatif.changes import written
@@ -53,14 +53,14 @@ _COLOURS: Final = CATALOGUE[Cause.KV_CACHE_PRESSURE].fill, CATALOGUE[Cause.COMPU
 _MUTED: Final = "#6a737d"
 
 
-def table_report(source: Source, rows: Sequence[Row], found: Found | None = None) -> RenderableType:
+def table_report(source: Source, rows: Sequence[Row], found: SearchResult | None = None) -> RenderableType:
     """Return the engine, the table of today and the changes, and notes."""
     notes = [*([] if found is None else _search_notes(source, found)), *_notes(source, rows)]
     return Group(*map(_wrapped, _head(source)), Text(""), _table(source, rows), Text(""), *map(_wrapped, notes))
 
 
 def json_of(
-    source: Source, rows: Sequence[Row], found: Found | None, curves: Sequence[Sequence[Point]] | None
+    source: Source, rows: Sequence[Row], found: SearchResult | None, curves: Sequence[Sequence[Point]] | None
 ) -> dict[str, object]:
     """Return all results for programs; figures are null where no request would be answered."""
     server, demand = source.model.state
@@ -136,7 +136,7 @@ def _head(source: Source) -> Iterator[str]:
 
 
 def _table(source: Source, rows: Sequence[Row]) -> Table:
-    limited = [figures for one in rows if (figures := one.figures)]
+    limited = [figures for row in rows if (figures := row.figures)]
     hits = any(one.refused_ratio.high > 0 or one.shortened_ratio.high > 0 for one in limited)
     columns = _COLUMNS_OF_CARDS if source.model.on_card else _COLUMNS
     if source.model.known.demand.sessions is not None:
@@ -145,11 +145,11 @@ def _table(source: Source, rows: Sequence[Row]) -> Table:
     table.add_column("", ratio=1, overflow="fold")
     for name in (*(name for name, _ in columns), *(("refused",) if hits else ())):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in rows:
-        cells = [_cell(None if one.figures is None else read(one.figures)) for _, read in columns]
+    for row in rows:
+        cells = [_cell(None if row.figures is None else read(row.figures)) for _, read in columns]
         if hits:
-            cells.append("-" if one.figures is None else _refused(one.figures))
-        table.add_row(label(one, source.runtime), *cells, style="bold" if one is rows[-1] and len(rows) > 1 else "")
+            cells.append("-" if row.figures is None else _refused(row.figures))
+        table.add_row(label(row, source.runtime), *cells, style="bold" if row is rows[-1] and len(rows) > 1 else "")
     return table
 
 
@@ -179,7 +179,7 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         "what is not known (how lengths lie in their buckets, whether long prompts get long answers, what a larger "
         "batch costs)."
     )
-    keys = {change.key for one in rows for change in one.changes}
+    keys = {change.key for row in rows for change in row.changes}
     if "kv_cache_dtype" in keys:
         yield "The KV cache is taken to be in 16 bits now. fp8 costs some accuracy: evaluate answers first."
     if "gpu_memory_utilization" in keys:
@@ -193,11 +193,11 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield "What memory a smaller step leaves to the pool is not counted."
     yield from _beyond_knee(source, rows)
     yield from _overload(source, rows)
-    for one in rows:
-        if one.figures is not None and one.figures.doubt:
-            changed = label(one, source.runtime).replace("\n", ", ")
-            yield f"{changed}: {UNPREDICTABLE}{one.figures.doubt}."
-    if any(one.figures is None for one in rows):
+    for row in rows:
+        if row.figures is not None and row.figures.doubt:
+            changed = label(row, source.runtime).replace("\n", ", ")
+            yield f"{changed}: {UNPREDICTABLE}{row.figures.doubt}."
+    if any(row.figures is None for row in rows):
         yield "-: nobody would be answered."
 
 
@@ -205,17 +205,17 @@ def _overload(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     """Yield what arrives and is answered where that is less, and when the queue of now is served with the changes."""
     model = source.model
 
-    def name(one: Row) -> str:
-        return label(one, source.runtime).replace("\n", ", ")
+    def name(row: Row) -> str:
+        return label(row, source.runtime).replace("\n", ", ")
 
-    behind = [f"{name(one)}: {_short(model.served_per_second(one.changes))}" for one in rows if one.behind]
+    behind = [f"{name(row)}: {_short(model.served_per_second(row.changes))}" for row in rows if row.behind]
     if behind:
         arriving = _short(model.arriving_per_second())
         yield (
             f"{arriving} requests arrive a second, more than are answered ({', '.join(behind)}): the queue and p95 "
             "keep growing."
         )
-    drains = [(name(one), model.drain_seconds(one.changes)) for one in rows if not one.behind]
+    drains = [(name(row), model.drain_seconds(row.changes)) for row in rows if not row.behind]
     if drained := [f"{max(1, round(seconds / 60))} min ({what})" for what, seconds in drains if seconds is not None]:
         yield f"The queue of now is served after {', '.join(drained)}."
 
@@ -223,13 +223,13 @@ def _overload(source: Source, rows: Sequence[Row]) -> Iterator[str]:
 def _beyond_knee(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     """Yield the knee for each row that lets more requests run."""
     known, clients = source.model.known, source.model.state[1].clients or math.inf
-    for one in rows:
-        most = max((change.value for change in one.changes if change.key == "max_num_seqs"), default=0.0)
+    for row in rows:
+        most = max((change.value for change in row.changes if change.key == "max_num_seqs"), default=0.0)
         if beyond := steps.beyond_knee(min(most, clients), known.knee_requests):
-            yield f"{label(one, source.runtime).replace(chr(10), ', ')}: {beyond}"
+            yield f"{label(row, source.runtime).replace(chr(10), ', ')}: {beyond}"
 
 
-def _search_notes(source: Source, found: Found) -> Iterator[str]:
+def _search_notes(source: Source, found: SearchResult) -> Iterator[str]:
     seconds = _short(source.model.limit_seconds)
     if found.kept:
         sure = "" if found.surely else " It is not kept over the whole range: leave some room."

@@ -182,11 +182,11 @@ async def _sampled(sampler: Sampler, seconds: float) -> Sequence[SampledTarget]:
 
 def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
     """Return the engine of that data-parallel rank, or the one with most requests. Raises SourceError."""
-    found = [view for view in views if engine in (None, view.key.rank)]
-    if not found:
+    engine_views = [view for view in views if engine in (None, view.key.rank)]
+    if not engine_views:
         there = ", ".join(view.key.rank for view in views)
         raise CliError(f"there is no engine {engine}; there are: {there}")
-    return max(found, key=_demand)
+    return max(engine_views, key=_demand)
 
 
 def _demand(view: EngineView) -> float:
