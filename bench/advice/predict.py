@@ -84,7 +84,7 @@ def advised(path: Path) -> Advised:
     began = process_time()
     actions = advise(view.diagnosis, view.derived, view.limits, place, thresholds, observed=view.observed)
     took = process_time() - began
-    found = forecast(Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed))
+    found = forecast(Case(view.diagnosis, view.derived, view.limits, thresholds, place, view.observed))
     return Advised(actions, None if found.choice is None else tried(found.choice), found.model, found.reason, took)
 
 

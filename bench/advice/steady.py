@@ -69,7 +69,7 @@ def count(path: Path, *, steady: bool) -> Count:
 
         def make(view: EngineView, standing: tuple[str, float | None]) -> tuple[Action, ...]:
             assert view.diagnosis is not None
-            about = view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), thresholds
+            about = view.diagnosis, view.derived, view.limits, thresholds, Place(runtime="vllm")
             return advise_on(Case(*about, view.observed, (), standing))
 
         if steady:

@@ -109,7 +109,7 @@ def _count(found: Found, side: str, view: EngineView, record: Mapping[str, Any])
 def _advice(found: Found, side: str, view: EngineView, others: list[EngineView]) -> None:
     assert view.diagnosis is not None
     place = Place(target=view.key.target, model_name=view.key.model_name, runtime=view.runtime)
-    about = view.diagnosis, view.derived, view.limits, place, THRESHOLDS, view.observed, peers_of(view, others)
+    about = view.diagnosis, view.derived, view.limits, THRESHOLDS, place, view.observed, peers_of(view, others)
     actions = advise_on(Case(*about, decode_side=decode_side_of(view, others)))
     found.advised[side] = tuple(one.key for one in actions)
     for key in found.advised[side]:

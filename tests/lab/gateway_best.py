@@ -42,12 +42,12 @@ def best(regime: Regime, view: EngineView, run: Run) -> float:
     """Return what is advised behind the gateway over the best set of changes that costs no more; print both."""
     assert view.diagnosis is not None
     place = Place(target=view.key.target, runtime=view.runtime)
-    case = Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, view.observed)
+    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, place, view.observed)
     found = forecast(case)
     if found.choice is None:
         print(f"  nothing predicted: {found.reason}")
         return 1.0
-    actions = advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
+    actions = advise(view.diagnosis, view.derived, view.limits, THRESHOLDS, place, observed=view.observed)
     made, limit = Advised(actions, tried(found.choice), found.model, ""), _limit_seconds(regime, run)
     assert made.choice is not None
     declined = [made.done(step.change) for step in made.choice.declined]

@@ -133,7 +133,7 @@ def advise(
 
     Consequences are predicted from what was `observed`. `peers` are other replicas that could take requests.
     """
-    return advise_on(Case(diagnosis, derived, limits, place, thresholds, observed, peers), silent=silent)
+    return advise_on(Case(diagnosis, derived, limits, thresholds, place, observed, peers), silent=silent)
 
 
 def advise_on(case: Case, *, silent: bool = False, unread: str = "") -> tuple[Action, ...]:

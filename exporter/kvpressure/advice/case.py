@@ -114,20 +114,13 @@ def round_up_tokens(tokens: float) -> int:
 
 
 @dataclass(frozen=True)
-class Case:
-    """A diagnosis with the numbers behind it and what is known of limits, place and traffic."""
+class Sizing:
+    """What an engine's pool holds of its traffic, and which memory target fits it."""
 
     diagnosis: Diagnosis
     derived: Derived
     limits: Limits
-    place: Place
     thresholds: Thresholds
-    observed: Observed | None = None
-    peers: Sequence[Peer] = ()
-    standing: tuple[str, float | None] = ("", None)
-    """Key and value of the change that stands as the first step; ("", None) where none does."""
-    decode_side: Sequence[DecodeEngine] = ()
-    """The engines that read what this one computes, where it is a prefill engine and they are known."""
 
     def symptom(self, name: str) -> bool | None:
         """Return the state of a symptom, None when it could not be judged."""
@@ -135,41 +128,14 @@ class Case:
         return None if evidence is None else evidence.state
 
     @property
-    def own(self) -> Advice:
-        """The words and flags of the engine's runtime."""
-        return self.place.advice
-
-    @property
-    def role(self) -> str:
-        """What it does where prefill and decode are apart, "" where that is not known."""
-        return role_of(self.derived)
-
-    @property
-    def at_gateway(self) -> bool:
-        """Whether requests wait at a gateway, and not in the engine."""
-        return self.diagnosis.detail == "held_at_gateway"
-
-    @property
     def device_oom(self) -> bool:
         """Whether there is evidence that the GPU itself ran out of memory."""
         return self.symptom("device_oom") is True
-
-    @property
-    def crashing(self) -> bool:
-        """Whether the server dies and restarts."""
-        signs = ("restarting", "host_oom", "device_oom")
-        return self.diagnosis.stage is Stage.FAILING or any(self.symptom(sign) is True for sign in signs)
 
     @cached_property
     def shape(self) -> RequestLengths | None:
         """Lengths of prompts and answers."""
         return shape_of(self.derived)
-
-    @property
-    def small_kv_helps(self) -> bool:
-        """Whether a flag of the runtime keeps the KV cache in 8 bits, and it is not known to be in as few already."""
-        bits = None if self.observed is None else self.observed.cache.kv_bits
-        return KV_DTYPE in self.own.flags.limits and (bits is None or bits > SMALL_KV_BITS)
 
     @property
     def capacity(self) -> float | None:
@@ -258,6 +224,46 @@ class Case:
         """How many requests fit the pool at p95 of their tokens."""
         pool, each = self.pool_after, self.request_p95
         return fits(pool, each) if pool and each else None
+
+
+@dataclass(frozen=True)
+class Case(Sizing):
+    """A diagnosis with the numbers behind it and what is known of limits, place and traffic."""
+
+    place: Place
+    observed: Observed | None = None
+    peers: Sequence[Peer] = ()
+    standing: tuple[str, float | None] = ("", None)
+    """Key and value of the change that stands as the first step; ("", None) where none does."""
+    decode_side: Sequence[DecodeEngine] = ()
+    """The engines that read what this one computes, where it is a prefill engine and they are known."""
+
+    @property
+    def own(self) -> Advice:
+        """The words and flags of the engine's runtime."""
+        return self.place.advice
+
+    @property
+    def role(self) -> str:
+        """What it does where prefill and decode are apart, "" where that is not known."""
+        return role_of(self.derived)
+
+    @property
+    def at_gateway(self) -> bool:
+        """Whether requests wait at a gateway, and not in the engine."""
+        return self.diagnosis.detail == "held_at_gateway"
+
+    @property
+    def crashing(self) -> bool:
+        """Whether the server dies and restarts."""
+        signs = ("restarting", "host_oom", "device_oom")
+        return self.diagnosis.stage is Stage.FAILING or any(self.symptom(sign) is True for sign in signs)
+
+    @property
+    def small_kv_helps(self) -> bool:
+        """Whether a flag of the runtime keeps the KV cache in 8 bits, and it is not known to be in as few already."""
+        bits = None if self.observed is None else self.observed.cache.kv_bits
+        return KV_DTYPE in self.own.flags.limits and (bits is None or bits > SMALL_KV_BITS)
 
     def shown(self, name: str) -> str:
         """Return a limit in force as text, or what the runtime takes where none is visible."""

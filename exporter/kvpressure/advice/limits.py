@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvpressure.advice.case import Case, Place
+from kvpressure.advice.case import Sizing
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import DeclaredLimit
@@ -29,9 +29,6 @@ FAMILIES: Final = (
     engine_family("limit_value", "Value of the limit in force, in its own unit.", "limit"),
     engine_family("limit_recommended", "Recommended value of the limit, safe for memory, model and traffic.", "limit"),
 )
-
-_NOWHERE: Final = Place()
-"""Limits do not depend on where an engine runs."""
 
 
 def known_limits(
@@ -75,7 +72,7 @@ def limits_in_force(
     families = {
         "limit_declared": _declared(declared),
         "limit_value": _values(limits),
-        "limit_recommended": _recommended(Case(diagnosis, derived, limits, _NOWHERE, thresholds)),
+        "limit_recommended": _recommended(Sizing(diagnosis, derived, limits, thresholds)),
     }
     return limits, {family: values for family, values in families.items() if values}
 
@@ -96,16 +93,16 @@ def _values(limits: Limits) -> dict[str, float]:
     return {name: limit.value for name, limit in found.items() if limit is not None}
 
 
-def _recommended(case: Case) -> dict[str, float]:
+def _recommended(sizing: Sizing) -> dict[str, float]:
     """Return requests that fit at p95 of their tokens, and the memory target.
 
     The memory target is the playbook's, against device OOM: lower for long prompts or bursts. While the pool is what
     limits and the device did not run out, a smaller pool would be worse, and no target is recommended.
     """
-    room = case.room
-    memory_limits = CATALOGUE[case.diagnosis.cause].of_cache and not case.device_oom
+    room = sizing.room
+    memory_limits = CATALOGUE[sizing.diagnosis.cause].of_cache and not sizing.device_oom
     found: dict[str, float | None] = {
         "max_num_seqs": None if room is None else float(max(1, room)),
-        "gpu_memory_utilization": None if memory_limits else case.usual_target,
+        "gpu_memory_utilization": None if memory_limits else sizing.usual_target,
     }
     return {name: value for name, value in found.items() if value is not None}

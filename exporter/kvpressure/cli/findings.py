@@ -165,7 +165,7 @@ class EngineFacts:
         here = False if url and not self.place and is_loopback(url) and shutil.which("kubectl") is None else None
         given: dict[str, Any] = {"url": url, "model_name": shown, "runtime": view.runtime, "kubernetes": here}
         place = Place(**given | self.place)
-        about = view.diagnosis, view.derived, limits, place, thresholds, view.observed, peers
+        about = view.diagnosis, view.derived, limits, thresholds, place, view.observed, peers
         unread = "" if health is None or health.up else health.reason
         actions = advise_on(Case(*about, decode_side=decode_side_of(view, beside)), silent=silent, unread=unread)
         return Finding(view.key.target, replace(view, limits=limits), actions=actions)

@@ -64,7 +64,7 @@ def make_actions(
     )
     peers, decode_side = peers_of(view, engines), decode_side_of(view, engines)
     case = Case(
-        view.diagnosis, view.derived, view.limits, place, thresholds, view.observed, peers, standing, decode_side
+        view.diagnosis, view.derived, view.limits, thresholds, place, view.observed, peers, standing, decode_side
     )
     return advise_on(case, silent=view.silence is not None)
 

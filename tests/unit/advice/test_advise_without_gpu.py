@@ -57,5 +57,5 @@ def test_the_cap_that_ends_the_collapse_of_the_demo_stands_beside_replicas(until
 def test_the_first_action_on_an_engine_that_cannot_be_read_fits_the_reason(reason: str, title: str) -> None:
     view = sampled(200)
     assert view.diagnosis is not None
-    case = Case(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS)
+    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place())
     assert title in advise_on(case, silent=True, unread=reason)[0].title

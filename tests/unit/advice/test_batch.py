@@ -60,7 +60,7 @@ def test_a_raised_cap_says_what_it_is_expected_to_do():
 def test_a_cap_that_is_raised_beyond_the_knee_says_so():
     view = pressed_view(CAPPED)
     assert view.diagnosis is not None
-    case = Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, view.observed)
+    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), view.observed)
     assert "Above about 20 running requests, 10 % more give less" in more_sequences(case, 24, knee_requests=19.5).why
     assert "10 % more" not in more_sequences(case, 24, knee_requests=40.0).why
 
@@ -71,7 +71,7 @@ def test_whatever_raises_a_cap_or_adds_replicas_says_the_knee_of_the_engines_own
     known = {} if knee is None else {"running_knee_requests": knee}
     derived = {**{name: value for name, value in view.derived.items() if name != "running_knee_requests"}, **known}
     assert view.diagnosis is not None
-    case = Case(view.diagnosis, derived, view.limits, Place(runtime="vllm"), THRESHOLDS)
+    case = Case(view.diagnosis, derived, view.limits, THRESHOLDS, Place(runtime="vllm"))
     assert ("Above about 10 running requests" in more_sequences(case, 24).why) is said
     assert ("Above about 10 running requests" in replica(case, "why", 2).why) is said
     assert "running requests, 10" not in replica(case, "why", 8).why  # so many leave each of them below it
@@ -125,7 +125,7 @@ def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus,
     cache = replace(view.observed.cache, kv_bits=kv_bits)
     seen = replace(view.observed, gpus=gpus, cache=cache)
     place = Place(runtime="vllm", model_name=served)
-    case = Case(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, seen)
+    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, place, seen)
     assert card_of(case) is (None if known is None else table(known))
 
 

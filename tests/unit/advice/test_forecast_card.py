@@ -52,5 +52,5 @@ def test_a_page_of_dcgm_exporter_says_which_card_advice_is_simulated_on(gpus, kn
     assert view.observed is not None
     assert view.diagnosis is not None
     place = Place(runtime="vllm", model_name="meta-llama/Llama-3.1-8B-Instruct")
-    case = Case(view.diagnosis, view.derived, view.limits, place, thresholds, view.observed)
+    case = Case(view.diagnosis, view.derived, view.limits, thresholds, place, view.observed)
     assert card_of(case) is (None if known is None else table(known))

@@ -72,7 +72,7 @@ def test_under_thrash_the_cut_is_named_among_what_would_not_help_with_its_price(
 def test_what_the_page_does_not_tell_is_not_said_to_be_no_help():
     view = pressed_view(THRASH)
     assert view.diagnosis is not None
-    case = Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, view.observed)
+    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), view.observed)
     choice = forecast_of(case).choice
     assert choice is not None
     sure = choice.declined[0]

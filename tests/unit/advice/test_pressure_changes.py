@@ -41,7 +41,7 @@ THRASH = "traces/preemption-thrash.jsonl.xz"
 def case() -> Case:
     view = pressed_view(THRASH)
     assert view.diagnosis is not None
-    return Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, view.observed)
+    return Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), view.observed)
 
 
 def model() -> Model:
@@ -174,7 +174,7 @@ def test_no_step_cuts_nearly_all_answers_though_hardly_one_of_those_that_ended_w
     most = THRESHOLDS.advice.refused_max_ratio
     cut = [change for change in caps(made.known, most) if change.key == "cap_output"]
     assert any(one.expected.shortened_ratio > most for one in (step_of(made, change) for change in cut))
-    about = Case(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed)
+    about = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), observed)
     steps = [*without_restart(about, made).steps, *filter(None, [without_gpu(about, made)])]
     assert all(one.expected.shortened_ratio <= most for one in steps)
 

@@ -78,7 +78,7 @@ def test_in_an_overload_it_says_what_arrives_and_what_is_served_and_what_autosca
     why = {}
     for demand in (1.4, 1.9):
         derived = {**view.derived, "demand_replicas": {"kv_tokens": demand}}
-        case = Case(view.diagnosis, derived, view.limits, Place(), THRESHOLDS, observed)
+        case = Case(view.diagnosis, derived, view.limits, THRESHOLDS, Place(), observed)
         why[demand] = replicas_as_predicted(case, model, Step(change, expected)).why
     arriving, served, two = model.arriving_per_second(), model.served_per_second(), model.served_per_second([change])
     told = f"{arriving:.2g} requests arrive per second and one replica serves {served:.2g}: 2 serve {two:.2g}."
@@ -86,5 +86,5 @@ def test_in_an_overload_it_says_what_arrives_and_what_is_served_and_what_autosca
     assert "kvpressure_desired_replicas" not in why[1.4]  # 1.4 at three quarters of each are two
     assert "kvpressure_desired_replicas counts 3 for each one now: it leaves 25% free" in why[1.9]
     calm = model_of(Given(view.observed, view.limits, THRESHOLDS))
-    case = Case(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS, view.observed)
+    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(), view.observed)
     assert "arrive per second" not in replicas_as_predicted(case, calm, Step(change, expected)).why

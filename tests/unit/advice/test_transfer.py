@@ -25,7 +25,7 @@ def last(name: str) -> EngineView:
 
 def advised(view: EngineView, *decode_side: DecodeEngine) -> tuple[Action, ...]:
     assert view.diagnosis is not None
-    case = Case(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS, view.observed, decode_side=decode_side)
+    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(), view.observed, decode_side=decode_side)
     return advise_on(case)
 
 

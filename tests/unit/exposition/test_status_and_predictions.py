@@ -26,7 +26,7 @@ FACT = r'<span class="unit">{}</span> <data value="([^"]+)">'
 
 def advise(view: EngineView, standing: Change) -> tuple[Action, ...]:
     assert view.diagnosis is not None
-    about = view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS
+    about = view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm")
     return advise_on(Case(*about, view.observed, (), standing))
 
 
