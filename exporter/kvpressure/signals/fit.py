@@ -419,9 +419,11 @@ def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresh
     """
     cache = window.cache
     usage, running = points.values("kv_usage"), points.values("running")
-    if not cache.layers_differ or cache.capacity_tokens is None or not usage or not any(running):
+    if not cache.layers_differ or cache.capacity_tokens is None or not usage or not running:
         return 0.0
-    each = mean(usage) * cache.capacity_tokens / mean(running)
+    if (mean_running := mean(running)) <= 0.0:
+        return 0.0
+    each = mean(usage) * cache.capacity_tokens / mean_running
     return min(
         float(cache.max_model_len or cache.capacity_tokens), thresholds.room.layers_differ_cost_max_factor * each
     )
