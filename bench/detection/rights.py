@@ -95,10 +95,11 @@ NOT_SCORED: Final = frozenset(
         "KVPressureVLLMEvicting",
         "KVPressureVLLMMemoryHighComputeLow",
         "KVPressureVLLMQueueAtGateway",
+        "KVPressureVLLMReplicasUneven",
     }
 )
-"""One compares with the day before, the others read a GPU exporter or a gateway: no recording has these. In
-`rules/vllm-only/tests` they fire."""
+"""One compares with the day before, one replicas with each other, the others read a GPU exporter or a gateway: no
+recording has these. In `rules/vllm-only/tests` they fire."""
 
 RIGHTS: Final[Mapping[str, Right]] = {
     "KVPressureVLLMCacheTooSmall": cause(KV),
