@@ -23,7 +23,7 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.verdict import Cause
 from tests.support.verdicts import THRESHOLDS
-from tests.wild.stories import Phase, Server, vllm
+from tests.wild.servers import Phase, Server, vllm
 
 HEALTHY = Phase(1, running=8, usage=(0.3, 0.3), prompt=4000, generated=400, started=4, ended=4, steps=50)
 FULL = Phase(1, running=8, waiting=12, usage=(0.998, 0.998), prompt=4000, generated=400, started=4, ended=4, steps=50)
