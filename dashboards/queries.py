@@ -88,3 +88,25 @@ def lost_tokens(by: str = "") -> str:
 def by_identity(expression: str) -> str:
     """For tables: only the labels that a row is told by."""
     return f"max by ({IDENTITY}) ({expression})"
+
+
+def not_serving() -> str:
+    """Return seconds for which targets have not been read, by status, and for which engines are stuck, of an hour."""
+    targets = f'{SELECTOR},cluster=~"$cluster",target=~"$target"'
+    unread = of("target_status", targets, 'status!="read"') + " > 0"
+    since = of("source_last_success_timestamp_seconds", targets, 'source="engine"')
+    started = of("process_start_time_seconds", SELECTOR)
+    stuck = of("bottleneck", CHOSEN, 'cause="stuck"')
+    return (
+        "max by (cluster, target, status) (\n"
+        f"  ({unread}) * on (cluster, instance, target) group_left () (time() - {since})\n"
+        f"  or ({unread}) * on (cluster, instance) group_left () (time() - {started})\n"
+        f'  or label_replace(60 * count_over_time(({stuck} > 0)[1h:1m]), "status", "stuck", "", "")\n'
+        ")"
+    )
+
+
+def differing(which: str, series: str, by: str) -> str:
+    """Return the `which` (min or max) of a series over the replicas of each model, where they differ."""
+    least, most = (f"{how} by (namespace, model_name, {by}) ({series})" for how in ("min", "max"))
+    return f"{which} by (namespace, model_name, {by}) ({series}) and ({most} != {least})"

@@ -25,7 +25,7 @@ AT: Final = 0.95
 FOR_MINUTES: Final = 10
 """The alert's `for`."""
 LATE_MINUTES: Final = 3
-"""What is told may be told so long after it was true, or before it is told: the expression is a mean of three minutes."""
+"""What was true may be told so long after: the expression is a mean of three minutes."""
 ALERTS: Final[Mapping[str, tuple[Flavour, str]]] = {
     "KVPressureReplicasUneven": (EXPORTER, "kvpressure-uneven kvpressure-replicas-uneven"),
     "KVPressureVLLMReplicasUneven": (
@@ -38,7 +38,7 @@ _FAILED: Final = re.compile(r'expr: "([^"\n]*)[^\n]*?time: (\w+)')
 
 
 def uneven(waits: Sequence[tuple[int, float]], fitting: Sequence[tuple[int, float]]) -> list[bool]:
-    """By minute: whether the same requests, sent where they fit, wait half as long or less, and a second less at p95."""
+    """By minute: whether the same requests wait half as long or less where they fit, and a second less at p95."""
     by_minute = [[[s for at, s in run if at == minute] for run in (waits, fitting)] for minute in range(MINUTES)]
     return [
         bool(given) and mean(fits) <= HALF * mean(given) and _p95(given) - _p95(fits) >= WORSE_SECONDS
@@ -63,7 +63,9 @@ def said(alert: str, runs: Iterable[Mapping[str, Any]]) -> tuple[dict[str, set[i
         "interval": f"{round(POLL_SECONDS * SCRAPE_POLLS)}s",
         "input_series": [one for one in series if one["series"].startswith(wanted)],
         "promql_expr_test": [
-            {"expr": expr, "eval_time": f"{minute}m", "exp_samples": []} for minute in range(1, MINUTES) for expr in asked
+            {"expr": expr, "eval_time": f"{minute}m", "exp_samples": []}
+            for minute in range(1, MINUTES)
+            for expr in asked
         ],
     }
     with tempfile.TemporaryDirectory(prefix="uneven-") as folder:
@@ -73,10 +75,10 @@ def said(alert: str, runs: Iterable[Mapping[str, Any]]) -> tuple[dict[str, set[i
         about = {"rule_files": [str(rules)], "evaluation_interval": "15s", "group_eval_order": order, "tests": [test]}
         tests.write_text(yaml.safe_dump(about))
         done = subprocess.run(["promtool", "test", "rules", str(tests)], capture_output=True, text=True, check=False)
-    return _minutes(done.stdout + done.stderr, asked)
+    return _minutes(done.stdout + done.stderr)
 
 
-def _minutes(text: str, asked: tuple[str, str]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+def _minutes(text: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
     """What promtool got where none was expected. RuntimeError where it says anything else."""
     found: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
     for part in re.split(r"\n(?=\s*expr: )", text)[1:]:

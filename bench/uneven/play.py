@@ -84,7 +84,10 @@ class Run:
         clock.now = BEGIN
         self._clock, self._events, self._router, self._name = clock, Events(clock), router, name
         self._replicas = [self._replica(traffic, number, package) for number in range(REPLICAS)]
-        self._pipeline, self._readers = Pipeline(PipelineSettings(), load_thresholds()), [PageReader() for _ in range(4)]
+        self._pipeline, self._readers = (
+            Pipeline(PipelineSettings(), load_thresholds()),
+            [PageReader() for _ in range(REPLICAS)],
+        )
         self._polls = 0
         self._minutes: dict[str, int] = {}
         self.series: Series = {}

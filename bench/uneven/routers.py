@@ -48,7 +48,7 @@ def prefix_affine() -> Router:
 
 
 def where_it_fits() -> Router:
-    """To the one whose requests are the smallest share of its cache, as slow as it is; a prefix that is there counts."""
+    """To the one with the fewest tokens, times how slow it is; a prefix that it has counts for it."""
     had: dict[int, set[int]] = {}
 
     def cost(request: Request, one: Watched) -> float:

@@ -89,7 +89,7 @@ def known_vllm_series() -> set[str]:
         for name, about in metrics.items():
             found.add(name if about["type"] != "counter" else f"{name.removesuffix('_total')}_total")
             if about["type"] == "histogram":
-                found |= {f"{name}_sum", f"{name}_count"}
+                found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")}
     return found
 
 
