@@ -16,8 +16,10 @@ from kvpressure.model.verdict import Diagnosis, Evidence, Missing
 from kvpressure.model.view import ENGINE_LABELS, EngineView, GpuView
 
 
-def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "") -> dict[str, object]:
-    """Return one engine: its identity, verdict, evidence and actions; `error` is its source's newest."""
+def engine_json(
+    view: EngineView, state: str | None, actions: Sequence[Action] = (), error: str = ""
+) -> dict[str, object]:
+    """Return one engine: its identity, state, verdict, evidence and actions; `error` is its source's newest."""
     return {
         "target": view.key.target,
         "namespace": view.namespace,
@@ -26,6 +28,7 @@ def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "
         "engine": view.key.rank,
         "labels": dict(zip(ENGINE_LABELS, view.labels, strict=True)),
         "t": view.t,
+        "state": state,
         "answering": view.silence is None,
         "silent_seconds": None if view.silence is None else round(view.silence.seconds, 3),
         "error": error or None,
@@ -36,10 +39,10 @@ def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "
     }
 
 
-def unread_json(target: str, error: str, *, answering: bool | None) -> dict[str, object]:
+def unread_json(target: str, error: str, state: str | None, *, answering: bool | None) -> dict[str, object]:
     """Return a target without a known engine, with the same keys; `answering` is None before the first attempt."""
     nobody = dict.fromkeys(("namespace", "pod", "model_name", "engine"))
-    silent = {"t": None, "answering": answering, "silent_seconds": None, "error": error or None}
+    silent = {"t": None, "state": state, "answering": answering, "silent_seconds": None, "error": error or None}
     nothing = {"derived": {}, "limits": limits_json(Limits()), "actions": []}
     return {"target": target, **nobody, "labels": {}, **silent, **_verdict_json(None), **nothing}
 

@@ -36,6 +36,8 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
+@click.option("--prometheus", metavar="URL", help="Diagnose the engines that this Prometheus scrapes, by their series.")
+@click.option("--model", default="", help="With --prometheus: only the replicas of this model.")
 @gateway_options
 @kv_events_option
 @pod_options
@@ -59,10 +61,22 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         raise click.UsageError("give --full or --advice, not both")
     if advice and options["watch"]:
         raise click.UsageError("--advice is printed once: give it without --watch")
+    prometheus, model = options.pop("prometheus"), options.pop("model")
+    if prometheus is not None and (trace or engines or any(options[name] for name in _LIVE if name != "config")):
+        raise click.UsageError(
+            "--prometheus reads series of the past: give it with --model, --namespace, --full, --advice or --json only"
+        )
+    if model and prometheus is None:
+        raise click.UsageError("--model is for --prometheus URL: other engines are named by address or pod")
     if trace is not None and (engines or any(options[name] for name in _LIVE)):
         raise click.UsageError(
             "--trace is of a recording: give it without engines, gateways, KV events, --watch and --gpus"
         )
+    shows = _shows(full, advice)
+    if prometheus is not None:
+        from kvpressure.cli.triage import series  # noqa: PLC0415 - what engines that are read themselves do without
+
+        sys.exit(series.run(prometheus, model, options, shows))
     ends = not (trace or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines)))
     began = time.time()
     if ends and (found := refusals(engines)):
