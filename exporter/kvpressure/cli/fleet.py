@@ -15,11 +15,10 @@ from kvpressure.advice.desired import ReplicaReading, demand_replicas
 from kvpressure.advice.workload import ROUTE_BY_LOAD, Workload, demand_of, unevenness, workload_of
 from kvpressure.cli.findings import Finding, worst_first
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.exposition.wording import count, percent, quantity
-from kvpressure.model.catalogue import CATALOGUE
+from kvpressure.exposition.wording import count, meaning, percent, quantity
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.target_status import ReplicaState
 from kvpressure.model.values import at
-from kvpressure.model.verdict import Cause
 from kvpressure.model.view import TROUBLE
 from kvpressure.printable import clean
 
@@ -157,8 +156,9 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
     if states[ReplicaState.UNREADABLE]:
         text = f"{states[ReplicaState.UNREADABLE]} of {_replicas(total)} cannot be read"
         return WorkloadFinding(workload, tuple(found), "unknown", text)
-    if any(finding.cause is Cause.UNKNOWN for finding in found):
-        return WorkloadFinding(workload, tuple(found), "unknown", "not known", "", worst)
+    if any(finding.cause is NOT_KNOWN for finding in found):
+        why = {meaning(finding.diagnosis) for finding in found if finding.diagnosis and finding.cause is NOT_KNOWN}
+        return WorkloadFinding(workload, tuple(found), "unknown", " ".join(sorted(why)) or "no verdict", "", worst)
     return WorkloadFinding(workload, tuple(found), "served", f"{_replicas(total)} serve all demand{demand}")
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kvpressure.cli.access import prometheus_options, server_of
+from kvpressure.cli.access import http_config_option
 from kvpressure.cli.options import EXISTING_FILE, refuse, thresholds_of
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
@@ -23,6 +23,7 @@ from kvpressure.model.errors import SourceError
 from kvpressure.model.incident import Price
 from kvpressure.model.schemas import SCHEMAS
 from kvpressure.printable import clean
+from kvpressure.prometheus.http_config import server_of
 from kvpressure.prometheus.names import Json, Selection
 from kvpressure.prometheus.paging import Span
 from kvpressure_incidents.collect import priced
@@ -60,7 +61,7 @@ MAX_WORKERS = 4
     type=click.Choice(sorted(SCHEMAS)),
     help="Print the JSON Schema of --json, or of the exporter's API, and exit.",
 )
-@prometheus_options
+@http_config_option
 def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
     """Report past incidents of the engines that a Prometheus scrapes: cause, cost, and what would have helped.
 
@@ -75,7 +76,7 @@ def command(url: str | None, as_json: bool, schema: str | None, **options: Any) 
 
     try:
         thresholds, backtest = thresholds_of(options["thresholds"]), options["backtest"]
-        server = server_of(url, options)
+        server = server_of(url, options["http_config"])
         question = _question(options, thresholds, thresholds_of(backtest) if backtest else None)
         with phases() as show:
             workers = options["workers"] or min(MAX_WORKERS, len(os.sched_getaffinity(0)))

@@ -13,6 +13,7 @@ import click
 from kvpressure.cli.access import (
     facts_options,
     gateway_options,
+    http_config_option,
     kv_events_option,
     pod_options,
     refusals,
@@ -38,6 +39,7 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
 @click.option("--prometheus", metavar="URL", help="Diagnose the engines that this Prometheus scrapes, by their series.")
 @click.option("--model", default="", help="With --prometheus: only the replicas of this model.")
+@http_config_option
 @gateway_options
 @kv_events_option
 @pod_options
@@ -61,23 +63,21 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         raise click.UsageError("give --full or --advice, not both")
     if advice and options["watch"]:
         raise click.UsageError("--advice is printed once: give it without --watch")
-    prometheus, model = options.pop("prometheus"), options.pop("model")
-    if prometheus is not None and (trace or engines or any(options[name] for name in _LIVE if name != "config")):
+    if options["prometheus"] is None:
+        if options["model"]:
+            raise click.UsageError("--model is for --prometheus URL: other engines are named by address or pod")
+    elif trace or engines or any(options[name] for name in _LIVE):
         raise click.UsageError(
-            "--prometheus reads series of the past: give it with --model, --namespace, --full, --advice or --json only"
+            "--prometheus reads the series of the last minutes: give it without engines, --trace, --watch, --gpus, "
+            "--gateway, --kv-events and -l; --model and --namespace narrow it"
         )
-    if model and prometheus is None:
-        raise click.UsageError("--model is for --prometheus URL: other engines are named by address or pod")
     if trace is not None and (engines or any(options[name] for name in _LIVE)):
         raise click.UsageError(
             "--trace is of a recording: give it without engines, gateways, KV events, --watch and --gpus"
         )
-    shows = _shows(full, advice)
-    if prometheus is not None:
-        from kvpressure.cli.triage import series  # noqa: PLC0415 - what engines that are read themselves do without
-
-        sys.exit(series.run(prometheus, model, options, shows))
-    ends = not (trace or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines)))
+    ends = not (
+        trace or options["prometheus"] or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines))
+    )
     began = time.time()
     if ends and (found := refusals(engines)):
         if options["as_json"]:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kvpressure.cli.access import server_of
 from kvpressure.cli.console import console, phases, show
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, as_json, exit_code, worst_first
 from kvpressure.cli.fleet import workloads_json
+from kvpressure.cli.options import refuse
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.cli.triage.live import Shows
+from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engine_state import Pipeline
 from kvpressure.engine_state.pace import paced
@@ -24,6 +25,7 @@ from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.declared import Declared, declared_there, pod_of, roles_there
 from kvpressure.prometheus.gateways import Pool, Queue, behind, pools_there
+from kvpressure.prometheus.http_config import server_of
 from kvpressure.prometheus.names import Selection, Target, quoted
 from kvpressure.prometheus.paging import Span
 from kvpressure.prometheus.raw import PageMaker, interval_of, read_pages
@@ -46,16 +48,19 @@ MAX_ADVISED: Final = 8
 UNSCRAPED: Final = "the Prometheus cannot scrape it (up is 0)"
 
 
-def run(url: str, model: str, options: dict[str, Any], shows: Shows) -> int:
+def run(url: str, options: Mapping[str, Any], shows: Shows) -> int:
     """Look at the engines that the Prometheus at `url` scrapes, print, and return the exit code."""
+    model = options["model"]
     try:
-        with Prometheus(server_of(url, options)) as client, phases() as progress:
-            look = Look(client, EngineFacts.of(options), load_thresholds(), time.time())
+        with Prometheus(server_of(url, options["http_config"])) as client, phases() as progress:
+            look = Look(client, EngineFacts.of(dict(options)), load_thresholds(), time.time())
             targets = look.discover(model, options["namespace"])
             found = []
             for number, target in enumerate(targets):
                 progress("reading", number, len(targets))
                 found += look.findings(target, model)
+    except ConfigError as error:
+        refuse(error)
     except SourceError as error:
         fail(f"triage: {error.sentence}")
     if not found:
@@ -65,7 +70,8 @@ def run(url: str, model: str, options: dict[str, Any], shows: Shows) -> int:
         document = {"t": look.now, "prometheus": url, **as_json(findings), **workloads_json(findings)}
         say_json(advice_json(findings) if shows is Shows.ADVICE else document)
     else:
-        say(*client.warnings, err=True)
+        if client.warnings:
+            say(*client.warnings, err=True)
         show(console(), shows.report(findings, look.now))
     return exit_code(findings)
 
@@ -157,7 +163,9 @@ class Look:
         for place, finding in enumerate(ordered[:MAX_ADVISED]):
             if finding.view is not None:
                 pod = {"pod": finding.view.pod, "namespace": finding.view.namespace}
-                facts = EngineFacts(self.facts.limits, {key: value for key, value in pod.items() if value} | self.facts.place)
+                facts = EngineFacts(
+                    self.facts.limits, {key: value for key, value in pod.items() if value} | self.facts.place
+                )
                 actions = facts.finding(finding.view, self.thresholds, beside=views).actions
                 ordered[place] = replace(finding, actions=actions)
         return ordered
@@ -173,4 +181,3 @@ def _some(names: Collection[str]) -> str:
     """Return some of the names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(sorted(names)[:NAMED])}{more}"
-

@@ -1,0 +1,74 @@
+"""`kvpressure triage --prometheus` at a real Prometheus that scrapes four engines, of which one is hot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import kvpressure, serving
+from tests.support.exporting import prometheus
+from tests.support.processes import PATIENCE_SECONDS, free_port
+
+pytestmark = pytest.mark.e2e
+
+FLEET = ("light-load", "long-context-collapse", "light-load", "idle")
+HOT = 1
+
+
+def address(url: str) -> str:
+    return url.removeprefix("http://")
+
+
+async def looked(url: str, *words: str) -> tuple[int, dict[str, Any]]:
+    code, out, err = await kvpressure("triage", "--prometheus", url, "--json", *words)
+    assert out, err
+    return code, json.loads(out)
+
+
+async def named(url: str) -> tuple[int, dict[str, Any]]:
+    """What is said once all four have a verdict; the last of what was said where they get none."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            code, found = await looked(url)
+            if [engine["state"] for engine in found["engines"]] == ["waits", "serves", "serves", "serves"]:
+                return code, found
+            await asyncio.sleep(3)
+
+
+async def test_the_hot_one_of_four_replicas_stands_first_and_one_that_is_gone_is_not_forgotten(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(serving(trace)) for trace in FLEET[:-1]]
+        gone = contextlib.AsyncExitStack()
+        servers.append(await gone.enter_async_context(serving(FLEET[-1])))
+        addresses = [address(server.url) for server in servers]
+        _, url = await stack.enter_async_context(prometheus(tmp_path, *addresses))
+        try:
+            code, found = await named(url)
+            _, text, _ = await kvpressure("triage", "--prometheus", url, "--model", "tiny")
+        finally:
+            await gone.aclose()
+        (workload,) = found["workloads"]
+        assert (code, workload["replicas"][0], workload["model_name"]) == (1, addresses[HOT], "tiny")
+        assert workload["states"] == {"serves": 3, "waits": 1, "stuck": 0, "unreadable": 0, "gone": 0}
+        assert found["engines"][0]["actions"]
+        lines = text.splitlines()
+        rows = [line for line in lines if line.startswith(tuple(addresses))]
+        assert [row.split()[0] for row in rows][0] == addresses[HOT]
+        assert len(rows) == len(addresses)
+        assert max(map(len, rows)) <= 100
+        assert any(line.startswith("workload: ") for line in lines)
+
+        other = await kvpressure("triage", "--prometheus", url, "--model", "llama")
+        assert (other[0], "no engine of model llama; its models are tiny" in other[2]) == (2, True), other
+
+
+async def test_a_prometheus_without_engines_is_told_with_what_it_scrapes(tmp_path: Path) -> None:
+    async with prometheus(tmp_path, f"127.0.0.1:{free_port()}") as (_, url):
+        await asyncio.sleep(3)
+        code, _, err = await kvpressure("triage", "--prometheus", url)
+    assert (code, "its jobs are kvpressure" in err) == (2, True), err
