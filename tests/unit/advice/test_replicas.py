@@ -24,7 +24,8 @@ from tests.support.verdicts import LAB, THRESHOLDS, views
 
 pytestmark = pytest.mark.recorded
 
-RECORDED = sorted(path for each in ("traces/*", "lab/*", "wild/world-[al]*") for path in FIXTURES.glob(f"{each}.jsonl.xz"))
+KINDS = ("traces/*", "lab/*", "wild/world-[al]*")
+RECORDED = sorted(path for kind in KINDS for path in FIXTURES.glob(f"{kind}.jsonl.xz"))
 ROOM, BUSY, QUEUED = Peer("chat-1", 0.12, 3.0, 0.0), Peer("chat-2", 0.8, 9.0, 0.0), Peer("chat-3", 0.1, 3.0, 4.0)
 
 
