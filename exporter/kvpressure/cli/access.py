@@ -32,15 +32,11 @@ access_option = click.option(
 )
 """Read by `access_of`."""
 
-_reached = (
-    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Passed to kubectl."),
+pod_options = together(
+    click.option("--context", default=None, help="Passed to kubectl."),
     click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec declares none."),
 )
-_CONTEXT: Final = "Passed to kubectl."
-pod_options = together(click.option("--context", default=None, help=_CONTEXT), *_reached)
 """How to reach pods, through kubectl."""
-kube_context_options = together(click.option("--kube-context", default=None, help=_CONTEXT), *_reached)
-"""The same for a command whose `--context` is another option."""
 
 namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
 
