@@ -58,7 +58,7 @@ async def test_the_hot_one_of_four_replicas_stands_first_and_one_that_is_gone_is
         assert found["engines"][0]["actions"]
         lines = text.splitlines()
         rows = [line for line in lines if line.startswith(tuple(addresses))]
-        assert [row.split()[0] for row in rows][0] == addresses[HOT]
+        assert next(row.split()[0] for row in rows) == addresses[HOT]
         assert len(rows) == len(addresses)
         assert max(map(len, rows)) <= 100
         assert any(line.startswith("workload: ") for line in lines)

@@ -111,9 +111,9 @@ def advice_json(findings: Sequence[Finding]) -> dict[str, object]:
 
 def _engine(finding: Finding) -> dict[str, object]:
     if finding.view is None:
-        found = unread_json(finding.target, finding.problem, finding.state, answering=False)
+        found = unread_json(finding.target, finding.problem, finding.status, answering=False)
     else:
-        found = engine_json(finding.view, finding.state, finding.actions, finding.problem)
+        found = engine_json(finding.view, finding.actions, finding.problem, finding.status)
     return {**found, "cause": finding.cause.value}  # always there: `unknown` without a page
 
 

@@ -23,7 +23,6 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, TraceLine, not_a_recording, read_trace, stem
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json
-from kvpressure.model.target_status import replica_state, status_of_silent
 from kvpressure.model.values import Derived, at, known
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
@@ -180,7 +179,7 @@ def command(traces: tuple[Path, ...], as_json: bool, window: float) -> None:
 
 def _print_json(line: TraceLine, views: list[EngineView]) -> None:
     for view in views:
-        record = {**engine_json(view, replica_state(view, status_of_silent(None))), "t": line.t}
+        record = {**engine_json(view), "t": line.t}
         del record["actions"]  # for the end of a recording: `triage --trace`
         if line.label is not None:
             record["label"] = line.label

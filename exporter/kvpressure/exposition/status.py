@@ -17,7 +17,7 @@ from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas.diagnosis import VERSION
-from kvpressure.model.target_status import replica_state, status_of, status_of_silent
+from kvpressure.model.target_status import status_of, status_of_silent
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
 
@@ -78,12 +78,13 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
     engines = []
     for view in worst_first(snapshot.known):
         health = healths.get(view.key.target)
-        state, error = replica_state(view, status_of_silent(health)), "" if health is None else health.error
-        engines.append({**engine_json(view, state, advise(view), error), "incident": incident_json(view.incident)})
+        about = advise(view), "" if health is None else health.error, status_of_silent(health)
+        engines.append({**engine_json(view, *about), "incident": incident_json(view.incident)})
     unread = []
     for health in snapshot.unread:
-        state, answering = replica_state(None, status_of(health)), False if health.errors else None
-        unread.append({**unread_json(health.target, health.error, state, answering=answering), "incident": None})
+        answering = False if health.errors else None
+        found = unread_json(health.target, health.error, status_of(health), answering=answering)
+        unread.append({**found, "incident": None})
     gpus = [gpu_json(view) for view in snapshot.gpus]
     return {"schema_version": VERSION, "t": snapshot.t, "engines": engines + unread, "gpus": gpus}
 

@@ -51,13 +51,14 @@ _EXIT_CODES = (
 def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with three facts and the first step.
 
+    Of several replicas: a line each, hottest first, then the verdict on the workload and one first step.
+
     ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics; without
-    any, this machine's listening ports are asked, and those with an engine's metrics are triaged. KIND/NAME
-    is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
-    reached through your kubectl's port-forward, and their limits, restarts and logs count as evidence; nothing
-    has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
-    as the engines'. --limit gives limits that neither page nor pod shows. Commands are for the --namespace, --workload
-    and --container that are named, with placeholders where none is.
+    any, this machine's listening ports are asked. KIND/NAME is pod/NAME, deploy/NAME, sts/, rs/, ds/, svc/, lws/ or
+    isvc/NAME in a cluster, or -l names labels: the pods are reached through your kubectl's port-forward, and their
+    limits, restarts and logs count as evidence. --prometheus reaches no engine: it reads the series of the last twenty
+    minutes. The queue of a --gateway (an endpoint picker, Dynamo's frontend) counts as the engines'. --limit gives
+    limits that neither page nor pod shows. Commands are for the --namespace, --workload and --container that are named.
     """
     if full and advice:
         raise click.UsageError("give --full or --advice, not both")
