@@ -57,6 +57,10 @@ MAX_LINES: Final = 50_000
 _UNCOUNTED_BYTES: Final = 256 << 10
 """Counting lines costs a seventh of reading an ordinary page; one this short is read fast even if all are empty."""
 _MAX_LAYOUTS: Final = 4
+_UNUSED_SCANS: Final = 30
+"""Scans after which a layout that none of them used goes: the plain page of a server that honours `name[]` is read
+once, and is most of a target's memory. Histograms are asked for every tenth poll; asked for more rarely than this, they
+are parsed anew, in the time that a first page takes."""
 _SERIES_BYTES: Final = 450
 _LABEL_BYTES: Final = 190
 _CUT: Final = b"\n# HELP "
@@ -66,13 +70,17 @@ PlanT = TypeVar("PlanT")
 
 @dataclass(slots=True)
 class _Layout(Generic[PlanT]):
-    """The last page: the text of its blocks, the blocks, and the values of all requested series in order."""
+    """The last page: the text of its blocks, the blocks, and the values of all requested series in order.
+
+    `used` is the number of the scan that read it last.
+    """
 
     size_bytes: int
     texts: list[bytes]
     blocks: list[Block]
     values: list[float]
     plan: PlanT
+    used: int = 0
 
 
 class PageScanner(Generic[PlanT]):
@@ -89,6 +97,7 @@ class PageScanner(Generic[PlanT]):
         self._make_plan = make_plan
         self._memory = memory or Memory()
         self._layouts: dict[int, _Layout[PlanT]] = {}
+        self._scans = 0
 
     def scan(self, page: bytes) -> tuple[PlanT, list[float]]:
         """Return the plan for `page` and the values of the plan's series, by position.
@@ -138,8 +147,13 @@ class PageScanner(Generic[PlanT]):
         return _Layout(_size_bytes(texts, series), texts, blocks, values, self._make_plan(series))
 
     def _keep(self, layout: _Layout[PlanT]) -> None:
-        """Keep the layout, and drop the oldest ones of this target until the memory allows the rest."""
+        """Keep the layout, and drop those long unused, and the oldest until the memory allows the rest."""
+        self._scans += 1
+        layout.used = self._scans
         self._layouts[len(layout.texts)] = layout
+        for blocks, kept in list(self._layouts.items()):
+            if kept.used < self._scans - _UNUSED_SCANS:
+                del self._layouts[blocks]
         while len(self._layouts) > _MAX_LAYOUTS or not self._memory.allows(
             self, sum(kept.size_bytes for kept in self._layouts.values())
         ):

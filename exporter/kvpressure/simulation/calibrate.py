@@ -211,22 +211,17 @@ def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -
     )
     if like is not None:
         return _fitted_like(found, like, pool_limits=given.pool_limits)
-    at_rate: Known | None = None
+    may_wait = arrivals is not None and arrivals.most >= 1.0
     try:
         at_rate = _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
+        if not may_wait or _is_alike(at_rate):
+            return at_rate
     except UnknownError:
-        if arrivals is None or arrivals.most < 1.0:
+        if not may_wait:
             raise
-    if at_rate is not None and (arrivals is None or arrivals.most < 1.0 or _is_alike(at_rate)):
-        return at_rate
     # A few that came and ended do not show whether those who send them wait for their answers.
     found = replace(found, demand=_demand(page, taken, None), must_wait=True)
-    try:
-        return _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
-    except UnknownError:
-        if at_rate is None:
-            raise
-        return at_rate
+    return _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
 
 
 def _is_alike(known: Known) -> bool:

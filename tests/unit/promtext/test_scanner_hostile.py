@@ -70,6 +70,17 @@ def test_only_a_few_layouts_are_remembered() -> None:
     assert held < 4_000_000
 
 
+def test_a_page_that_is_no_longer_asked_for_is_forgotten_and_one_read_now_and_then_is_not() -> None:
+    layouts: list[int] = []
+    scanner = PageScanner(VLLM.wanted(), lambda series: layouts.append(len(series)))
+    scanner.scan(GOOD + b"# HELP plain\nplain 1\n" * 100)
+    for poll in range(50):
+        scanner.scan(GOOD)
+        if poll % 10 == 0:
+            scanner.scan(GOOD + b"# HELP histograms\nhistograms 1\n")
+    assert len(layouts) == len(scanner._layouts) + 1 == 3
+
+
 def test_invalid_utf8_in_a_label_becomes_the_replacement_character() -> None:
     found, _ = read_samples(NAME + b'{model_name="\xff\xfe"} 1\n', VLLM.wanted())
     assert [one.labels for one in found] == [(("model_name", "\ufffd\ufffd"),)]

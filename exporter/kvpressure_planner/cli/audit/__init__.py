@@ -244,7 +244,9 @@ def lines(result: Report, width: int) -> Iterator[Line]:
         yield from _fixes(engine, width)
         yield ()
     engines = f"{len(result.engines)} engine{'' if len(result.engines) == 1 else 's'}"
-    counts = Counter(_shown(finding) for engine in result.engines for finding in engine.findings)
+    for finding in result.of_all:
+        yield from _wrapped(f"{finding.status}  {finding.check}: {finding.reason}", width, _STYLES[finding.status])
+    counts = Counter(_shown(finding) for finding in result.findings())
     words = [*STATUSES, *(["note"] if counts["note"] else [])]
     yield from _wrapped(f"{engines}: {', '.join(f'{counts[word]} {word}' for word in words)}", width)
 
