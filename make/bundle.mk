@@ -10,6 +10,10 @@ bundle: dashboards ## build/bundle: rules, dashboards, Alertmanager example and 
 chart: dashboards ## the rules and dashboards that deploy/helm/kvpressure takes along
 	$(BIN)/python -m deploy.chart_files
 
+.PHONY: mixin
+mixin: dashboards ## mixin/built.json: the same rules and dashboards for jsonnet; THRESHOLDS=thresholds.yaml for your own
+	$(BIN)/python -m deploy.mixin_files $(if $(THRESHOLDS),--thresholds $(THRESHOLDS))
+
 rules: bundle ## write docs/alerts.md and rules/vllm-only/ready again, and the hash of the thresholds in rules/tests
 	@$(BIN)/python -m deploy.ready_rules
 	@hash='s/^Generated .* Thresholds `\([0-9a-f]*\)`\.$$/\1/p' && old=$$(sed -n "$$hash" docs/alerts.md) && \
