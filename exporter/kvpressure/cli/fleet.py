@@ -22,16 +22,13 @@ from kvpressure.model.values import at
 from kvpressure.model.view import TROUBLE
 from kvpressure.printable import clean
 
-NAMED: Final = 3
-"""Replicas that a verdict names."""
-
 NOBODY: Final = Workload("", "", "", "")
 """The workload of a target that was never read."""
 
 _VALUES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "running": ("sequences", ("requests_running",)),
     "waiting": ("sequences", ("requests_waiting",)),
-    "KV cache": ("ratio", ("kv_cache_usage_ratio",)),
+    "cache": ("ratio", ("kv_cache_usage_ratio",)),
     "tokens/s": ("", ("tokens_per_second", "generation")),
 }
 _STYLES: Final = {"served": "green", "unknown": "yellow"}
@@ -77,11 +74,14 @@ def workload_report(found: WorkloadFinding) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("replica", "state", "verdict", *_VALUES):
         table.add_column(name, overflow="fold", justify="right" if name in _VALUES else "left")
+    ports = {finding.target.rpartition(":")[2] for finding in found.replicas}
+    port = f":{min(ports)}" if of.namespace and len(ports) == 1 else ""
     for finding in found.replicas:
         derived = {} if finding.view is None else finding.view.derived
         numbers = ((unit, at(derived, *path)) for unit, path in _VALUES.values())
         shown = ("" if value is None else quantity(value, unit) for unit, value in numbers)
-        table.add_row(clean(replica_name(finding, found.replicas)), finding.state or "?", _verdict(finding), *shown)
+        name = replica_name(finding, found.replicas).removeprefix(f"{of.namespace}/").removesuffix(port)
+        table.add_row(clean(name), finding.state or "?", _verdict(finding), *shown)
     title = "  ".join(part for part in (of.model_name, place, of.role) if part)
     problems = dict.fromkeys(f"{finding.target}: {finding.problem}" for finding in found.replicas if finding.problem)
     return [
@@ -143,11 +143,9 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
     if lost := [f"{states[state]} {state}" for state in _LOST if states[state]]:
         return WorkloadFinding(workload, tuple(found), "lost", f"{', '.join(lost)} of {_replicas(total)}", "", worst)
     if (uneven := unevenness(views, thresholds)) is not None:
-        hot = [replica_name(finding, found) for finding in found if finding.view in uneven.hot]
-        more = f" and {len(hot) - NAMED} more" if len(hot) > NAMED else ""
         text = (
-            f"uneven: requests wait on {', '.join(hot[:NAMED])}{more}, and {percent(uneven.fits_ratio)} of them would "
-            f"fit on {len(uneven.free)} of {_replicas(total)}, which have room"
+            f"uneven: {percent(uneven.fits_ratio)} of what waits on {_replicas(len(uneven.hot))} would fit on the "
+            f"{len(uneven.free)} of {total} that have room"
         )
         return WorkloadFinding(workload, tuple(found), "uneven", text, ROUTE_BY_LOAD)
     if troubles:

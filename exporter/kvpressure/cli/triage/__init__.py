@@ -41,7 +41,7 @@ _EXIT_CODES = (
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
-@click.option("--prometheus", metavar="URL", help="Diagnose the engines that this Prometheus scrapes, by their series.")
+@click.option("--prometheus", metavar="URL", help="Read series of the last 20 minutes there, and no engine.")
 @click.option("--model", default="", help="With --prometheus: only the replicas of this model.")
 @http_config_option
 @gateway_options
@@ -51,14 +51,13 @@ _EXIT_CODES = (
 def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with three facts and the first step.
 
-    Of several replicas: a line each, hottest first, then the verdict on the workload and one first step.
+    Of several replicas a line each, hottest first; then the workload's verdict and first step.
 
     ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics; without
     any, this machine's listening ports are asked. KIND/NAME is pod/NAME, deploy/NAME, sts/, rs/, ds/, svc/, lws/ or
     isvc/NAME in a cluster, or -l names labels: the pods are reached through your kubectl's port-forward, and their
-    limits, restarts and logs count as evidence. --prometheus reaches no engine: it reads the series of the last twenty
-    minutes. The queue of a --gateway (an endpoint picker, Dynamo's frontend) counts as the engines'. --limit gives
-    limits that neither page nor pod shows. Commands are for the --namespace, --workload and --container that are named.
+    limits, restarts and logs count as evidence. The queue of a --gateway counts as the engines'. --limit gives limits
+    that neither page nor pod shows. Commands are for the --namespace, --workload and --container that are named.
     """
     if full and advice:
         raise click.UsageError("give --full or --advice, not both")
