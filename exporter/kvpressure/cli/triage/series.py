@@ -20,7 +20,7 @@ from kvpressure.engine_state.pace import paced
 from kvpressure.model.environment import Environment
 from kvpressure.model.errors import SourceError
 from kvpressure.model.target_status import OTHER, STATUSES
-from kvpressure.model.view import EngineView
+from kvpressure.model.view import EngineView, Unreachable
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.declared import Declared, declared_there, pod_of, roles_there
@@ -138,8 +138,10 @@ class Look:
         if not views:
             return [replace(known, problem=UNSCRAPED)] if down else []
         chosen = [view for view in views if model in ("", view.key.model_name)]
-        problem = UNSCRAPED if down else ""
-        return [replace(known, view=view, problem=problem) for view in chosen if down or view.silence is None]
+        if not down:
+            return [replace(known, view=view) for view in chosen if view.silence is None]
+        silent = (replace(view, silence=view.silence or Unreachable(self.now - view.t)) for view in chosen)
+        return [replace(known, view=view, problem=UNSCRAPED) for view in silent]
 
     def _views(self, discovered: Discovered) -> tuple[Sequence[EngineView], float]:
         """Return the engines of a target as they are now, or were when last scraped, and the scrape interval."""
