@@ -10,6 +10,7 @@ from dashboards.queries import (
     ENGINE,
     GPUS,
     MODELS,
+    SELECTOR,
     by_identity,
     cause_code,
     differing,
@@ -32,7 +33,7 @@ TO_ENGINE = (
 MODEL = "{{namespace}} {{model_name}}"
 GPU_LOW = limit("alert_score_min_ratio")
 _SCORE = of("memory_high_compute_low_ratio", CHOSEN)
-_LIMITS = of("limit_value", CHOSEN)
+_LIMITS = of("limit_value", SELECTOR, MODELS)
 _WORST = f"the {SHOWN_COUNT} engines with the highest score of the hour before the end of the time range"
 
 

@@ -20,7 +20,7 @@ SHOWN: Final = f'{SELECTOR},{MODELS},target=~"$shown",engine=~"$engine"'
 
 CONTAINERS: Final = f'{SELECTOR},cluster=~"$cluster",namespace=~"$namespace",pod=~"$pod"'
 GPUS: Final = f'{SELECTOR},cluster=~"$cluster"'
-"""Series of GPUs and hosts name no engine; they are joined by exporter and uuid."""
+"""Series of GPUs, hosts and sources name no engine."""
 
 EXPORTERS: Final = f'{SELECTOR},cluster=~"$cluster",instance=~"$instance"'
 WORST_EXPORTERS: Final = f'{SELECTOR},cluster=~"$cluster",instance=~"$shown"'
@@ -92,10 +92,9 @@ def by_identity(expression: str) -> str:
 
 def not_serving() -> str:
     """Return seconds for which targets have not been read, by status, and for which engines are stuck, of an hour."""
-    targets = f'{SELECTOR},cluster=~"$cluster",target=~"$target"'
-    unread = of("target_status", targets, 'status!="read"') + " > 0"
-    since = of("source_last_success_timestamp_seconds", targets, 'source="engine"')
-    started = of("process_start_time_seconds", SELECTOR)
+    unread = of("target_status", GPUS, 'status!="read"') + " > 0"
+    since = of("source_last_success_timestamp_seconds", GPUS, 'source="engine"')
+    started = of("process_start_time_seconds", GPUS)
     stuck = of("bottleneck", CHOSEN, 'cause="stuck"')
     return (
         "max by (cluster, target, status) (\n"
