@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied, holds
+from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -139,44 +139,6 @@ def without_restart(model: Model, most_refused: float, total: int) -> Choice:
         tuple(step for choice in choices for step in choice.steps),
         tuple(s for choice in choices for s in choice.declined),
     )
-
-
-def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
-    """Return the change that gains most without more GPUs, else the likeliest; None where none is likely to help.
-
-    Tried are caps, however many requests they refuse, fewer sequences and `settings`, each by itself; of those that
-    gain about as much the first in this order is taken. One that helps on every engine that fits the page comes first.
-    """
-    server, running = model.state[0], model.known.measured.running
-    room = holds(model.state)
-    fewer = sorted({max(1, math.ceil(room * factor)) for factor in config_changes.SEQUENCES_TRIED})
-    search = Search(model)
-    rated = search.rated(
-        [
-            *_worth_trying(model, config_changes.caps(model.known, 1.0)),
-            *(config_changes.sequences(value) for value in fewer if value < min(running, server.max_num_seqs)),
-            *settings,
-        ]
-    )
-    surest = search.best(rated)
-    most = surest.gain if surest is not None else max((one.gain for one in rated), default=0.0)
-    enough = [one for one in rated if 1 + one.gain >= (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)]
-    best = next((one.change for one in enough if surest is None or search.is_sure(one.change)), None)
-    expected = None if best is None else model.expected([], [best])
-    return None if best is None or expected is None else Step(best, expected)
-
-
-def _worth_trying(model: Model, caps: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
-    """Yield caps, the mildest first, without those that leave fewer requests than a milder one answers in time."""
-    most, at_rate = 0.0, model.known.demand.rate and not model.known.demand.clients
-    for cap in caps:
-        if at_rate and model.arriving_per_second([cap]) < most:
-            continue
-        outcome = model.outcome(cap.apply(model.state))
-        # Requests under way may be longer than those that ended: of these a cap may cut nearly all.
-        if outcome is not None and outcome.shortened_ratio <= model.thresholds.advice.refused_max_ratio:
-            most = max(most, outcome.weighted_goodput)
-            yield cap
 
 
 def _expected_alone(model: Model, change: ConfigChange) -> Expected | None:
