@@ -35,11 +35,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Changes to make, in order, and what all of them do; and those that would not help, each judged by itself."""
+    """Changes to make, in order, and those that would not help, each judged by itself."""
 
     steps: tuple[Step, ...] = ()
     declined: tuple[Step, ...] = ()
-    together: Expected | None = None
 
     def step(self, key: str) -> Step | None:
         """Return the chosen change of a kind."""
@@ -173,16 +172,16 @@ def add_replicas(search: Search, total: int) -> None:
 
 
 def replicate(search: Search, total: int) -> None:
-    """Run `total` replicas for each one now where that helps, or has requests at a rate answered sooner."""
-    change = config_changes.replicas(total)
-    if not search.add([change]) and search.model.known.demand.rate and _sooner(search, change):
+    """Run `total` replicas for each one now where these alone help, or have requests at a rate answered sooner."""
+    change, alone = config_changes.replicas(total), Search(search.model, tried=search.tried)
+    if alone.add([change]) or (search.model.known.demand.rate and _sooner(search.model, change)):
         search.chosen.append(change)
 
 
-def _sooner(search: Search, change: ConfigChange) -> bool:
+def _sooner(model: Model, change: ConfigChange) -> bool:
     """Return whether answers come sooner on every engine that fits: at a rate no change gives more of them."""
-    least = search.model.thresholds.advice.gain_min_ratio
-    pairs = zip(search.model.outcomes(search.chosen), search.model.outcomes([*search.chosen, change]), strict=False)
+    least = model.thresholds.advice.gain_min_ratio
+    pairs = zip(model.outcomes(()), model.outcomes([change]), strict=False)
     return all(after.latency_p95 <= (1 - least) * before.latency_p95 for before, after in pairs)
 
 
@@ -192,18 +191,17 @@ def _route_by_length(search: Search) -> None:
     if plain is None:
         return
     model = search.model
-    before = [change for change in search.chosen if change is not plain]
-    usual, least = list(model.outcomes([*before, plain])), model.thresholds.advice.gain_min_ratio
+    usual, least = list(model.outcomes([plain])), model.thresholds.advice.gain_min_ratio
     best: tuple[float, ConfigChange] | None = None
-    for change in _length_routings(model, applied(model.state, before), plain.by):
-        fewer = change.by < plain.by and is_calm(model, [*before, change])
+    for change in _length_routings(model, plain.by):
+        fewer = change.by < plain.by and is_calm(model, [change])
         if change.by == plain.by:
             search.tried.setdefault(ROUTE_BY_LENGTH, change)
             search.against.setdefault(ROUTE_BY_LENGTH, "does no more than as many servers for all of them")
         elif not fewer:
             continue
         gains = list[float]()
-        for outcome, other in zip(model.outcomes([*before, change]), usual, strict=False):
+        for outcome, other in zip(model.outcomes([change]), usual, strict=False):
             gains.append(change.by * outcome.weighted_goodput / (plain.by * other.weighted_goodput) - 1)
             if gains[-1] < least and not fewer:
                 break
@@ -215,14 +213,12 @@ def _route_by_length(search: Search) -> None:
         search.against["add_replica"] = "does less than as many servers for short and long requests route_by_length"
 
 
-def _length_routings(model: Model, state: State, servers: int) -> Iterator[ConfigChange]:
+def _length_routings(model: Model, servers: int) -> Iterator[ConfigChange]:
     """Yield bounds of prompt length and the servers on either side, by the block-seconds that requests take."""
-    requests = state[1].requests
+    requests = model.known.demand.requests
     whole = sum(_takes(shape) for shape in requests)
     bounds = config_changes.length_bounds(model.known, model.thresholds.advice.long_requests_max_ratio)
     for bound in itertools.islice(bounds, MAX_LENGTH_ROUTING_BOUNDS):
-        if bound >= state[0].cap_prompt:
-            continue
         share = sum(_takes(shape) for shape in requests if shape.prompt > bound) / whole
         for total in (servers - 1, servers):
             around = {math.floor(share * total), math.ceil(share * total)}
@@ -255,7 +251,7 @@ def preempts_nobody(model: Model, changes: Sequence[ConfigChange]) -> bool:
 
 
 def build_choice(search: Search) -> Choice:
-    """Return the chosen changes and the declined ones, with what each would do alone, and what all that are chosen."""
+    """Return the chosen changes and the declined ones, with what each would do alone."""
     model = search.model
     steps = [Step(change, alone) for change in search.chosen if (alone := model.expected([], [change])) is not None]
     kinds = {change.key for change in search.chosen}
@@ -264,5 +260,4 @@ def build_choice(search: Search) -> Choice:
         for key, change in search.tried.items()
         if key not in kinds and (expected := _expected_alone(model, change)) is not None
     ]
-    together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
-    return Choice(tuple(steps), tuple(declined), together)
+    return Choice(tuple(steps), tuple(declined))
