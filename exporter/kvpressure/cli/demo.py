@@ -225,7 +225,13 @@ class Demo:
                         say(f"       kvpressure says: {verdict}")
                     say("  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS))))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
-        say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
+        say(
+            "",
+            "The incident is over; the exporter goes on serving until Ctrl-C.",
+            "For a server of yours, in any terminal:",
+            "",
+            f"  {shlex.join([*_typed(), 'triage', 'HOST:PORT'])}",
+        )
 
 
 def triage_seconds(collapsed_seconds: float) -> float | None:
@@ -285,3 +291,14 @@ def command(listen_address: str, speed: float) -> None:
         run_to_the_end(Demo(speed).run(listen_address))
     except ConfigError as error:  # the address: the demo has no settings
         fail(*error.problems)
+
+
+def serve_engine(port: int) -> None:
+    """Serve the engine alone, its incident again and again; what deploy/compose starts."""
+    incident, began = Recorded(), time.monotonic()
+    whole = incident.phases[-1].end
+    web.run_app(engine_app(incident, lambda: (time.monotonic() - began) % whole), port=port, print=None)
+
+
+if __name__ == "__main__":
+    serve_engine(int(sys.argv[1]))

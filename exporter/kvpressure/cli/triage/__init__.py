@@ -13,6 +13,7 @@ import click
 from kvpressure.cli.access import (
     facts_options,
     gateway_options,
+    http_config_option,
     kv_events_option,
     pod_options,
     refusals,
@@ -22,11 +23,15 @@ from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.kubernetes.objects.references import is_reference
 
 _LIVE = ("selector", "watch", "gpus", "gateways", "config", "kv_events_port")
-_GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
+_GOES_ON = ("selector", "watch", "config", "context", "port")
 """Options with which a refused connection does not end the command, or pods are triaged."""
+_EXIT_CODES = (
+    "Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 no verdict (unreachable, too few samples). "
+    "Of several engines, 1 wins over 2, and 2 over 0."
+)
 
 
-@click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 no verdict.")
+@click.command(epilog=_EXIT_CODES)
 @click.argument("engines", nargs=-1, metavar="[ADDRESS... | KIND/NAME...]")
 @click.option("--full", is_flag=True, help="Print all evidence and every step, not one.")
 @click.option("--advice", is_flag=True, help="Print only what to do, every step, with computed values.")
@@ -36,6 +41,9 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
+@click.option("--prometheus", metavar="URL", help="Read series of the last 20 minutes there, and no engine.")
+@click.option("--model", default="", help="With --prometheus: only the replicas of this model.")
+@http_config_option
 @gateway_options
 @kv_events_option
 @pod_options
@@ -43,27 +51,33 @@ _GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
 def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with three facts and the first step.
 
-    ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics; without
-    any, this machine's listening ports are asked, and those with an engine's metrics are triaged. KIND/NAME
-    is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
-    reached through your kubectl's port-forward, and their limits, restarts and logs count as evidence; nothing
-    has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
-    as the engines'. --limit gives limits that neither page nor pod shows. Commands are for the --namespace, --workload
-    and --container that are named, with placeholders where none is.
+    Of several replicas a line each, hottest first; then the workload's verdict and first step.
 
-    The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
-    bound (--json says which, and its detail). It is 2 without a verdict: unreachable, too few samples. With several
-    engines 1 wins over 2, and 2 over 0.
+    ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics; without
+    any, this machine's listening ports are asked. KIND/NAME is pod/NAME, deploy/NAME, sts/, rs/, ds/, svc/, lws/ or
+    isvc/NAME in a cluster, or -l names labels: the pods are reached through your kubectl's port-forward, and their
+    limits, restarts and logs count as evidence. The queue of a --gateway counts as the engines'. --limit gives limits
+    that neither page nor pod shows. Commands are for the --namespace, --workload and --container that are named.
     """
     if full and advice:
         raise click.UsageError("give --full or --advice, not both")
     if advice and options["watch"]:
         raise click.UsageError("--advice is printed once: give it without --watch")
+    if options["prometheus"] is None:
+        if options["model"]:
+            raise click.UsageError("--model is for --prometheus URL: other engines are named by address or pod")
+    elif trace or engines or any(options[name] for name in _LIVE):
+        raise click.UsageError(
+            "--prometheus reads the series of the last minutes: give it without engines, --trace, --watch, --gpus, "
+            "--gateway, --kv-events and -l; --model and --namespace narrow it"
+        )
     if trace is not None and (engines or any(options[name] for name in _LIVE)):
         raise click.UsageError(
             "--trace is of a recording: give it without engines, gateways, KV events, --watch and --gpus"
         )
-    ends = not (trace or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines)))
+    ends = not (
+        trace or options["prometheus"] or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines))
+    )
     began = time.time()
     if ends and (found := refusals(engines)):
         if options["as_json"]:
