@@ -186,7 +186,10 @@ def _sooner(model: Model, change: ConfigChange) -> bool:
 
 
 def _route_by_length(search: Search) -> None:
-    """Route by prompt length where that gains more than as many replicas for all, or needs fewer of them."""
+    """Route by prompt length where that gains more than as many replicas for all, or needs fewer of them.
+
+    Not where it costs tokens: short requests that are answered sooner may be all that it gains.
+    """
     plain = next((change for change in search.chosen if change.key == "add_replica"), None)
     if plain is None:
         return
@@ -202,7 +205,10 @@ def _route_by_length(search: Search) -> None:
             continue
         gains = list[float]()
         for outcome, other in zip(model.outcomes([change]), usual, strict=False):
-            gains.append(change.by * outcome.weighted_goodput / (plain.by * other.weighted_goodput) - 1)
+            servers = change.by / plain.by
+            more_tokens = servers * outcome.tokens_per_second / other.tokens_per_second - 1
+            gain = servers * outcome.weighted_goodput / other.weighted_goodput - 1
+            gains.append(gain if more_tokens >= -least else min(gain, more_tokens))
             if gains[-1] < least and not fewer:
                 break
         if len(gains) == len(usual) and (fewer or min(gains) >= least):

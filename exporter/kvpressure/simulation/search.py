@@ -75,8 +75,8 @@ def search(
         if outcome is not None:
             tried.append(_Tried(changes, outcome))
         progress(number, len(sets))
-    refinements = list(_refinements(model, fixed, has_watermark))
-    for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refinements):
+    refining = list(refinements(model, fixed, has_watermark))
+    for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refining):
         outcome = model.outcome(applied(model.state, (*base, *one.config_changes, change)))
         if outcome is not None:
             tried.append(_Tried((*one.config_changes, change), outcome))
@@ -135,7 +135,7 @@ def _worth_trying(model: Model, changes: Iterable[ConfigChange]) -> Iterator[Con
             yield change
 
 
-def _refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[ConfigChange]:
+def refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[ConfigChange]:
     """Yield changes that hardly ever decide, tried on the best sets only."""
     if has_watermark and "watermark" not in fixed:
         yield config_changes.watermark(WATERMARK_RATIO)
