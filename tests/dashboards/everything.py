@@ -170,6 +170,12 @@ class _Process:
         yield GaugeMetricFamily("process_start_time_seconds", "Start.", self._began)
         yield GaugeMetricFamily("process_open_fds", "Open files.", 31.0)
         yield GaugeMetricFamily("process_max_fds", "Most open files.", 1024.0)
+        info = {"scaletargetref_kind": "Deployment", "scaletargetref_name": "vllm"}
+        for name, value, more in (("info", 1, info), ("spec_max_replicas", 4, {}), ("status_current_replicas", 2, {})):
+            labels = {"namespace": "chat", "horizontalpodautoscaler": "vllm", **more}
+            family = GaugeMetricFamily(f"kube_horizontalpodautoscaler_{name}", "Of kube-state-metrics.", labels=labels)
+            family.add_metric(list(labels.values()), value)
+            yield family
 
 
 def _environment(now: float, steps: int) -> Environment:
