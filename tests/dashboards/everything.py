@@ -46,7 +46,9 @@ FLEET: tuple[tuple[str, str, Label, str], ...] = (
     ("search", "vllm-1", "idle", "qwen2.5-7b"),
 )
 """Namespace, pod, what happens to the engine after 150 s, model."""
-EVICTS = ("batch/vllm-0:8000",)
+GONE = "chat/vllm-2:8000"
+"""A target that refuses connections."""
+EVICTS = ("batch/vllm-0:8000", "chat/vllm-0:8000")
 """Whose KV events are read."""
 
 _LIMITS = (DeclaredLimit("max_num_seqs", 128.0, "args"), DeclaredLimit("max_model_len", 32768.0, "args"))
@@ -106,6 +108,7 @@ class Everything:
             tuple(self._sources(now, steps)),
             _exporter(self._began, steps),
             environment=_environment(now, steps),
+            targets=(*(engine.target for engine in self._engines), FakeTarget(name=GONE, pod="vllm-2")),
         )
         return render(snapshot, openmetrics=False, own=[_Process(self._began, steps)])
 
@@ -120,7 +123,7 @@ class Everything:
     def _sources(self, now: float, steps: int) -> Iterator[SourceHealth]:
         for engine in self._engines:
             yield SourceHealth("engine", engine.target.name, True, now, 0.0041, now)
-        yield SourceHealth("engine", "chat/vllm-2:8000", False, now, 5.0, self._began, "refused", "refused")
+        yield SourceHealth("engine", GONE, False, now, 5.0, self._began, "refused", "refused")
         yield SourceHealth("nvml", "", True, now, 0.002, now)
         yield SourceHealth("kubernetes", "", False, now, 0.8, None, "no answer", "timeout", {"timeout": steps})
 
