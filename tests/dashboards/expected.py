@@ -31,7 +31,7 @@ IN: Final[dict[str, tuple[str, ...]]] = {
     # engine
     **dict.fromkeys(
         (
-            *("Time to first token, p95", "Time between tokens, p95", "Prefix cache hit ratio/A", "Cache turnover"),
+            *("Time to first token, p95", "Time between tokens, p95", "Cache turnover"),
             *(
                 "Effective batch against demand/D",
                 "Latency against healthy",
@@ -56,6 +56,8 @@ IN: Final[dict[str, tuple[str, ...]]] = {
     # Once it has been healthy for long enough, something tells what is lost.
     "Tokens lost": WITH_A_BASELINE,
     "Tokens/s lost": WITH_A_BASELINE,
+    "Autoscalers": RECORDED,
+    "Prefix cache hit ratio/A": PHASES[2:],
     "Alert": WITH_A_BASELINE,
     "New engine": PHASES[:2],
     "Prompt length over two weeks": PHASES[3:],
