@@ -63,7 +63,7 @@ def save(figure: Figure, path: Path) -> None:
 def _placed(board: Mapping[str, Any], rows: Sequence[str]) -> Iterator[tuple[dict[str, Any], float]]:
     """Panels of the rows with where they begin, in rows from the top."""
     wanted, offset, top = False, 0.0, 0.0
-    for panel in board["panels"]:
+    for panel in (inner for one in board["panels"] for inner in (one, *one.get("panels", ()))):
         at = panel["gridPos"]
         if panel["type"] == "row":
             wanted = panel["title"] in rows

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dashboards import pictures, wording
-from tests.dashboards.boards import BoardQuery, filled, load, queries, seconds
+from tests.dashboards.boards import BoardQuery, filled, load, panels, queries, seconds
 from tests.dashboards.expected import IN, phases
 from tests.dashboards.grafana import Answer, Series
 from tests.support.rules import selectors
@@ -26,8 +26,8 @@ def answer(*series: tuple[dict[str, str], list[float]]) -> Answer:
 
 
 def table() -> dict[str, Any]:
-    panels = load("kvpressure-fleet")["panels"]
-    found: dict[str, Any] = next(panel for panel in panels if panel["title"] == "Worst engines")
+    board = load("kvpressure-fleet")
+    found: dict[str, Any] = next(panel for panel in panels(board) if panel["title"] == "Worst engines")
     return found
 
 
