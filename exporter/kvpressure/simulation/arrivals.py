@@ -40,7 +40,7 @@ BY_CHANCE: Final = (0.4, 2.0)
 CONSTANT_DISPERSION: Final = 0.15
 GROWS_DEVIATIONS: Final = 2.0
 """Of chance, by which a queue has to have grown for more to arrive than is answered."""
-SAME_RATE_DEVIATIONS: Final = 2.0
+SAME_RATE_DEVIATIONS: Final = 3.0
 LONGEST_GROWTH_SECONDS: Final = 1800.0
 WINDOW_SECONDS: Final = 60.0
 
@@ -102,8 +102,8 @@ def arrivals_of(observed: Observed) -> Arrivals | None:
     if not growth and ratio >= ALL_RATIO:
         return Arrivals(per_second, 1.0, least if least < ALL_RATIO else 1.0, 1.0)
     rate, growth, counted = _over_minutes(observed, per_second, seconds, dispersion, growth)
-    if growth:  # clients who wait for their answers make no queue grow
-        least = most = ratio
+    if growth:  # clients who wait for their answers make no queue grow: some do only where that is sure
+        ratio = least = most = ratio if least else 0.0
     elif BY_CHANCE[0] <= dispersion <= BY_CHANCE[1]:  # many clients that think between their requests look the same
         most = 1.0
     return Arrivals(rate, ratio, least, most, dispersion, growth, counted)

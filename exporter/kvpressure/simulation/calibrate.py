@@ -96,7 +96,7 @@ class Open:
     the longest are long; `alike` is 0 where the length of an answer has nothing
     to do with that of its prompt, 1 where the longest belong together; `end` is how many deviations more than expected
     a larger batch gives. With `other_clients` each draws any length where lengths say that it keeps to its own, and
-    the other way round; with `other_arrivals` another share of them waits for their answers. `experts` is for a model
+    the other way round; `rate_end` is how many deviations more than counted come at a rate; with `other_arrivals` another share of them waits for their answers. `experts` is for a model
     that has some, or may have: it reads them in another way.
     """
 
@@ -105,6 +105,7 @@ class Open:
     alike: float = 0.0
     end: float = 0.0
     other_clients: bool = False
+    rate_end: float = 0.0
     experts: bool = False
     other_arrivals: bool = False
 
@@ -114,6 +115,8 @@ class Open:
             return f"how many experts a batch of {model_name or 'this model'} reads, if it has any"
         if self.end:
             return f"what another batch than the {running:.0f} that run takes, which is all that the polls show"
+        if self.rate_end:
+            return "how many requests come: too few did for that to be known"
         if self.alike:
             return "whether long prompts get long answers"
         if self.other_arrivals:
@@ -236,6 +239,8 @@ def _is_alike(known: Known) -> bool:
 
 def _demand(page: Page, taken: Open, arrivals: Arrivals | None) -> Demand:
     demand = demand_of(page, _cached(page.observed), taken.alike, arrivals)
+    if taken.rate_end:
+        return replace(demand, rate=demand.rate * (1 + taken.rate_end * demand.rate_deviation_ratio))
     return replace(demand, mixed=not demand.mixed) if taken.other_clients else demand
 
 
