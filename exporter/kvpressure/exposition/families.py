@@ -168,6 +168,7 @@ _DECLARED: Final[tuple[Family, ...]] = (
     *residency.FAMILIES,
     *kv_events.FAMILIES,
     *traffic.REFUSALS,
+    *traffic.FAILURES,
     *latency.FAMILIES,
     *throughput.FAMILIES,
     *cost.FAMILIES,
