@@ -50,6 +50,7 @@ EVICTS = ("batch/vllm-0:8000",)
 """Whose KV events are read."""
 
 _LIMITS = (DeclaredLimit("max_num_seqs", 128.0, "args"), DeclaredLimit("max_model_len", 32768.0, "args"))
+_OTHER_LIMITS = (DeclaredLimit("max_num_seqs", 64.0, "args"), DeclaredLimit("max_model_len", 32768.0, "args"))
 _MOVES_EVERY_SECONDS = 15
 
 
@@ -75,7 +76,8 @@ def _card(target: FakeTarget) -> str:
 def _engines(start: float) -> list[Engine]:
     found = []
     for seed, (namespace, pod, cause, model) in enumerate(FLEET, 1):
-        target = FakeTarget(name=f"{namespace}/{pod}:8000", namespace=namespace, pod=pod, limits=_LIMITS)
+        limits = _LIMITS if pod == "vllm-0" else _OTHER_LIMITS
+        target = FakeTarget(name=f"{namespace}/{pod}:8000", namespace=namespace, pod=pod, limits=limits)
         scenario = episode(cause, seed)
         scenario = replace(scenario, engine=replace(scenario.engine, model_name=model))
         found.append(Engine(replace(target, gpus=(_card(target),)), SimulatedServer(scenario, seed, start)))
@@ -118,6 +120,7 @@ class Everything:
     def _sources(self, now: float, steps: int) -> Iterator[SourceHealth]:
         for engine in self._engines:
             yield SourceHealth("engine", engine.target.name, True, now, 0.0041, now)
+        yield SourceHealth("engine", "chat/vllm-2:8000", False, now, 5.0, self._began, "refused", "refused")
         yield SourceHealth("nvml", "", True, now, 0.002, now)
         yield SourceHealth("kubernetes", "", False, now, 0.8, None, "no answer", "timeout", {"timeout": steps})
 

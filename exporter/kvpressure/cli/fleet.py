@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,9 +83,7 @@ def workload_report(found: WorkloadFinding) -> list[RenderableType]:
         name = replica_name(finding, found.replicas).removeprefix(f"{of.namespace}/").removesuffix(port)
         table.add_row(clean(name), finding.state or "?", _verdict(finding), *shown)
     title = "  ".join(part for part in (of.model_name, place, of.role) if part)
-    notes = [(finding, finding.problem) for finding in found.replicas]
-    notes += [(finding, failures_text(finding.view.derived)) for finding in found.replicas if finding.view is not None]
-    problems = dict.fromkeys(f"{finding.target}: {note}" for finding, note in notes if note)
+    problems = dict.fromkeys(f"{finding.target}: {note}" for finding in found.replicas for note in _notes(finding))
     return [
         Text(clean(title), style="bold underline"),
         table,
@@ -125,6 +123,17 @@ def _heat(finding: Finding) -> tuple[int, float]:
 
 
 _LOST: Final = (ReplicaState.GONE, ReplicaState.STUCK)
+
+
+def _notes(finding: Finding) -> Iterator[str]:
+    """Yield what is the matter with a replica beside its verdict: not read, requests that fail, a loop of restarts."""
+    if finding.problem:
+        yield finding.problem
+    if finding.view is not None and (failures := failures_text(finding.view.derived)):
+        yield failures
+    restarts = finding.diagnosis.symptoms.get("restarting") if finding.diagnosis is not None else None
+    if restarts is not None and restarts.state:
+        yield restarts.text
 
 
 def _verdict(finding: Finding) -> Text:
