@@ -23,6 +23,8 @@ STAY_SHARE: Final = 0.25
 """Of the time that requests stay, in which few end of those that came in it, over which is counted at most."""
 WINDOW_SHARE: Final = 0.125
 """The same of the window."""
+WALK_RATIO: Final = 0.6
+"""Of the deviation of arrivals less ends by chance, which the number of requests spans less than where clients wait."""
 ALL_RATIO: Final = 0.8
 """A slope from which on all clients wait: some ends and the next requests lie on either side of a poll."""
 NONE_RATIO: Final = 0.25
@@ -128,6 +130,8 @@ def _slope(
         return 1.0, 1.0, 1.0  # all but a few were followed at once by as many; those began or ended their work
     # A client's next request may be on the page after its answer: over several intervals that is at the ends alone.
     size = max(1, int(len(came) * min(STAY_SHARE * stay / seconds, WINDOW_SHARE)))
+    if max(present) - min(present) > WALK_RATIO * math.sqrt(sum(came) + sum(ended)):
+        size = 1  # their number wanders as where ends and arrivals have nothing to do with each other
     came, ended = _sums(came, size), _sums(ended, size)
     # The most that came at once may be clients that begin.
     fewest = sorted(range(len(came)), key=lambda place: (came[place], ended[place]))[: int(KEPT_RATIO * len(came))]
