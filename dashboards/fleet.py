@@ -154,6 +154,26 @@ def _replicas() -> Row:
                 none="all replicas of each model have the same limits, as far as these are known",
             ),
             rows(
+                "Autoscalers",
+                "The HPA, or ScaledObject, of each workload, and how many replicas it may still add: at 0 it is at its "
+                "maximum.",
+                [
+                    Column("namespace", "string"),
+                    Column("workload", "string"),
+                    Column("object", "string"),
+                    Column("May add", "short", 0),
+                ],
+                Query(
+                    "max by (cluster, namespace, workload, object) (workload:kvpressure_autoscaler_room:replicas"
+                    '{cluster=~"$cluster",namespace=~"$namespace"})',
+                    "May add",
+                ),
+                sort="May add",
+                descending=False,
+                width=12,
+                none="no series of kube-state-metrics or KEDA",
+            ),
+            rows(
                 "Versions",
                 "How many exporters run each version, and how many GPUs each driver. An engine's page has no version.",
                 [

@@ -60,7 +60,7 @@ def known() -> dict[str, set[str]]:
     found = known_series() | PROMETHEUS_OWN
     for name in recorded():
         levels = {
-            "workload": {"namespace", "model_name", "workload"},
+            "workload": {"namespace", "model_name", "workload", "object"},
             "namespace_model": {"namespace", "model_name"},
             "namespace": {"namespace"},
             "cluster": set[str](),

@@ -151,8 +151,13 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
     troubles = Counter(CATALOGUE[finding.cause].label for finding in found if finding.cause in TROUBLE)
     worst = worst_first(found)[0]
     demand = _demand(found)
-    if lost := [f"{states[state]} {state}" for state in _LOST if states[state]]:
-        return WorkloadFinding(workload, tuple(found), "lost", f"{', '.join(lost)} of {_replicas(total)}", "", worst)
+    if lost := [finding for finding in found if finding.state in _LOST]:
+        text = ", ".join(f"{states[state]} {state}" for state in _LOST if states[state]) + f" of {_replicas(total)}"
+        serving = [finding for finding in found if finding.state not in _LOST]
+        others = f"; of the others: {_judged(workload, serving).text}" if serving else ""
+        worst = worst_first(lost)[0]
+        step = "" if worst.actions else f"See whether the server of {worst.target} runs, and its log"
+        return WorkloadFinding(workload, tuple(found), "lost", text + others, step, worst)
     if (uneven := unevenness(views, thresholds)) is not None:
         text = (
             f"uneven: {percent(uneven.fits_ratio)} of what waits on {_replicas(len(uneven.hot))} would fit on the "
@@ -168,7 +173,7 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
     if any(finding.cause is NOT_KNOWN for finding in found):
         why = {meaning(finding.diagnosis) for finding in found if finding.diagnosis and finding.cause is NOT_KNOWN}
         return WorkloadFinding(workload, tuple(found), "unknown", " ".join(sorted(why)) or "no verdict", "", worst)
-    return WorkloadFinding(workload, tuple(found), "served", f"{_replicas(total)} serve all demand{demand}")
+    return WorkloadFinding(workload, tuple(found), "served", f"all demand is served by {_replicas(total)}{demand}")
 
 
 def _demand(found: Sequence[Finding]) -> str:

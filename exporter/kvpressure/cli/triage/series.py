@@ -22,6 +22,7 @@ from kvpressure.model.environment import Environment
 from kvpressure.model.errors import SourceError
 from kvpressure.model.target_status import OTHER, STATUSES
 from kvpressure.model.view import EngineView, Unreachable
+from kvpressure.printable import brief
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.declared import Declared, declared_there, pod_of, roles_there
@@ -101,7 +102,7 @@ class Look:
         spelled = names_there(self.client, Selection(), known)
         if not spelled:
             jobs = self.client.label_values("job", ["up"], recent.start, recent.end)
-            what = f"its jobs are {', '.join(sorted(jobs)[:NAMED])}" if jobs else "it scrapes nothing"
+            what = f"its jobs are {_some(jobs)}" if jobs else "it scrapes nothing"
             raise PrometheusError(
                 f"this Prometheus has no series of an engine ({ASSUMED.table.prefix}...): {what}; scrape the engines' "
                 "/metrics, or give the Prometheus that does"
@@ -188,4 +189,4 @@ def _same(labels: Mapping[str, str], target: Target) -> bool:
 def _some(names: Collection[str]) -> str:
     """Return some of the names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(sorted(names)[:NAMED])}{more}"
+    return f"{', '.join(brief(name, 60) for name in sorted(names)[:NAMED])}{more}"
