@@ -77,6 +77,12 @@ def waited_in_window(facts: Facts) -> bool | None:
 
 
 @fact()
+def some_waited_in_window(facts: Facts) -> bool | None:
+    """Return whether a request waited in a tenth of the polls of the whole window, or more in fewer."""
+    return reaches(facts.inputs.value("requests_waiting"), facts.thresholds.symptoms.admission_unblocked_max_ratio)
+
+
+@fact()
 def shrinks(facts: Facts) -> bool | None:
     """Return whether far fewer requests wait in the newest polls than on average over the whole window."""
     before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting
