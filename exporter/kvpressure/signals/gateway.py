@@ -54,9 +54,9 @@ class GatewayQueue:
     `requests` are those of the whole pool and `seconds` how long those that left were there; `held_polls_ratio` is the
     share of polls with any, `in_engine_ratio` of those, or with any refused, in which requests wait in the engine too.
     `kv_ratio` and `engine_queue_ratio` are the use of the cache and the queue of the pool's engines over what the
-    gateway lets them come to, in the polls with any. `stale_engines` are engines of the pool whose metrics the gateway cannot read, mean
-    over the polls with any: to it they are full, and what it says of them is of some time ago. `refused_per_second` are
-    requests that it refuses, the engine's share of them, mean over the polls.
+    gateway lets them come to, in the polls with any. `stale_engines` are engines of the pool whose metrics the gateway
+    cannot read, mean over the polls with any: to it they are full, and what it says of them is of some time ago.
+    `refused_per_second` are requests that it refuses, the engine's share of them, mean over the polls.
     """
 
     requests: float | None = None
