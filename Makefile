@@ -35,7 +35,7 @@ apart: $(VENV)/.dev ## the unit tests of each package where the others are delet
 	$(BIN)/python -m tests.support.apart
 
 # What is missing is installed first, each with a line that says so.
-test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm tools-pint bundle chart ## all tests (eight minutes on two free cores)
+test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm tools-pint tools-jsonnet bundle chart ## all tests (eight minutes on two free cores)
 	@echo "running all tests: eight minutes on two free cores, longer on busy ones; each dot is a test"
 	$(BIN)/python -m pytest -n 4 --dist loadfile
 

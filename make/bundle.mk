@@ -10,8 +10,13 @@ bundle: dashboards ## build/bundle: rules, dashboards, Alertmanager example and 
 chart: dashboards ## the rules and dashboards that deploy/helm/kvpressure takes along
 	$(BIN)/python -m deploy.chart_files
 
-rules: bundle ## write docs/alerts.md and rules/vllm-only/ready again, and the hash of the thresholds in rules/tests
+.PHONY: mixin
+mixin: dashboards ## mixin/built.json: the same rules and dashboards for jsonnet; THRESHOLDS=thresholds.yaml for your own
+	$(BIN)/python -m deploy.mixin_files $(if $(THRESHOLDS),--thresholds $(THRESHOLDS))
+
+rules: bundle ## write docs/alerts.md, rules/vllm-only/ready and deploy/upstream again, and the hash of the thresholds in rules/tests
 	@$(BIN)/python -m deploy.ready_rules
+	@$(BIN)/python -m deploy.upstream_files
 	@hash='s/^Generated .* Thresholds `\([0-9a-f]*\)`\.$$/\1/p' && old=$$(sed -n "$$hash" docs/alerts.md) && \
 	{ cat build/bundle/alerts.md && echo && sed -n '/^## An alert as it arrives/,$$p' docs/alerts.md; } > build/alerts.md && \
 	cp build/alerts.md docs/alerts.md && new=$$(sed -n "$$hash" docs/alerts.md) && \

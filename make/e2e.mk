@@ -16,9 +16,9 @@ e2e-rules: dashboards ## rules at three scrape intervals, as promtool, Prometheu
 	@mkdir -p .tools && GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/prometheus3 -trimpath -buildvcs=false -o "$(CURDIR)/.tools/prometheus3-rules" .
 	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/operator -trimpath -buildvcs=false -o "$(CURDIR)/.tools/operator-objects" .
 	@GOWORK=off GOFLAGS=-mod=readonly go build -C tests/rules/alertmanager -trimpath -buildvcs=false -o "$(CURDIR)/.tools/alertmanager-receivers" .
-	@$(BIN)/python -m kvpressure generate --out build/e2e-rules --no-runbooks >/dev/null && cd build/e2e-rules/alertmanager && \
+	@$(BIN)/python -m kvpressure generate --out build/e2e-rules >/dev/null && cd build/e2e-rules/alertmanager && \
 	  { cat receivers.yaml; echo 'route: {receiver: kvpressure-page}'; } > all.yaml && "$(CURDIR)/.tools/alertmanager-receivers" all.yaml | grep 'kvpressure triage' && rm all.yaml
-	@for every in 15s 30s 60s; do for names in --no-runbooks --flavour=vllm-only; do \
+	@for every in 15s 30s 60s; do for names in --flavour=exporter --flavour=vllm-only; do \
 	  $(BIN)/python -m kvpressure generate --out build/e2e-rules --all-alerts --scrape-interval $$every $$names >/dev/null && \
 	  files=$$(ls build/e2e-rules/prometheus/*/*.yaml) && echo "scraped every $$every, $$names" && \
 	  promtool check rules $$files | grep -c SUCCESS && .tools/prometheus3-rules $$files && \

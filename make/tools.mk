@@ -68,3 +68,14 @@ tools-pint: ## build pint into .tools
 	  go build -C "$$dir" -trimpath -buildvcs=false -o "$(CURDIR)/.tools/pint" ./cmd/pint || \
 	  echo "pint cannot be built: its tests are skipped"; \
 	else echo "no go to build pint: its tests are skipped"; fi
+
+# go-jsonnet, which renders mixin/ in its test, built through the Go module proxy (half a minute, once).
+JSONNET := v0.20.0
+.PHONY: tools-jsonnet
+tools-jsonnet: ## build jsonnet into .tools
+	@if [ -x .tools/jsonnet ]; then :; \
+	elif command -v go >/dev/null; then mkdir -p .tools && \
+	  echo "building go-jsonnet $(JSONNET) from source, once" && cd / && \
+	  GOBIN="$(CURDIR)/.tools" GOWORK=off go install -trimpath github.com/google/go-jsonnet/cmd/jsonnet@$(JSONNET) || \
+	  echo "jsonnet cannot be built: its test is skipped"; \
+	else echo "no go to build jsonnet: its test is skipped"; fi

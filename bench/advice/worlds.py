@@ -43,6 +43,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.advice.worlds", description=__doc__)
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder
+    if not (folder / "outcomes.json").exists():
+        parser.exit(
+            2, f"{folder} has no outcomes.json: give the folder of another simulator's recordings and outcomes\n"
+        )
     models: dict[str, tuple[Model, float]] = {}
     errors: defaultdict[tuple[str, str], list[tuple[float, bool, float]]] = defaultdict(list)
     for row in json.loads((folder / "outcomes.json").read_text()):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from statistics import fmean, pstdev
+from statistics import fmean, linear_regression, pstdev
 from typing import Final
 
 from kvpressure.capacity.cards import names, table
@@ -17,6 +18,7 @@ TERMS: Final = ("fixed", "experts", "sequence", "context", "prompt", "pair")
 """Seconds of a step, of reading all experts' weights, of each sequence it decodes, of each token of context these read,
 of each prompt token, and of each prompt token for each one that precedes it."""
 EXPERT_RATIOS: Final = {"Qwen/Qwen3-30B-A3B": 8 / 128}
+SIZE: Final = re.compile(r"(\d+)B")
 STEPS: Final = 600
 POOL_TOKENS: Final = 400_000
 STEP_TOKENS: Final = (64, 8_192)
@@ -39,6 +41,19 @@ def of_any(name: str = "") -> Prior:
     ratio, experts = EXPERT_RATIOS.get(own, 0.0), TERMS.index("experts")
     means[experts], spread[experts] = (math.log(4.0), 0.7) if ratio else (math.log(1e-6), 0.1)
     return Prior(tuple(means), tuple(spread), expert_ratio=ratio)
+
+
+def context_by_size(name: str = "") -> tuple[float, float]:
+    """Return a token of context over the fixed part at 8 billion parameters, and by their logarithm (both logarithms).
+
+    Least squares over the tables of other dense models than that of `name`.
+    """
+    own, context = _model(name) if name else "", TERMS.index("context")
+    others = [other for other in names() if _model(other) != own and _model(other) not in EXPERT_RATIOS]
+    sizes = [math.log(float(SIZE.findall(_model(other))[0]) / 8) for other in others]
+    ratios = [math.log(_in_terms(other)[context] / _in_terms(other)[0]) for other in others]
+    by_size, at_8b = linear_regression(sizes, ratios)
+    return at_8b, by_size
 
 
 def _model(name: str) -> str:

@@ -1,6 +1,6 @@
-"""`python -m deploy.release.assets`: the chart and the bundle as archives, for those who have no checkout to build in.
+"""`python -m deploy.release.assets`: chart, bundle and mixin as archives, for those without a checkout to build in.
 
-Both are built for it, whatever lies in the checkout, and are the same bytes for the same sources and SOURCE_DATE_EPOCH.
+All are built for it, whatever lies in the checkout, and are the same bytes for the same sources and SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.chart_files import CHART, chart_files
+from deploy.mixin_files import mixin_files
 from deploy.release.dist import ZIP_EPOCH
 
 from kvpressure import __version__
@@ -49,12 +50,14 @@ def whole_chart(repository: str) -> dict[str, str]:
 
 
 def write(out: Path, epoch: int, repository: str = UNKNOWN_REPOSITORY) -> list[Path]:
-    """Write both into `out`, which is made, and give their paths: the bundle first."""
+    """Write them into `out`, which is made, and give their paths: the bundle first."""
     out.mkdir(parents=True, exist_ok=True)
     bundle, chart = out / f"kvpressure-bundle-{__version__}.tar.gz", out / f"kvpressure-{__version__}.tgz"
     bundle.write_bytes(archive("bundle", bundle_files(Options(load_thresholds())), epoch))
     chart.write_bytes(archive(CHART.name, whole_chart(repository), epoch))
-    return [bundle, chart]
+    mixin = out / f"kvpressure-mixin-{__version__}.tar.gz"
+    mixin.write_bytes(archive("mixin", mixin_files(load_thresholds()), epoch))
+    return [bundle, chart, mixin]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -175,17 +175,13 @@ class Collector:
 
     def _desired(self, view: EngineView) -> float | None:
         """Return how many replicas in this one's place would have served its whole demand; None where not known."""
-        demand = view.derived.get("demand_replicas")
-        if not isinstance(demand, Mapping):
-            return None
-        demand_of = {name: value for name in demand if (value := at(view.derived, "demand_replicas", name)) is not None}
         # One replica, and those that an autoscaler could have added by then.
         began = view.t if self._open is None else self._open.began
         doubled = int(max(0.0, view.t - began) // self._thresholds.scaling.down_hold_seconds)
         most = 1
         for _ in range(min(doubled, MAX_DOUBLINGS)):
             most = most_replicas(most, self._thresholds)
-        reading = ReplicaReading(self._labels.get("pod", ""), demand_of)
+        reading = ReplicaReading.of(self._labels.get("pod", ""), view.derived)
         count = desired_replicas([reading], self._thresholds, before=most)
         return None if count is None else float(count)
 

@@ -112,9 +112,7 @@ async def _others(line: Timeline, prompt: Prompt, folder: Path) -> None:
     names = {engine["name"] for engine in found["engines"]}
     line.hold("audit --cluster finds the engines, kinds that are not installed are left out", bool(names), (code, err))
     trace = folder / "pod.jsonl"
-    code, out, err = await prompt.run(
-        "record", "-n", NAMESPACE, "pod/llama-1", "-o", str(trace), "--duration", "3", "--force"
-    )
+    code, out, err = await prompt.run("record", "-n", NAMESPACE, "pod/llama-1", "-o", str(trace), "--duration", "3")
     line.hold("record writes the pages of a pod", code == 0 and trace.stat().st_size > 1000, (code, out, err))
     code, out, err = await prompt.run(
         *("plan", "--url", "pod/llama-1", "-n", NAMESPACE), *("--prompt-p95", "900", "--output-p95", "300")

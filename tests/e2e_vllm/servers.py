@@ -121,7 +121,7 @@ async def prometheus(exporter_port: int, port: int, folder: Path) -> AsyncIterat
     if program is None:
         raise RuntimeError("prometheus is not installed: `make tools` as root installs Debian's package")
     rules, data = folder / "rules", folder / "prometheus"
-    await _finish([sys.executable, "-m", "kvpressure", "generate", "--out", str(rules), "--no-runbooks"])
+    await _finish([sys.executable, "-m", "kvpressure", "generate", "--out", str(rules)])
     config = folder / "prometheus.yml"
     config.write_text(_prometheus_config(rules, exporter_port))
     shutil.rmtree(data, ignore_errors=True)

@@ -76,7 +76,7 @@ async def test_a_bundle_on_a_full_disk_leaves_the_older_one(tmp_path: Path) -> N
 )
 def test_a_dump_of_gpus_on_a_full_disk_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "record_gpus", lambda *_: {"vendor": "nvidia", "error": ""})
-    done = CliRunner().invoke(record.command, ["--gpus", "-o", "/dev/full", "--force"])
+    done = CliRunner().invoke(record.command, ["--gpus", "-o", "/dev/full"])
     assert done.exit_code == 2
     assert "/dev/full cannot be written: No space left on device" in done.output
 

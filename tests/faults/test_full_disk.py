@@ -192,7 +192,6 @@ COMMANDS = {
     "audit --sarif": ("audit", "--sarif", str(MANIFEST)),
     "plan": PLAN,
     "generate": ("generate", "--no-dashboards"),
-    "incidents": ("incidents", "--schema", "diagnosis"),
     "check-config": ("check-config",),
     "--help": ("--help",),
 }

@@ -21,7 +21,7 @@ from bench.advice.__main__ import DOCUMENT, FOLDER, KEPT, RESULTS, WARM_SECONDS
 from bench.advice.changes import NOTHING, Key
 from bench.advice.picture import Dot, svg
 from bench.advice.predict import advised
-from bench.silicon.prior import TERMS, of_any
+from bench.silicon.prior import TERMS, context_by_size, of_any
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes, priors
 from kvpressure.simulation.config_changes import ConfigChange
@@ -219,15 +219,16 @@ def _off(name: str, card: str, done: Key, expected: Expected, ran: Ran) -> Off:
 @contextmanager
 def _prior_of_others(table: str) -> Iterator[None]:
     """Let steps be fitted with the prior of all models but that of a table."""
-    kept = priors.DENSE
+    kept, at_8b, by_size = priors.DENSE, priors.CONTEXT_AT_8B, priors.CONTEXT_BY_SIZE
     if table:
         others = of_any(table)
         places = [TERMS.index(term) for term in ("fixed", "sequence", "context", "prompt", "pair")]
         priors.DENSE = Prior(tuple(others.logarithms[place] for place in places), kept.deviations)
+        priors.CONTEXT_AT_8B, priors.CONTEXT_BY_SIZE = context_by_size(table)
     try:
         yield
     finally:
-        priors.DENSE = kept
+        priors.DENSE, priors.CONTEXT_AT_8B, priors.CONTEXT_BY_SIZE = kept, at_8b, by_size
 
 
 def _on_cards(paths: Sequence[Path]) -> dict[str, dict[Key, Ran]]:

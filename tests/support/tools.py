@@ -31,10 +31,10 @@ def need(program: str, package: str) -> str:
 
 
 def built(program: str) -> str:
-    """The path of what `make tools-go tools-stores tools-pint` build. Without it tests are skipped; in CI they fail."""
+    """The path of what `make tools-go`, `tools-pint` and others build; without it tests are skipped, and fail in CI."""
     path = shutil.which(program, path=str(ROOT / ".tools"))
     if path is None:
-        missing(f"{program} is not in .tools; `make tools-go tools-stores tools-pint` builds it")
+        missing(f"{program} is not in .tools; `make tools-{program}`, `tools-go` or `tools-stores` builds it")
     return path
 
 

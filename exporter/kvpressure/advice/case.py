@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from kvpressure.advice.desired import ReplicaReading, desired_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import KV_DTYPE, SMALL_KV_BITS, Limits
 from kvpressure.model.record import record
 from kvpressure.model.samples import HistogramSample
 from kvpressure.model.values import Derived, at, number, quantile
-from kvpressure.model.verdict import Diagnosis, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import DecodeEngine, Observed, Peer, role_of
 from kvpressure.runtimes.registry import named
 from kvpressure.runtimes.runtime import Advice
@@ -258,6 +259,17 @@ class Case(Sizing):
         """Whether the server dies and restarts."""
         signs = ("restarting", "host_oom", "device_oom")
         return self.diagnosis.stage is Stage.FAILING or any(self.symptom(sign) is True for sign in signs)
+
+    @property
+    def replicas(self) -> int | None:
+        """The replicas for each one now that `kvpressure_desired_replicas` counts; 1 where no more are needed.
+
+        None where that does not measure what holds requests up, or nothing does.
+        """
+        reading = ReplicaReading.of("", self.derived)
+        counted = desired_replicas([reading], self.thresholds)
+        measured = self.diagnosis.cause is Cause.KV_CACHE_PRESSURE and "kv_tokens" in reading.demand
+        return counted if measured or (counted or 1) > 1 else None
 
     @property
     def small_kv_helps(self) -> bool:

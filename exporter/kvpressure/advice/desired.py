@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
+from kvpressure.model.values import Derived, at
 
 
 @record
@@ -25,6 +27,15 @@ class ReplicaReading:
     replica: str
     demand: Mapping[str, float]
     lost: bool = False
+
+    @classmethod
+    def of(cls, replica: str, derived: Derived) -> Self:
+        """Return the reading of an engine that is not lost."""
+        values = derived.get("demand_replicas")
+        names = values if isinstance(values, Mapping) else ()
+        return cls(
+            replica, {name: value for name in names if (value := at(derived, "demand_replicas", name)) is not None}
+        )
 
 
 def demand_replicas(readings: Iterable[ReplicaReading]) -> dict[str, float]:

@@ -43,7 +43,6 @@ _AGAIN: Final[dict[str, Callable[[int], ConfigChange]]] = {
     "cap_prompt": config_changes.cap_prompt,
     "cap_output": config_changes.cap_output,
     "max_num_seqs": config_changes.sequences,
-    "add_replica": config_changes.replicas,
     STEP: config_changes.step_tokens,
     SESSIONS: config_changes.sessions,
 }
@@ -69,13 +68,13 @@ class Forecast:
 
 def forecast_of(case: Case) -> Forecast:
     """Simulate the engine as it is, and with every change that might help."""
-    return _relieved(case, None, lambda model: greedy_search.choose(model, *_changes(case, model)))
+    return _relieved(case, None, lambda model: greedy_search.choose(model, *_changes(case, model), case.replicas or 2))
 
 
 def without_restart(case: Case, model: Model) -> Choice:
     """Return the steps that need no restart, each by itself: caps at the gateway, and replicas."""
     refused = case.thresholds.advice.refused_max_ratio
-    choice = _printed(case, model, greedy_search.without_restart(model, refused))
+    choice = _printed(case, model, greedy_search.without_restart(model, refused, case.replicas or 2))
     # Requests under way may be longer than those that ended, by which caps are chosen.
     return replace(choice, steps=tuple(step for step in choice.steps if step.expected.unserved_ratio <= refused))
 
@@ -237,11 +236,13 @@ def more_batch(case: Case) -> Forecast:
     """Return the forecast with more sequences, or more tokens of a step, where their cap defers requests."""
     limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and step is not None:
-        return _relieved(case, math.inf, lambda model: other_limits.larger_steps(model, step.value))
+        return _relieved(case, math.inf, lambda model: other_limits.larger_steps(model, step.value, case.replicas or 2))
     if limit is None:
         return Forecast(reason="how many sequences may run is not known")
     most = case.thresholds.advice.raise_max_factor
-    return _relieved(case, limit.value, lambda model: other_limits.more_sequences(model, limit.value, most))
+    return _relieved(
+        case, limit.value, lambda model: other_limits.more_sequences(model, limit.value, most, case.replicas or 2)
+    )
 
 
 def more_gpus(case: Case) -> Forecast:
@@ -249,7 +250,9 @@ def more_gpus(case: Case) -> Forecast:
     limit = case.limits.max_num_seqs
     rejected = () if limit is None else (config_changes.sequences(int(2 * limit.value)),)
     growing = None if case.diagnosis.detail in _OF_PROMPTS else growing_share(case.observed)
-    return _relieved(case, math.inf, lambda model: other_limits.more_servers(model, rejected), growing)
+    return _relieved(
+        case, math.inf, lambda model: other_limits.more_servers(model, case.replicas or 2, rejected), growing
+    )
 
 
 def without_limit(case: Case) -> Forecast:

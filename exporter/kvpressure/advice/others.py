@@ -11,7 +11,7 @@ from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import more_batch, more_gpus, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import declined
-from kvpressure.advice.replicas import replica, replicas
+from kvpressure.advice.replicas import replicas
 from kvpressure.advice.rollout import apply_changes, changed, expected, gone, no_longer, series, watch
 from kvpressure.advice.shell import look_again, more_cpu, whether_it_runs
 from kvpressure.model.action import Action, Expected
@@ -71,11 +71,11 @@ def _more_sequences(case: Case) -> list[Action | None]:
     """Return the actions where nothing can be predicted."""
     limit, room = case.limits.max_num_seqs, case.room
     if limit is None or room is None:
-        return [batch.more_sequences_in_steps(case), replica(case, NO_ROOM)]
+        return [batch.more_sequences_in_steps(case), replicas(case, None, NO_ROOM)]
     new = min(room, math.ceil(batch.demand(case)), int(limit.value * LARGEST_STEP_FACTOR))
     if new <= limit.value:
         why = f"{number(limit.value)} run at once, and no more than {room} fit the KV pool at p95 length."
-        return [replica(case, why)]
+        return [replicas(case, None, why)]
     change = batch.more_sequences(case, new)
     return [change, apply_changes(case, [change]), watch(case, "concurrency_bound", "2 minutes of traffic")]
 

@@ -23,7 +23,7 @@ from kvpressure.advice.forecast import (
     without_restart,
 )
 from kvpressure.advice.memory import leave_memory, memory_headroom
-from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas_as_predicted, route
+from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas, replicas_as_predicted, route
 from kvpressure.model.action import SIMULATED_ALONE, UNPREDICTABLE, Action
 from kvpressure.model.limits import KV_DTYPE
 from kvpressure.model.values import at, number
@@ -96,7 +96,7 @@ def _by_the_playbook(case: Case, forecast: Forecast) -> list[Action | None]:
     changes.append(cache.more_reserve(case))
     return [
         edge.cap_tokens(case),
-        None if case.device_oom else replica(case, NO_POOL),
+        None if case.device_oom else replicas(case, None, NO_POOL),
         *changes,
         rollout.apply_changes(case, changes),
         rollout.host_memory(case),
@@ -146,7 +146,7 @@ def reserved(case: Case) -> tuple[list[Action | None], str]:
         edge.ask_less(case),
         *changes,
         rollout.apply_changes(case, changes),
-        replica(case, NO_POOL),
+        replicas(case, None, NO_POOL),
         rollout.host_memory(case),
         rollout.controlled_restart(case),
         rollout.verify_recovery(case),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.batch import beyond_knee, demand
 from kvpressure.advice.case import Case
-from kvpressure.advice.desired import ReplicaReading, required_replicas
 from kvpressure.advice.edge import share_text
 from kvpressure.advice.forecast import as_shown
 from kvpressure.advice.rollout import unblocked, unpreempted, unqueued
@@ -25,8 +23,8 @@ NAMED_PEERS: Final = 3
 NO_POOL: Final = "The requests need a larger KV pool than this engine has; a new replica adds its own."
 
 
-def replica(case: Case, why: str, total: int | None = None, expected: Expected | None = None) -> Action:
-    """Return the action that adds a replica, or as many that there are `total` for each one now."""
+def replica(case: Case, why: str, total: int | None, expected: Expected | None = None) -> Action:
+    """Return the action that adds replicas, so that there are `total` for each one now; one where that is not known."""
     more, role = total is not None and total > 2, f"{case.role} " if case.role else ""
     left = 0.0 if expected is None else expected.waiting.after / expected.servers
     # What holds a batch today holds it there too.
@@ -48,39 +46,26 @@ def replica(case: Case, why: str, total: int | None = None, expected: Expected |
 
 
 def replicas(case: Case, choice: Choice | None, why: str) -> Action | None:
-    """Return the action that adds the chosen number of replicas, one where nothing is predicted; None for none."""
+    """Return the action that adds the chosen replicas; those that demand takes where nothing is predicted."""
     if choice is None:
-        return replica(case, why)
+        return None if case.replicas == 1 else replica(case, why, case.replicas)
     step = choice.step("add_replica")
     return None if step is None else replica(case, why, int(step.change.value), step.expected)
 
 
 def replicas_as_predicted(case: Case, model: Model, step: Step) -> Action:
     """Return the action that adds replicas for the requests that wait whatever else is changed."""
-    return replica(case, f"{_overload(case, model, step)}{NO_POOL}", int(step.change.value), step.expected)
+    return replica(case, f"{_overload(model, step)}{NO_POOL}", int(step.change.value), step.expected)
 
 
-def _overload(case: Case, model: Model, step: Step) -> str:
-    """Return in words what arrives beside what is served, and what autoscaling counts; "" where no queue grows."""
+def _overload(model: Model, step: Step) -> str:
+    """Return in words what arrives beside what is served; "" where no queue grows."""
     if not model.queue_grows:
         return ""
-    total, arriving = int(step.change.value), model.arriving_per_second()
-    served = model.served_per_second([step.change])
-    words = (
-        f"{arriving:.2g} requests arrive per second and one replica serves {model.served_per_second():.2g}: {total} "
-        f"serve {served:.2g}. "
-    )
-    demand = case.derived.get("demand_replicas")
-    found = demand if isinstance(demand, Mapping) else {}
-    required = required_replicas(
-        [ReplicaReading("", {k: v for k, v in found.items() if isinstance(v, float)})], case.thresholds
-    )
-    if required is None or math.ceil(required) <= total:
-        return words
-    scaling = case.thresholds.scaling
     return (
-        f"{words}kvpressure_desired_replicas counts {math.ceil(required)} for each one now: it leaves "
-        f"{1 - scaling.target_ratio:.0%} free and drains the queue in {scaling.down_hold_seconds / 60:.0f} minutes. "
+        f"{model.arriving_per_second():.2g} requests arrive per second and one replica serves "
+        f"{model.served_per_second():.2g}: {step.change.by} serve {model.served_per_second([step.change]):.2g}, and "
+        "kvpressure_desired_replicas counts as many for each one now. "
     )
 
 

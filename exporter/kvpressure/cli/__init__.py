@@ -33,6 +33,20 @@ COMMANDS = {
 }
 """Each command's line in the list."""
 
+GONE = {
+    "--kubeconfig": "kubectl reads the environment: KUBECONFIG=FILE kvpressure ...",
+    "generate --no-runbooks": "delete the folder runbooks of the bundle",
+    "generate --runbooks": "the bundle always has them",
+    "incidents --insecure": "--ca-file FILE, with the server's own certificate if no CA signed it",
+    "incidents --schema": "docs/schemas has them, and a running exporter at /api/v1/schemas/incidents",
+    "incidents --timeout": "an answer may take 120 s",
+    "plan --kube-context": "kubectl config use-context NAME, or kubectl port-forward and --url :PORT",
+    "plan --port": "kubectl port-forward pod/NAME PORT, and --url :PORT",
+    "record --force": "delete the file first",
+    "run --web.telemetry-path": "set telemetry_path in the section web of the settings file",
+}
+"""What to do instead of an option that is gone, by the option, or by its command and name."""
+
 JOINED = {
     "incidents": "kvpressure_incidents",
     "whatif": "kvpressure_planner",
@@ -119,6 +133,11 @@ class LazyGroup(click.Group):
         """Run the command; clean the foreign text in errors that click prints."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            name, command = error.option_name, error.ctx.info_name if error.ctx is not None else ""
+            if instead := GONE.get(f"{command} {name}", GONE.get(name)):
+                raise click.UsageError(f"{name} is gone: {instead}", error.ctx) from None
+            raise
         except click.ClickException as error:
             error.message = clean_lines(error.message)  # type: ignore[misc]  # final for subclasses
             raise
@@ -183,7 +202,18 @@ def _load_structlog_alone() -> None:
         del sys.modules[name]
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="kvpressure")
-def main() -> None:
-    """Report why a replica loses throughput to KV cache pressure: the exporter and its tools."""
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Report why a replica loses throughput to KV cache pressure: the exporter and its tools.
+
+    Without a command, triage the engines of this machine.
+    """
+    if ctx.invoked_subcommand is None and (triage := main.get_command(ctx, "triage")) is not None:
+        with triage.make_context("triage", [], parent=ctx) as alone:
+            triage.invoke(alone)

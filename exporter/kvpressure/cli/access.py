@@ -35,15 +35,11 @@ access_option = click.option(
 )
 """Read by `access_of`."""
 
-_reached = (
-    click.option("--kubeconfig", type=click.Path(path_type=Path), help="Passed to kubectl."),
+pod_options = together(
+    click.option("--context", default=None, help="Passed to kubectl."),
     click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec declares none."),
 )
-_CONTEXT: Final = "Passed to kubectl."
-pod_options = together(click.option("--context", default=None, help=_CONTEXT), *_reached)
 """How to reach pods, through kubectl."""
-kube_context_options = together(click.option("--kube-context", default=None, help=_CONTEXT), *_reached)
-"""The same for a command whose `--context` is another option."""
 
 namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
 
@@ -71,14 +67,10 @@ prometheus_options = together(
     click.option("--ca-file", type=EXISTING_FILE, help="CA certificates to trust instead of the system's."),
     click.option("--cert-file", type=EXISTING_FILE, help="Client certificate to present, with --key-file."),
     click.option("--key-file", type=EXISTING_FILE, help="Key of the client certificate."),
-    click.option("--insecure", is_flag=True, help="Accept any server certificate."),
     click.option("--username", default="", help="User name for basic authentication, with --password-file."),
     click.option("--password-file", type=EXISTING_FILE, help="File with the password."),
     click.option(
         "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Another, such as X-Scope-OrgID:TENANT."
-    ),
-    click.option(
-        "--timeout", default=120.0, show_default=True, type=click.FloatRange(1, 3600), help="Seconds for one answer."
     ),
 )
 """Read by `server_of`."""
@@ -262,8 +254,8 @@ def server_of(url: str, options: dict[str, Any]) -> Server:
     if value := Authorization(token, basic, setting="--bearer-token-file").value():
         headers["Authorization"] = value
     files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
-    tls = TlsSettings(**files, insecure_skip_verify=options["insecure"])
-    return Server(url, headers, tls, options["timeout"])
+    tls = TlsSettings(**files)
+    return Server(url, headers, tls)
 
 
 def _headers(given: Any) -> dict[str, str]:

@@ -225,7 +225,13 @@ class Demo:
                         say(f"       kvpressure says: {verdict}")
                     say("  ".join((_clock_text(seconds), *cells(view.derived, _COLUMNS))))
             await asyncio.sleep(min(0.5, ROW_SECONDS / self.clock.speed / 4))
-        say("", "The incident is over; the exporter goes on serving until Ctrl-C.")
+        say(
+            "",
+            "The incident is over; the exporter goes on serving until Ctrl-C.",
+            "For a server of yours, in any terminal:",
+            "",
+            f"  {shlex.join([*_typed(), 'triage', 'HOST:PORT'])}",
+        )
 
 
 def triage_seconds(collapsed_seconds: float) -> float | None:

@@ -63,14 +63,12 @@ _RUNBOOKS = (
 @click.option("--page-url", default=PAGE_URL, show_default=True, help="Webhook of Alertmanager for critical alerts.")
 @click.option("--ticket-url", default=TICKET_URL, show_default=True, help="Webhook of Alertmanager for warnings.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the PrometheusRule objects.")
-@click.option("--runbooks/--no-runbooks", default=True, show_default=True, help="Copy the runbooks into the bundle.")
 @click.option("--dashboards/--no-dashboards", default=True, show_default=True, help="Write the Grafana dashboards.")
 def command(
     out: Path,
     overrides: Path | None,
     labels: tuple[str, ...],
     scrape_interval: str,
-    runbooks: bool,
     dashboards: bool,
     **given: Any,
 ) -> None:
@@ -89,7 +87,7 @@ def command(
     given |= {"scrape_seconds": scrape_seconds, "profile": Profile(given["profile"]), "labels": pairs}
     try:
         options = Options(thresholds_of(overrides), flavour=whose, selector=matchers, **given)
-        files = bundle_files(options, with_runbooks=runbooks, with_dashboards=dashboards)
+        files = bundle_files(options, with_dashboards=dashboards)
         write_bundle(out, files)
     except ConfigError as error:
         refuse(error, see="nothing was written")

@@ -21,7 +21,6 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FLAGS = {
     "--config": "Settings file; without it kvpressure.yaml in the working directory, if there is one.",
     "--web.listen-address": "Address to listen on, such as :10405 or 127.0.0.1:10405.",
-    "--web.telemetry-path": "Path of the metrics page.",
     "--web.config.file": "TLS and basic auth of the server, in the exporter-toolkit's format.",
     "--log.level": "debug, info, warning or error.",
     "--log.format": "logfmt or json.",

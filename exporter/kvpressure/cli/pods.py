@@ -42,11 +42,11 @@ async def opened(words: Sequence[str], options: Mapping[str, Any]) -> AsyncItera
     if options.get("gpus"):
         raise click.UsageError("--gpus reads this machine's GPUs; those of pods are on other machines")
     references = tuple(map(parse_reference, words))
-    kubectl = Kubectl(options["kubeconfig"], options.get("context") or "", options.get("namespace") or "")
+    kubectl = Kubectl(options.get("context") or "", options.get("namespace") or "")
     with ended_by_signals():
         async with contextlib.AsyncExitStack() as stack:
             found = await find_pods(kubectl, references, options.get("selector") or "")
-            pods = engines_in(found, options.get("container") or "", options["port"])
+            pods = engines_in(found, options.get("container") or "", options.get("port"))
             await asyncio.gather(*(pod.open(kubectl, stack) for pod in pods))
             yield kubectl, pods
 

@@ -58,7 +58,6 @@ async def record_pages(
 @click.option(
     "--gpus", is_flag=True, help="With ADDRESS: GPU readings on every line. Alone: what the GPU libraries answer."
 )
-@click.option("--force", is_flag=True, help="Write over a file that exists.")
 @namespace_option
 @pod_options
 @access_option
@@ -68,8 +67,8 @@ def command(url: str | None, output: Path, **options: Any) -> None:
     The format follows the file's name: .jsonl, .jsonl.gz or .jsonl.xz. Without ADDRESS, `--gpus` writes one JSON file
     of what the vendor libraries of this machine answer, with ids and serial numbers replaced, for a bug report.
     """
-    if not options["force"] and output.exists() and output.stat().st_size > 0:  # it may be of an incident
-        raise click.UsageError(f"{output} exists; name another file, or give --force to write over it")
+    if output.exists() and output.stat().st_size > 0:  # it may be of an incident
+        raise click.UsageError(f"{output} exists: name another file, or delete it")
     if url is None:
         if not options["gpus"]:
             raise click.UsageError("give the address of an engine, or --gpus")

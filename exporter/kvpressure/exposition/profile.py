@@ -28,8 +28,8 @@ GENERATED: Final = "generation"
 
 NEGLIGIBLE_RATIO: Final = 0.1
 """Constraints with less than this share of the binding one's demand are left out. For a deployment whose engines have
-different binding constraints, the sum of each is at most a tenth too low with two of them, a fifth with three: within
-the reserve of `scaling_target_ratio`."""
+different binding constraints, the sum of each is at most a tenth too low with two of them, within the reserve of
+`scaling_target_ratio`, and a fifth with three."""
 
 _FLEET: Final = frozenset(
     {

@@ -163,7 +163,7 @@ class Prometheus:
             if isinstance(error, aiohttp.ConnectionTimeoutError):
                 raise connection_error(error, self._shown) from error
             sentence = f"{self._shown} did not answer {path} within {self.deadline_seconds:.0f} s"
-            raise TooMuchError(f"{sentence}; raise --timeout, or narrow --selector or --since") from error
+            raise TooMuchError(f"{sentence}; narrow --selector or --since") from error
         except FAILURES as error:
             raise connection_error(error, self._shown) from error
         if status == 405 and post:

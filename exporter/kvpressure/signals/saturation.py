@@ -26,6 +26,9 @@ from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.waiting import Queue
 from kvpressure.signals.windows import EngineWindow
 
+DRAIN_HOLDS: Final = 2
+"""Times as long as replicas are kept at least, a queue may take to be served: so long half of the most are kept."""
+
 
 @record
 class _Load:
@@ -75,7 +78,8 @@ def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Der
 def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float | None:
     """Return how much more than is served now it takes, as a share, to serve all who come and drain the queue in time.
 
-    In time is as long as replicas are kept at least. None where no request is admitted or it is not known.
+    What the target leaves free serves the queue: only where that takes longer does it take more. None where no request
+    is admitted or it is not known.
     """
     if queue.waiting is not None and queue.waiting <= 0:
         return 0.0
@@ -83,7 +87,9 @@ def _more(window: EngineWindow, queue: Queue, thresholds: Thresholds) -> float |
     if not started or queue.waiting is None:
         return None
     growth = 0.0 if trend is None else trend.slope
-    return max(0.0, growth / started + queue.waiting / started / thresholds.scaling.down_hold_seconds)
+    scaling, more = thresholds.scaling, max(0.0, growth / started)
+    drain = queue.waiting / started / (DRAIN_HOLDS * scaling.down_hold_seconds)
+    return max(more, scaling.target_ratio * (1.0 + more + drain) - 1.0)
 
 
 def _turn(window: EngineWindow, thresholds: Thresholds) -> float | None:

@@ -19,6 +19,10 @@ from kvpressure.model.view import Interval, Observed
 LEAST_INTERVALS: Final = 12
 LATENCY_FACTOR: Final = 2.0
 """Times the length of an interval that requests stay at least, for arrivals and ends in it to be of different ones."""
+STAY_SHARE: Final = 0.25
+"""Of the time that requests stay, in which few end of those that came in it, over which is counted at most."""
+WINDOW_SHARE: Final = 0.125
+"""The same of the window."""
 ALL_RATIO: Final = 0.8
 """A slope from which on all clients wait: some ends and the next requests lie on either side of a poll."""
 NONE_RATIO: Final = 0.25
@@ -122,21 +126,34 @@ def _slope(
     answered = [one for one in zip(came, ended, strict=True) if one[1] > 0]
     if len(answered) >= LEAST_ANSWERED and sum(1 for a, b in answered if a == b) >= EXCHANGED_RATIO * len(answered):
         return 1.0, 1.0, 1.0  # all but a few were followed at once by as many; those began or ended their work
+    # A client's next request may be on the page after its answer: over several intervals that is at the ends alone.
+    size = max(1, int(len(came) * min(STAY_SHARE * stay / seconds, WINDOW_SHARE)))
+    came, ended = _sums(came, size), _sums(ended, size)
     # The most that came at once may be clients that begin.
-    kept = sorted(zip(came, ended, strict=True))[: int(KEPT_RATIO * len(came))]
-    came, ended = [one[0] for one in kept], [one[1] for one in kept]
+    fewest = sorted(range(len(came)), key=lambda place: (came[place], ended[place]))[: int(KEPT_RATIO * len(came))]
+    came, ended = [came[place] for place in sorted(fewest)], [ended[place] for place in sorted(fewest)]
     mean_came, mean_ended = statistics.fmean(came), statistics.fmean(ended)
     spread = sum((one - mean_ended) ** 2 for one in ended)
     if not spread:
         return 0.0, 0.0, 0.0  # they end at one pace, and come at another
     together = sum((a - mean_came) * (b - mean_ended) for a, b in zip(came, ended, strict=True))
     slope = together / spread
-    rest = sum((a - mean_came - slope * (b - mean_ended)) ** 2 for a, b in zip(came, ended, strict=True))
-    deviation = COVERED_DEVIATIONS * math.sqrt(rest / (len(came) - 2) / spread)
+    left = [a - mean_came - slope * (b - mean_ended) for a, b in zip(came, ended, strict=True)]
+    rest, alike = sum(one * one for one in left), 0.0
+    if size > 1 and rest:  # sums that share their counts say less the more what is left of them is alike too
+        follows = sum(one * other for one, other in itertools.pairwise(left)) / rest
+        alike = (1 - 1 / size) * min(1.0, max(0.0, follows))
+    deviation = math.sqrt((1 + alike) / (1 - alike) * rest / (len(came) - 2) / spread)
+    deviation *= COVERED_DEVIATIONS
     least, likeliest, most = (_rounded(value) for value in (slope - deviation, slope, slope + deviation))
     if least == 0.0 or most == 1.0:  # a mixture is told only where it is surely neither
         likeliest = 0.0 if most < 1.0 or (least == 0.0 and slope < 1 / 2) else 1.0
     return likeliest, min(least, likeliest), max(most, likeliest)
+
+
+def _sums(counts: Sequence[float], size: int) -> list[float]:
+    """Return the sum of every so many that follow each other."""
+    return [sum(counts[place : place + size]) for place in range(len(counts) - size + 1)]
 
 
 def _rounded(slope: float) -> float:

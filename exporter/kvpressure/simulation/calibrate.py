@@ -39,6 +39,8 @@ SAME_LOAD: Final = 1.3
 """Times the requests of the window that there were in five minutes, at most, where these were of the same load."""
 FITS: Final = 4
 FITTED_RATIO: Final = 0.02
+ALIKE_FACTOR: Final = 1.5
+"""Times as many run as in the simulation at a rate, or steps are as long, beyond which requests do not come at one."""
 FITS_LIKE: Final = 3
 FITTED_LIKE_RATIO: Final = 0.03
 """The same for engines that are like one that was fitted already."""
@@ -59,8 +61,8 @@ class Measured:
     """Standard deviation of the tokens a second, as a share of them: the window is a sample of what the engine does."""
     usual_ratio: float = 1.0
     """Tokens a second over five minutes by those of the window, where both are of one load."""
-    decoding_ratio: float | None = None
-    """Of the requests that run, those that get a token in a step; None where steps are not known."""
+    steps_per_second: float | None = None
+    """None where steps are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +211,27 @@ def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -
     )
     if like is not None:
         return _fitted_like(found, like, pool_limits=given.pool_limits)
+    may_wait = arrivals is not None and arrivals.most >= 1.0
     try:
-        return _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
+        at_rate = _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
+        if not may_wait or _is_alike(at_rate):
+            return at_rate
     except UnknownError:
-        if arrivals is None or arrivals.most < 1.0:
+        if not may_wait:
             raise
     # A few that came and ended do not show whether those who send them wait for their answers.
     found = replace(found, demand=_demand(page, taken, None), must_wait=True)
     return _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
+
+
+def _is_alike(known: Known) -> bool:
+    """Return whether as many run, in as long steps: at a rate below what is served any server gives as many tokens."""
+    outcome = known.simulation.outcome() if known.demand.rate and known.simulation else None
+    if outcome is None:
+        return True
+    steps, running = known.measured.steps_per_second, outcome.running / known.measured.running
+    factors = [running] if not steps else [running, outcome.steps_per_second / steps]
+    return all(1 / ALIKE_FACTOR <= factor <= ALIKE_FACTOR for factor in factors)
 
 
 def _demand(page: Page, taken: Open, arrivals: Arrivals | None) -> Demand:
@@ -235,13 +250,8 @@ def _measured(page: Page) -> Measured:
         preempted / page.seconds,
         tokens_deviation_ratio(page.intervals),
         1.0 / usual,
-        _decoding_ratio(page),
+        None if (steps := sum_of(page.intervals, "steps")) is None else steps / page.seconds,
     )
-
-
-def _decoding_ratio(page: Page) -> float | None:
-    steps = sum_of(page.intervals, "steps")
-    return page.generated / steps / page.running if steps else None
 
 
 def _otherwise(arrivals: Arrivals | None) -> Arrivals:

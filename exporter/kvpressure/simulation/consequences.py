@@ -32,6 +32,8 @@ TOKENS_ERROR_RATIO: Final = 0.045
 LATENCY_ERROR_RATIO: Final = 0.08
 """Standard deviation of what is simulated of a change, of one engine that is known: in the scheduler lab half of the
 changes came out within 3 % and 5 %, and `bench/advice/results.json` has them all."""
+HELD_UP_MIN_FACTOR: Final = 1.1
+"""With less, the simulated steps are off by as much."""
 HELD_UP_MAX_FACTOR: Final = 1.4
 """With more, the steps that are counted are not those of these requests."""
 HELD_UP: Final = "why some of the requests that run get no token in a step"
@@ -103,7 +105,16 @@ class Model:
         return self.known.server, self.known.demand
 
     def outcome(self, state: State) -> Outcome | None:
-        """Return the outcome of a state, simulated once."""
+        """Return the outcome of a state, simulated once; again with shorter steps where fewer requests are held up."""
+        then, factor = self._simulated(state), self._held_up_factor
+        left = 1.0 if then is None or factor == 1.0 else self._held_up_left(then)
+        if then is None or left == 1.0:
+            return then
+        server, demand = state
+        steps = server.steps.scaled((1.0 + (factor - 1.0) * left) / factor)
+        return self._simulated((replace(server, steps=steps), demand))
+
+    def _simulated(self, state: State) -> Outcome | None:
         server, demand = state
         key = (
             server,
@@ -214,9 +225,11 @@ class Model:
         ]
         if changes and self._returning is not None and now is not None and then is not None:
             made.append((QUESTION, self._returning.beside(now, then, changes)))
-        if changes and then is not None and (held_up := self._held_up_factor) > 1:
-            tokens, latency = held_up * then.tokens_per_second, then.latency_p95 / held_up
-            made.append((HELD_UP, replace(then, tokens_per_second=tokens, latency_p95=latency)))
+        as_now, factor = self._simulated((server, demand)), self._held_up_factor
+        if changes and as_now is not None and factor > 1:
+            tokens, latency = factor * as_now.tokens_per_second, as_now.latency_p95 / factor
+            none = replace(as_now, tokens_per_second=tokens, latency_p95=latency)
+            made += [(HELD_UP, as_now), (HELD_UP, none)]
         cut = self.known.prompts.around(server.cap_prompt)
         # All that a bucket has may lie on either side of the cap.
         if cut is not None:
@@ -226,16 +239,21 @@ class Model:
 
     @cached_property
     def _held_up_factor(self) -> float:
-        """Return how many times as many of the requests that run get a token in a step of the simulation, at least 1.
+        """Return how many times as long as the engine's the steps of the simulation are, at least 1.
 
-        Where the engine's wait in the batch for what is not simulated, the steps are shorter than simulated.
+        Where requests that run wait in the batch for what is not simulated, each gets as many tokens of longer steps.
         """
-        now, measured = self.outcome(self.state), self.known.measured.decoding_ratio
+        now, measured = self._simulated(self.state), self.known.measured.steps_per_second
         if now is None or not measured or not now.steps_per_second:
             return 1.0
-        factor = now.tokens_per_second / now.steps_per_second / now.running / measured
+        factor = measured / now.steps_per_second
         # Ranks in lockstep count steps in which they have nothing to do.
-        return factor if 1.0 < factor < HELD_UP_MAX_FACTOR else 1.0
+        return factor if HELD_UP_MIN_FACTOR <= factor < HELD_UP_MAX_FACTOR else 1.0
+
+    def _held_up_left(self, then: Outcome) -> float:
+        """Return how much of what holds requests up is left, 0 to 1: where they are preempted, as much as of that."""
+        now = self._simulated(self.state)
+        return 1.0 if now is None or not now.preempted_ratio else min(1.0, then.preempted_ratio / now.preempted_ratio)
 
     def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
         """Return what changes make of this engine, set beside one whose tokens a second are multiplied by `factor`."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.config_changes import MAX_REPLICAS, ROUTE_BY_LENGTH, ConfigChange, State, applied, holds
+from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied, holds
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -100,8 +100,8 @@ class Search:
         return gain is not None and gain.helps
 
 
-def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[ConfigChange]) -> Choice:
-    """Choose the best of caps, sequences and `settings` while one helps, then `more` memory, then replicas."""
+def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[ConfigChange], total: int) -> Choice:
+    """Choose the best of caps, sequences and `settings` while one helps, then `more` memory, then `total` replicas."""
     search = Search(model)
     now = model.known.measured.running
 
@@ -119,13 +119,13 @@ def choose(model: Model, settings: Sequence[ConfigChange], more: Sequence[Config
     for change in more:
         _let_grow(search, change, now)
         search.add([change])
-    add_replicas(search)
+    add_replicas(search, total)
     _route_by_length(search)
     return build_choice(search)
 
 
-def without_restart(model: Model, most_refused: float) -> Choice:
-    """Return the best caps, which refuse a share `most_refused` or less, and the replicas without them."""
+def without_restart(model: Model, most_refused: float, total: int) -> Choice:
+    """Return the best caps, which refuse a share `most_refused` or less, and `total` replicas without them."""
     capped, replicated = Search(model), Search(model)
     while capped.add(
         change
@@ -133,7 +133,7 @@ def without_restart(model: Model, most_refused: float) -> Choice:
         if change.key not in {config_change.key for config_change in capped.chosen}
     ):
         pass
-    add_replicas(replicated)
+    add_replicas(replicated, total)
     choices = [build_choice(search) for search in (capped, replicated)]
     return Choice(
         tuple(step for choice in choices for step in choice.steps),
@@ -204,28 +204,17 @@ def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
         search.chosen = best
 
 
-def add_replicas(search: Search, *, in_time: bool = False) -> None:
-    """Add the fewest replicas with which no request waits for the pool, on every engine that fits; or as many as gain.
+def add_replicas(search: Search, total: int) -> None:
+    """Run `total` replicas for each one now (1: no more) where requests wait for the pool without, and that helps."""
+    if total > 1 and not is_calm(search.model, search.chosen):
+        replicate(search, total)
 
-    With `in_time` 95 % must be answered within the model's limit as well, and two is the least that is tried.
-    """
-    if not in_time and is_calm(search.model, search.chosen):
-        return
-    best, most = None, 0.0
-    for total in range(2, MAX_REPLICAS + 1):
-        change = config_changes.replicas(total)
-        outcome = search.model.outcome(change.apply(search.state))
-        if outcome is None:
-            break
-        calm = is_calm(search.model, [*search.chosen, change], in_time=in_time)
-        if calm or total * outcome.weighted_goodput > (1 + search.model.thresholds.advice.gain_min_ratio) * most:
-            best, most = change, total * outcome.weighted_goodput
-        if calm:
-            break
-    if best is None or search.add([best]):
-        return
-    if search.model.known.demand.rate and _sooner(search, best):
-        search.chosen.append(best)
+
+def replicate(search: Search, total: int) -> None:
+    """Run `total` replicas for each one now where that helps, or has requests at a rate answered sooner."""
+    change = config_changes.replicas(total)
+    if not search.add([change]) and search.model.known.demand.rate and _sooner(search, change):
+        search.chosen.append(change)
 
 
 def _sooner(search: Search, change: ConfigChange) -> bool:
@@ -284,13 +273,13 @@ def _takes(shape: RequestShape) -> float:
     return (shape.prompt + shape.output / 2) * shape.output
 
 
-def is_calm(model: Model, changes: Sequence[ConfigChange], *, in_time: bool = False) -> bool:
-    """Return whether no request waits for the pool or is preempted; with `in_time`, nor answered too late.
+def is_calm(model: Model, changes: Sequence[ConfigChange]) -> bool:
+    """Return whether no request waits for the pool or is preempted.
 
     Where requests come at a rate, it is enough that they are answered in time: some wait, or are preempted, by chance.
     """
     at_rate = bool(model.known.demand.rate)
-    latest = model.limit_seconds if in_time or at_rate else math.inf
+    latest = model.limit_seconds if at_rate else math.inf
     return (at_rate or preempts_nobody(model, changes)) and all(
         outcome.waiting < max(CALM_MAX_WAITING, CALM_WAITING_RATIO * outcome.running) and outcome.latency_p95 <= latest
         for outcome in model.outcomes(changes)

@@ -10,43 +10,52 @@ from typing import Final
 from kvpressure.simulation import config_changes
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import HOLD, Choice, Search, Step, add_replicas, build_choice, preempts_nobody
+from kvpressure.simulation.greedy_search import (
+    HOLD,
+    Choice,
+    Search,
+    Step,
+    add_replicas,
+    build_choice,
+    preempts_nobody,
+    replicate,
+)
 
 RAISES: Final = (1.25, 1.5, 2.0, 3.0)
 """Times a limit as it is, tried beside the most it may be raised to."""
 STEPS: Final = (2.0, 4.0)
 
 
-def more_sequences(model: Model, limit: float, most_factor: float) -> Choice:
-    """Raise a cap on sequences as far as that helps and the pool holds them; servers where it holds no more."""
+def more_sequences(model: Model, limit: float, most_factor: float, total: int) -> Choice:
+    """Raise a cap on sequences as far as that helps and the pool holds them; `total` servers where it holds no more."""
     measured = model.known.measured
     demand = model.state[1].clients or math.ceil(measured.running + measured.waiting)
     most = max(limit + 1, min(demand, most_factor * limit))
     values = sorted({math.ceil(min(most, limit * factor)) for factor in (*RAISES, most_factor)} - {math.ceil(limit)})
     search = Search(model)
     if _climb(search, [config_changes.sequences(value) for value in values]):
-        add_replicas(search)
+        add_replicas(search, total)
     return build_choice(search)
 
 
-def larger_steps(model: Model, limit: float) -> Choice:
-    """Raise the tokens of a step as far as that helps; servers where it does not.
+def larger_steps(model: Model, limit: float, total: int) -> Choice:
+    """Raise the tokens of a step as far as that helps; `total` servers where it does not.
 
     Not both at once: where steps are full, how their time divides is not known, and larger ones may do more than this.
     """
     search = Search(model)
     if _climb(search, [config_changes.step_tokens(int(factor * limit)) for factor in STEPS]) and not search.chosen:
-        add_replicas(search)
+        add_replicas(search, total)
     return build_choice(search)
 
 
-def more_servers(model: Model, rejected: Iterable[ConfigChange] = ()) -> Choice:
-    """Return the fewest replicas that answer in time without a queue, and the gains of the `rejected` changes."""
+def more_servers(model: Model, total: int, rejected: Iterable[ConfigChange] = ()) -> Choice:
+    """Return `total` replicas where they help, and the gains of the `rejected` changes."""
     search = Search(model)
     for change in rejected:
         if model.gain([], change, surely=False) is not None:
             search.tried[change.key] = change
-    add_replicas(search, in_time=True)
+    replicate(search, total)
     return build_choice(search)
 
 

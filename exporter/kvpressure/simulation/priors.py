@@ -14,6 +14,12 @@ DENSE: Final = Prior(
 """Over a step's fixed part: a sequence, a token of context, a prompt token, and each one for each that precedes it.
 Mean and deviation over what NVIDIA measured of dense models on cards (`bench/silicon/prior.py`); the fixed part has
 what the host adds to a step as well, which no table of a card has."""
+CONTEXT_TERM: Final = 2
+CONTEXT_AT_8B: Final = math.log(7.1e-6)
+CONTEXT_BY_SIZE: Final = -0.61
+CONTEXT_DEVIATION: Final = 0.3
+"""A token of context of a dense model whose billions of parameters are known: with these the weights that a step reads
+grow more than what it reads of a token. The same tables are within 0.17 of it; other models share heads otherwise."""
 EXPERTS: Final = 4.0
 """Times as long as the fixed part, reading all experts takes: nine tenths of the weights of such models are theirs, but
 the host has its part in a step."""
@@ -37,7 +43,15 @@ _EXPERT_RATIOS: Final = (
     (r"[-_]a\d+(\.\d+)?b|moe", USUAL_EXPERT_RATIO),
 )
 """Experts that a token goes to, of all in a layer, by what stands in the names of models that have them."""
-_PARAMETERS: Final = re.compile(r"(?<![a-z0-9])\d+(\.\d+)?b(?![a-z0-9])")
+_PARAMETERS: Final = re.compile(r"(?<![a-z0-9])(\d+(?:\.\d+)?)b(?![a-z0-9])")
+
+
+def dense(billions: float) -> Prior:
+    """Return the prior of a dense model of so many billions of parameters."""
+    logarithms, deviations = list(DENSE.logarithms), list(DENSE.deviations)
+    logarithms[CONTEXT_TERM] = CONTEXT_AT_8B + CONTEXT_BY_SIZE * math.log(billions / 8)
+    deviations[CONTEXT_TERM] = CONTEXT_DEVIATION
+    return Prior(tuple(logarithms), tuple(deviations))
 
 
 def with_experts(expert_ratio: float) -> Prior:
@@ -56,7 +70,8 @@ def prior_of(model_name: str) -> Prior | None:
     for pattern, expert_ratio in _EXPERT_RATIOS:
         if re.search(pattern, name):
             return with_experts(expert_ratio)
-    return DENSE if _PARAMETERS.search(name) else None
+    size = _PARAMETERS.search(name)
+    return None if size is None or not float(size[1]) else dense(float(size[1]))
 
 
 def prior_otherwise(model_name: str) -> Prior | None:

@@ -21,7 +21,6 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.errors import SourceError
 from kvpressure.model.incident import Price
-from kvpressure.model.schemas import SCHEMAS
 from kvpressure.printable import clean
 from kvpressure.prometheus.names import Json, Selection
 from kvpressure.prometheus.paging import Span
@@ -40,7 +39,13 @@ MAX_WORKERS = 4
 
 
 @click.command(epilog="Exit codes: 0 no incident, 1 incidents were found, 2 the Prometheus cannot be read.")
-@click.option("--prometheus", "url", metavar="URL", help="Prometheus, Thanos, Mimir or VictoriaMetrics, with its path.")
+@click.option(
+    "--prometheus",
+    "url",
+    required=True,
+    metavar="URL",
+    help="Prometheus, Thanos, Mimir or VictoriaMetrics, with its path.",
+)
 @click.option("--since", default="30d", show_default=True, help="How far back, such as 12h, or a date (UTC).")
 @click.option("--until", default="now", show_default=True, help="Up to when: 2h is two hours ago; or a date (UTC).")
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="The label cluster; may be repeated.")
@@ -55,22 +60,12 @@ MAX_WORKERS = 4
 @click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
 @click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes that read; one for each CPU, at most 4.")
-@click.option(
-    "--schema",
-    type=click.Choice(sorted(SCHEMAS)),
-    help="Print the JSON Schema of --json, or of the exporter's API, and exit.",
-)
 @prometheus_options
-def command(url: str | None, as_json: bool, schema: str | None, **options: Any) -> None:
+def command(url: str, as_json: bool, **options: Any) -> None:
     """Report past incidents of the engines that a Prometheus scrapes: cause, cost, and what would have helped.
 
     Requires only the engines' own series, scraped every 15 to 60 seconds. Nothing is written to the Prometheus.
     """
-    if schema is not None:
-        say_json(SCHEMAS[schema])
-        return
-    if url is None:
-        raise click.UsageError("give --prometheus URL")
     from kvpressure.cli.console import phases  # noqa: PLC0415 - what is refused needs none
 
     try:

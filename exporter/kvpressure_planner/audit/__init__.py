@@ -34,27 +34,28 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All engines with their findings, and what could not be read."""
+    """All engines with their findings, what could not be read, and findings that hold of more than one engine."""
 
     engines: tuple[Engine, ...]
     problems: tuple[Problem, ...]
+    of_all: tuple[Finding, ...] = ()
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield those of each engine, then those of all of them."""
+        for engine in self.engines:
+            yield from engine.findings
+        yield from self.of_all
 
     def count(self, status: Status) -> int:
         """Return how many findings have this status."""
-        return sum(finding.status == status for engine in self.engines for finding in engine.findings)
+        return sum(finding.status == status for finding in self.findings())
 
     def exit_code(self, least: Level = "warning") -> int:
         """Return 1 when something of this level or above failed, 0 when nothing did, 2 when no engine was found."""
         if not self.engines:
             return 2
         counted = LEVELS[LEVELS.index(least) :]
-        return int(
-            any(
-                finding.status == "fail" and finding.level in counted
-                for engine in self.engines
-                for finding in engine.findings
-            )
-        )
+        return int(any(finding.status == "fail" and finding.level in counted for finding in self.findings()))
 
 
 def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
@@ -106,21 +107,28 @@ def audit(
     )
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
     context = Context(given, tuple(engines), thresholds, sized, knowledge)
-    reviewed = []
+    reviewed, of_all = list[Engine](), dict[str, Finding]()
     for engine in engines:
-        reviewed.append(replace(engine, findings=tuple(_findings(engine, context, skip, by_playbook=by_playbook))))
+        found = list(_findings(engine, context, skip, by_playbook=by_playbook))
+        own = tuple(finding for finding, is_of_all in found if not is_of_all)
+        of_all |= {finding.check: finding for finding, is_of_all in found if is_of_all}
+        reviewed.append(replace(engine, findings=own))
         progress(len(reviewed), len(engines))
-    return Report(tuple(reviewed), tuple(dict.fromkeys((*given.problems, *problems, *ignored))))
+    return Report(tuple(reviewed), tuple(dict.fromkeys((*given.problems, *problems, *ignored))), tuple(of_all.values()))
 
 
-def _findings(engine: Engine, context: Context, skip: Collection[str], *, by_playbook: bool) -> Iterator[Finding]:
+def _findings(
+    engine: Engine, context: Context, skip: Collection[str], *, by_playbook: bool
+) -> Iterator[tuple[Finding, bool]]:
+    """Yield what each check says, and whether it is of all engines."""
     for check in (*CHECKS, *playbook.CHECKS) if by_playbook else CHECKS:
         if check.name not in skip:
             verdict = check.judge(engine, context)
             if by_playbook:
                 verdict = playbook.judged(check.name, engine, verdict)
             place = verdict.place or check.at(engine)
-            yield Finding(check.name, check.level, verdict.status, verdict.reason, place, verdict.fix)
+            finding = Finding(check.name, check.level, verdict.status, verdict.reason, place, verdict.fix)
+            yield finding, verdict.of_all
 
 
 def _wrong_annotations(engine: Engine) -> Iterator[tuple[str, str]]:
@@ -149,6 +157,7 @@ def as_json(report: Report) -> dict[str, Any]:
     return {
         "version": VERSION,
         "engines": [_engine_json(engine) for engine in report.engines],
+        "checks": [{"check": each.check, "status": each.status, "reason": each.reason} for each in report.of_all],
         "problems": [{**asdict(problem.place), "message": problem.message} for problem in report.problems],
         "summary": {status: report.count(status) for status in STATUSES},
     }

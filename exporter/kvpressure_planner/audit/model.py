@@ -37,12 +37,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check says of one engine: why, the text to paste that fixes it, and where (None: at the check's place)."""
+    """What a check says of one engine: why, the text to paste that fixes it, and where (None: at the check's place).
+
+    `of_all`: it holds of all engines of these files, and is said once.
+    """
 
     status: Status
     reason: str
     fix: str = ""
     place: Place | None = None
+    of_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from kvpressure.config.thresholds import load_thresholds
 
 LIMITS = load_thresholds()
 TARGET = LIMITS.scaling.target_ratio
+MOST = LIMITS.with_values(scaling_down_held_ratio=0.8)
 
 
 def reading(replica: str, kv: float | None = None, *, lost: bool = False, **others: float) -> ReplicaReading:
@@ -18,7 +19,12 @@ def test_shares_of_replicas_add_up_to_replicas():
     readings = [reading("a", 0.9, sequences=0.2), reading("b", 0.7, sequences=0.3)]
     assert demand_replicas(readings) == pytest.approx({"kv_tokens": 1.6, "sequences": 0.5})
     assert required_replicas(readings, LIMITS) == pytest.approx(1.6 / TARGET)
-    assert desired_replicas(readings, LIMITS) == 3
+    assert desired_replicas(readings, LIMITS) == 2
+
+
+def test_requests_that_come_faster_than_one_serves_take_as_many_as_leave_the_margin_free():
+    for arriving, served, count in ((12, 7.4, 2), (3.6, 1.3, 4), (12, 7.0, 3), (6, 7.4, 1), (6.5, 7.4, 2)):
+        assert desired_replicas([reading("a", arriving / served)], LIMITS) == count
 
 
 def test_ranks_behind_one_address_are_one_replica_and_the_fullest_counts():
@@ -55,8 +61,8 @@ def test_no_demand_is_one_replica_and_nothing_known_is_no_number():
 
 def test_fewer_are_asked_for_once_fewer_would_have_held_most_of_the_last_minutes():
     now = [reading("a", 0.3), reading("b", 0.3)]
-    assert desired_replicas(now, LIMITS, [3.2] * 5 + [0.8] * 14) == 4
-    assert desired_replicas(now, LIMITS, [3.2] * 3 + [0.8] * 16) == 1
+    assert desired_replicas(now, MOST, [3.2] * 5 + [0.8] * 14) == 4
+    assert desired_replicas(now, MOST, [3.2] * 3 + [0.8] * 16) == 1
     assert desired_replicas(now, LIMITS, [0.8, 0.9]) == 1
     assert desired_replicas([], LIMITS, [1.7]) == 2
 
@@ -77,9 +83,9 @@ def test_half_of_the_most_that_was_requested_lately_stays():
 
 def test_what_was_asked_for_lately_is_counted_as_prometheus_counts_it():
     # quantile_over_time(0.8, ...) of 1, 2, 3: rank 0.8 * 2 is 1.6, between 2 and 3
-    assert desired_replicas([], LIMITS, [1.0, 2.0, 3.0]) == 3
-    assert desired_replicas([], LIMITS, [0.0, 1.0, 2.0, 2.0, 2.4, 2.9]) == 3
-    assert desired_replicas([], LIMITS, [0.0, 1.0, 2.0, 2.0, 2.0, 2.9]) == 2
+    assert desired_replicas([], MOST, [1.0, 2.0, 3.0]) == 3
+    assert desired_replicas([], MOST, [0.0, 1.0, 2.0, 2.0, 2.4, 2.9]) == 3
+    assert desired_replicas([], MOST, [0.0, 1.0, 2.0, 2.0, 2.0, 2.9]) == 2
 
 
 def test_without_a_look_at_all_of_the_last_minutes_no_replica_that_serves_is_given_up():

@@ -170,7 +170,7 @@ def test_a_model_has_the_fleets_board() -> None:
 
 @pytest.mark.parametrize("interval", ["15s", "30s", "1m"])
 def test_every_window_holds_four_scrapes_at_every_interval(tmp_path: Path, interval: str) -> None:
-    flags = ("--scrape-interval", interval, "--all-alerts", "--no-runbooks", "--no-dashboards")
+    flags = ("--scrape-interval", interval, "--all-alerts", "--no-dashboards")
     assert generate("--out", str(tmp_path / "out"), *flags).exit_code == 0
     files = {name: text for name, text in tree(tmp_path / "out").items() if name.startswith("prometheus/")}
     looked_back = [found for text in files.values() for found in re.findall(r"\[(\d+[smhd]\w*)\]", text)]

@@ -91,7 +91,7 @@ def test_an_override_moves_the_line_the_colour_and_the_words() -> None:
 def test_the_generate_command_takes_the_override_to_the_dashboards(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("latency_inflated_min_factor: 3.5\n")
-    flags = ["generate", "--out", str(tmp_path / "out"), "--thresholds", str(own), "--no-runbooks"]
+    flags = ["generate", "--out", str(tmp_path / "out"), "--thresholds", str(own)]
     assert CliRunner().invoke(main, flags).exit_code == 0
     board = json.loads((tmp_path / "out/grafana/dashboards/kvpressure-engine.json").read_text())
     assert steps(board, "Latency against the healthy baseline") == [[None, 3.5]]

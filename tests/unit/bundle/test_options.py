@@ -21,8 +21,8 @@ def generate(out: Path, *flags: str) -> Result:
 
 def test_without_a_flavour_the_bundle_is_the_exporters(tmp_path: Path) -> None:
     assert Options(load_thresholds()).flavour is EXPORTER
-    assert generate(tmp_path / "a", "--no-runbooks").exit_code == 0
-    assert generate(tmp_path / "b", "--no-runbooks", "--flavour", "exporter").exit_code == 0
+    assert generate(tmp_path / "a").exit_code == 0
+    assert generate(tmp_path / "b", "--flavour", "exporter").exit_code == 0
     one, other = (sorted(path.rglob("*.yaml")) for path in (tmp_path / "a", tmp_path / "b"))
     assert [path.read_text() for path in one] == [path.read_text() for path in other]
 
@@ -52,9 +52,9 @@ def test_bundles_of_both_flavours_live_side_by_side() -> None:
     assert len(objects) == len(set(objects))
 
 
-def test_no_runbooks_and_no_dashboards_leave_them_out(tmp_path: Path) -> None:
-    assert generate(tmp_path / "out", "--flavour", "vllm-only", "--no-runbooks", "--no-dashboards").exit_code == 0
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name in {"runbooks", "grafana"}]
+def test_no_dashboards_leaves_them_out(tmp_path: Path) -> None:
+    assert generate(tmp_path / "out", "--flavour", "vllm-only", "--no-dashboards").exit_code == 0
+    assert not (tmp_path / "out" / "grafana").exists()
 
 
 def test_thresholds_and_the_page_of_alerts_follow_the_flavour(tmp_path: Path) -> None:

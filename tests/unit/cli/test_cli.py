@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from kvpressure.cli import COMMANDS, JOINED, installed, main
+from kvpressure.cli import COMMANDS, GONE, JOINED, installed, main
 from kvpressure.cli.access import page_url
 
 
@@ -58,6 +58,24 @@ def test_an_unknown_command_is_answered_with_the_closest() -> None:
     assert "No such command 'xyz'.\n" in run("xyz").output
 
 
+@pytest.mark.parametrize("named", GONE)
+def test_an_option_that_is_gone_is_answered_with_what_takes_its_place(named: str) -> None:
+    *command, option = named.split()
+    answer = run(*(command or ("audit",)), option)
+    assert (answer.exit_code, f"Error: {option} is gone: {GONE[named]}\n" in answer.stderr) == (2, True), answer.output
+
+
+def test_an_option_that_never_was_is_answered_with_the_closest() -> None:
+    assert "No such option '--sinc'. (Did you mean" in run("incidents", "--sinc").stderr
+
+
+@pytest.mark.parametrize("name", ["", *installed()])
+def test_help_fits_a_screen_of_40_lines_with_100_columns(name: str) -> None:
+    words = [*filter(None, [name]), "--help"]
+    said = CliRunner().invoke(main, words, terminal_width=100 - 2).output  # click leaves two columns of a terminal free
+    assert len(said.splitlines()) <= 40
+
+
 @pytest.mark.parametrize(
     ("program", "named"), [("kvpressure", "kvpressure"), ("kubectl-kvpressure", "kubectl kvpressure")]
 )
@@ -88,7 +106,7 @@ def test_a_recording_is_not_written_over_unasked(arguments: tuple[str, ...], tmp
     kept = tmp_path / "incident.jsonl"
     kept.write_text("an incident\n")
     result = run("record", *arguments, "-o", str(kept), "--duration", "1")
-    assert (result.exit_code, "--force" in result.stderr) == (2, True)
+    assert (result.exit_code, "delete it" in result.stderr) == (2, True)
     assert kept.read_text() == "an incident\n"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import click
 import pytest
+from click.testing import CliRunner
 
-from kvpressure.cli.triage import here, run
+from kvpressure.cli import main
+from kvpressure.cli.triage import here
 from tests.support import servers
 from tests.support.servers import FaultServer, read_trace
 from tests.support.tools import FIXTURES
@@ -40,10 +41,27 @@ async def test_only_a_port_with_an_engines_page_is_one(tmp_path: Path, monkeypat
     assert all(models.values())
 
 
-def test_without_one_it_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_one_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(here, "engines_here", lambda: ({}, 3))
-    with pytest.raises(click.UsageError, match=r"of 3 ports\): give HOST:PORT, or --trace FILE; in a cluster kubectl"):
-        run._here()
+    config = tmp_path / "config"
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    for words in ((), ("triage",), ("triage", "--json")):
+        answer = CliRunner().invoke(main, words, prog_name="kubectl kvpressure")
+        assert (answer.exit_code, answer.stdout) == (2, "")
+        assert "/metrics of 3 listening ports\n" in answer.stderr
+        assert "  kubectl kvpressure triage -n NAMESPACE deploy/NAME  a workload, where kubectl" in answer.stderr
+    config.touch()
+    answer = CliRunner().invoke(main, prog_name="kvpressure")
+    assert f"kvpressure triage -n NAMESPACE deploy/NAME  a workload, with {config}\n" in answer.stderr
+
+
+@pytest.mark.process
+def test_the_name_of_the_program_alone_triages_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here, "engines_here", lambda: ({":1": "llama"}, 3))
+    alone, named = (CliRunner().invoke(main, words) for words in ((), ("triage",)))
+    assert (alone.exit_code, alone.stdout) == (named.exit_code, named.stdout)
+    assert "localhost:1" in alone.stdout
+    assert alone.stderr.startswith("on this machine: :1 (llama)\n")
 
 
 def test_a_machine_without_proc_has_none(tmp_path: Path) -> None:

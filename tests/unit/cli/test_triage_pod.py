@@ -211,7 +211,7 @@ async def test_the_container_that_runs_vllm_is_asked_on_the_port_of_its_argument
         (["pod/llama-0", "--context", "prd"], 'context "prd" does not exist'),
         (["pod/llama-0", "http://localhost:8000"], "http://localhost:8000: not a pod"),
         (["pod/llama-0", "--gpus"], "--gpus reads this machine's GPUs"),
-        (["http://localhost:8000", "--kubeconfig", "x"], "name a pod as KIND/NAME or -l SELECTOR"),
+        (["http://localhost:8000", "--context", "x"], "name a pod as KIND/NAME or -l SELECTOR"),
     ],
 )
 async def test_what_cannot_be_triaged_is_said_with_what_to_do(world, words, sentence):
@@ -266,13 +266,13 @@ async def test_many_pods_are_cut_to_a_bounded_number(world, monkeypatch):
     assert "4 pods match; the first 2 are read" in err
 
 
-async def test_context_kubeconfig_and_namespace_are_kubectls_own(world, tmp_path):
+async def test_context_and_namespace_are_kubectls_own(world):
     add(world)
-    await world.triage("pod/llama-0", "--context", "test", "--kubeconfig", str(tmp_path / "x"), "-n", "prod", "--json")
+    await world.triage("pod/llama-0", "--context", "test", "-n", "prod", "--json")
     first, *others = world.cluster.asked()
-    assert first == "get pods llama-0 context kubeconfig namespace output request-timeout"
+    assert first == "get pods llama-0 context namespace output request-timeout"
     assert others
-    assert all({"context", "kubeconfig", "namespace"} <= set(asked.split()) for asked in others)
+    assert all({"context", "namespace"} <= set(asked.split()) for asked in others)
 
 
 async def test_the_pods_of_a_workload_are_read_again_in_one_list(world):

@@ -108,7 +108,7 @@ def test_it_says_when_what_it_cost_and_what_would_have_helped(document: dict[str
     assert one["lost_tokens"] > 10_000
     predicted = [action["expected"]["text"] for action in one["actions"] if action["expected"]]
     assert predicted
-    assert all(text.removeprefix("on all 5: ").startswith("tokens/s") for text in predicted)
+    assert all(text.removeprefix("on both: ").startswith("tokens/s") for text in predicted)
     assert one["picture"]["t"][0] < one["began"]
 
 

@@ -28,7 +28,7 @@ def test_a_schema_is_one_and_what_is_published_is_what_is_shipped(name: str) -> 
     schema = SCHEMAS[name]
     jsonschema.Draft202012Validator.check_schema(schema)
     path = FOLDER / f"{name}-{version(schema)}.schema.json"
-    assert path.exists(), f"write {path.name} with `kvpressure incidents --schema {name}`"
+    assert path.exists(), f"write {path.name}: json.dumps(SCHEMAS[{name!r}], indent=1)"
     said = "a key has another type or meaning: raise VERSION, and keep the old file; a new key: the minor version"
     assert json.loads(path.read_text()) == json.loads(json.dumps(schema)), said
 

@@ -11,6 +11,7 @@ from kvpressure.model.values import at
 from kvpressure.signals import compute
 from tests.support.engines import CACHE, CONTEXT, histogram, window
 
+TARGET = CONTEXT.thresholds.scaling.target_ratio
 KNOWN = ("saturation_ratio", "demand_replicas")
 
 
@@ -60,9 +61,14 @@ def test_those_who_wait_count_with_their_prompt_and_half_of_an_answer():
 
 
 def test_a_long_queue_counts_no_more_than_it_takes_to_serve_those_who_come_and_drain_it_in_time():
-    # A hundred wait for 14 % each, and as many as come are served: a drain of 200 s is to be done in 300 s.
-    found = derived({"running": 4.0, "waiting": 100.0, "kv_usage": 0.9}, counters(), answers=800.0)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(1 + 200 / 300)
+    # 300 wait for 14 % each, and as many as come are served: a drain of 600 s is to be done in 600 s.
+    found = derived({"running": 4.0, "waiting": 300.0, "kv_usage": 0.9}, counters(), answers=800.0)
+    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(TARGET * (1 + 600 / 600))
+
+
+def test_a_queue_that_the_share_that_is_left_free_drains_in_time_takes_no_more_than_what_comes():
+    found = derived({"running": 4.0, "waiting": 50.0, "kv_usage": 0.9}, counters(), answers=800.0)
+    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(1.0)
 
 
 def test_a_queue_out_of_which_nobody_is_admitted_counts_in_full():
@@ -140,11 +146,10 @@ def test_prompts_too_short_to_fill_a_step_share_one():
 
 
 def test_prompts_that_come_faster_than_they_are_computed_ask_for_more_than_there_is():
-    # Two start a second and one more waits each second: three come. Those who wait are to be done in five minutes.
+    # Two start a second and one more waits each second: three come, and what is left free serves those who wait.
     found = derived(lambda t: {"running": 2.0, "waiting": float(t)}, counters(2, 8000, 0.5))
-    waiting = 50 / 2
     assert found["saturation_ratio"] == 1
-    assert at(found, "demand_replicas", "prefill") == pytest.approx(1.5 + waiting / 300)
+    assert at(found, "demand_replicas", "prefill") == pytest.approx(1.5)
 
 
 def test_an_idle_engine_has_no_demand_and_that_of_an_empty_page_is_not_known():

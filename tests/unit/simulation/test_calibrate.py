@@ -6,7 +6,9 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed, Unfinished
-from kvpressure.simulation.calibrate import Given, known
+from kvpressure.simulation import calibrate
+from kvpressure.simulation.arrivals import Arrivals
+from kvpressure.simulation.calibrate import Given, Known, known
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
@@ -125,3 +127,20 @@ def test_five_minutes_that_gave_more_than_the_window_widen_the_range_to_that_sid
         calm = replace(minutes, running=minutes.running + minutes.waiting, waiting=0.0)
         for load in (busier, calm):
             assert known(Given(replace(observed, minutes=load), view.limits, THRESHOLDS)).measured.usual_ratio == 1.0
+
+
+def test_where_requests_at_a_rate_would_take_other_steps_clients_wait(monkeypatch: pytest.MonkeyPatch):
+    """Any server whose queue is empty gives the tokens that are asked of it: its steps tell it apart."""
+    view = pressed_view(LAB[0])
+
+    def at_rate(most: float) -> Known:
+        arrivals = Arrivals(0.25 * finished, 0.0, 0.0, most)
+        monkeypatch.setattr(calibrate, "arrivals_of", lambda _: arrivals)
+        few = tuple(replace(one, generated=0.25 * (one.generated or 0.0)) for one in shown(LAB[0]).intervals)
+        return known(Given(replace(shown(LAB[0]), intervals=few, minutes=None), view.limits, THRESHOLDS))
+
+    finished = sum(one.finished or 0.0 for one in shown(LAB[0]).intervals) / len(shown(LAB[0]).intervals)
+    may_wait = at_rate(1.0)
+    assert may_wait.must_wait
+    assert not may_wait.demand.rate
+    assert at_rate(0.5).demand.rate

@@ -27,27 +27,27 @@ def observed(events: list[tuple[float, int]], seconds: int = SECONDS, begin: flo
     return Observed(intervals=tuple(intervals), cache=CacheConfig())
 
 
-def served(starts: list[float], rng: random.Random) -> list[tuple[float, int]]:
-    return [event for t in starts for event in ((t, 1), (t + rng.uniform(0.5, 1.5) * STAY, -1))]
+def served(starts: list[float], rng: random.Random, stay: float) -> list[tuple[float, int]]:
+    return [event for t in starts for event in ((t, 1), (t + rng.uniform(0.5, 1.5) * stay, -1))]
 
 
-def open_loop(rate: float, cv: float, seed: int) -> Observed:
+def open_loop(rate: float, cv: float, seed: int, stay: float = STAY) -> Observed:
     """Requests at a rate, whose spacing has this coefficient of variation."""
     rng, t, starts = random.Random(seed), 0.0, list[float]()
     while t < 90:
         t += rng.gammavariate(1 / cv**2, cv**2 / rate) if cv else 1 / rate
         starts.append(t)
-    return observed(served(starts, rng))
+    return observed(served(starts, rng, stay))
 
 
-def closed_loop(clients: int, seed: int) -> Observed:
+def closed_loop(clients: int, seed: int, stay: float = STAY, pause: float = 0.02) -> Observed:
     rng, events = random.Random(seed), list[tuple[float, int]]()
     for _ in range(clients):
         t = rng.uniform(0.0, 2.0)
         while t < 90:
-            end = t + rng.uniform(0.5, 1.5) * STAY
+            end = t + rng.uniform(0.5, 1.5) * stay
             events += [(t, 1), (end, -1)]
-            t = end + 0.02
+            t = end + pause
     return observed(events)
 
 
@@ -73,6 +73,22 @@ def test_requests_at_a_rate_are_told_with_their_spacing(rate: float, cv: float) 
 @pytest.mark.parametrize("clients", [12, 40, 100])
 def test_clients_that_wait_for_their_answers_are_told(clients: int) -> None:
     assert all(told(closed_loop(clients, seed)).open_per_second == 0.0 for seed in range(20))
+
+
+@pytest.mark.parametrize(("clients", "stay", "pause"), [(68, 60.0, 0.7), (40, 30.0, 0.5), (300, 60.0, 0.9)])
+def test_clients_whose_next_request_is_on_the_page_a_poll_later_wait_too(
+    clients: int, stay: float, pause: float
+) -> None:
+    found = [told(closed_loop(clients, seed, stay, pause)) for seed in range(20)]
+    assert sum(one.waiting_ratio == 1.0 for one in found) >= 18
+    assert all(one.most == 1.0 for one in found)
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
+def test_requests_at_a_rate_that_stay_for_long_are_not_taken_for_clients(cv: float) -> None:
+    found = [told(open_loop(2.0, cv, seed, stay=30.0)) for seed in range(20)]
+    assert sum(one.least == 0.0 for one in found) >= 18
+    assert sum(one.waiting_ratio < 1.0 for one in found) >= 16
 
 
 def test_both_at_once_are_a_mixture() -> None:

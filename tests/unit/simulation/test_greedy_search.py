@@ -35,7 +35,7 @@ def capped(pool_factor: float = 1.0) -> Model:
 
 
 def test_a_cap_is_raised_as_far_as_the_pool_holds_and_servers_serve_the_rest():
-    choice = more_sequences(capped(), 16, 4.0)
+    choice = more_sequences(capped(), 16, 4.0, 2)
     raised, more = choice.step("max_num_seqs"), choice.step("add_replica")
     assert raised is not None
     assert more is not None
@@ -47,7 +47,7 @@ def test_a_cap_is_raised_as_far_as_the_pool_holds_and_servers_serve_the_rest():
 
 
 def test_with_room_for_all_the_cap_goes_to_what_is_asked_and_no_server_is_added():
-    choice = more_sequences(capped(4.0), 16, 4.0)
+    choice = more_sequences(capped(4.0), 16, 4.0, 2)
     raised = choice.step("max_num_seqs")
     assert raised is not None
     assert raised.change.value == 40
@@ -55,13 +55,13 @@ def test_with_room_for_all_the_cap_goes_to_what_is_asked_and_no_server_is_added(
 
 
 def test_a_cap_goes_no_further_than_the_factor_at_once():
-    raised = more_sequences(capped(4.0), 16, 2.0).step("max_num_seqs")
+    raised = more_sequences(capped(4.0), 16, 2.0, 2).step("max_num_seqs")
     assert raised is not None
     assert raised.change.value == 32
 
 
 def test_where_the_pool_holds_no_more_raising_the_cap_is_declined_with_the_reason():
-    choice = more_sequences(capped(0.55), 16, 4.0)
+    choice = more_sequences(capped(0.55), 16, 4.0, 2)
     assert choice.step("max_num_seqs") is None
     (declined,) = (step for step in choice.declined if step.change.key == "max_num_seqs")
     assert "preempt each other" in declined.against
@@ -71,7 +71,7 @@ def test_steps_of_few_tokens_are_made_larger_where_prompts_wait_for_them():
     known = capped(4.0).known
     few = replace(known.server, step_tokens=64.0, max_num_seqs=math.inf)
     model = Model(replace(known, server=few), 60.0, THRESHOLDS)
-    step = larger_steps(model, 64).step("max_num_batched_tokens")
+    step = larger_steps(model, 64, 2).step("max_num_batched_tokens")
     assert step is not None
     assert step.change.value in (128, 256)
     assert step.expected.tokens_per_second.after > step.expected.tokens_per_second.before
@@ -97,13 +97,13 @@ def test_a_hold_that_keeps_nobody_waiting_is_not_worth_letting_go():
     assert len(choice.declined) == 1
 
 
-def test_more_servers_are_as_few_as_answer_in_time_and_sequences_are_told_about_only():
+def test_more_servers_are_as_many_as_are_given_and_sequences_are_told_about_only():
     model = capped(4.0)
     late = Model(model.known, 8.0, THRESHOLDS)
-    choice = more_servers(late, [sequences(80)])
+    choice = more_servers(late, 3, [sequences(80)])
     more = choice.step("add_replica")
     assert more is not None
-    assert more.expected.latency_p95.after <= 8.0
+    assert more.expected.servers == 3
     assert choice.step("max_num_seqs") is None
 
 
@@ -127,7 +127,7 @@ def test_a_cut_of_sequences_is_taken_back_where_a_larger_pool_does_more_without_
     prompts = LengthDistribution((Bucket(1.0, 200, 500, 460, 460),))
     answers = LengthDistribution((Bucket(1.0, 500, 1000, 830, 830),))
     model = Model(Known(server, demand, prompts, answers, measured), 60.0, THRESHOLDS)
-    alone, larger = choose(model, (), ()), choose(model, (), (kv_in_8_bits(),))
+    alone, larger = choose(model, (), (), 2), choose(model, (), (kv_in_8_bits(),), 2)
     cut = alone.step("max_num_seqs")
     assert cut is not None
     assert larger.step("kv_cache_dtype") is not None

@@ -63,7 +63,7 @@ def test_with_all_on_one_side_it_is_what_so_many_servers_do():
 
 
 def test_kept_apart_is_advised_only_where_it_does_more_than_as_many_servers_for_all():
-    choice = choose(model(), (), ())
+    choice = choose(model(), (), (), 3)
     kept, plain = choice.step("route_by_length"), choice.step("add_replica")
     assert (kept is None) != (plain is None)
     found = model()
@@ -78,7 +78,7 @@ def test_kept_apart_is_advised_only_where_it_does_more_than_as_many_servers_for_
 
 def test_requests_that_are_all_alike_are_not_parted():
     alike = Demand((CHAT,), clients=150)
-    choice = choose(model(alike), (), ())
+    choice = choose(model(alike), (), (), 3)
     assert choice.step("route_by_length") is None
     assert choice.step("add_replica") is not None
 

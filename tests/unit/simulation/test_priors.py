@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from kvpressure.simulation.priors import DENSE, USUAL_EXPERT_RATIO, prior_of, prior_otherwise
@@ -30,8 +32,20 @@ def test_a_name_tells_how_many_of_its_experts_a_token_goes_to(name, ratio):
     ["meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B-FP8", "DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-1.5b"],
 )
 def test_a_name_with_a_number_of_parameters_alone_is_a_dense_model(name):
-    assert prior_of(name) is DENSE
+    found = prior_of(name)
+    assert found is not None
+    assert not found.expert_ratio
     assert prior_otherwise(name) is None
+
+
+def test_a_token_of_context_takes_less_beside_the_weights_of_a_larger_model():
+    small, large = prior_of("Llama-3.1-8B"), prior_of("Llama-3.1-70B")
+    assert small is not None
+    assert large is not None
+    # What the tables of both have (`bench/silicon/prior.py`): 5.4e-6 to 9.2e-6 and 1.7e-6 to 2.1e-6.
+    assert 5.4e-6 < math.exp(small.logarithms[2]) < 9.2e-6
+    assert 1.7e-6 < math.exp(large.logarithms[2]) < 2.1e-6
+    assert small.deviations[2] < DENSE.deviations[2]
 
 
 @pytest.mark.parametrize("name", ["", "chat", "prod-model-v2", "gemma-3n"])

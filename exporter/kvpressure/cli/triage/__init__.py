@@ -22,11 +22,15 @@ from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.kubernetes.objects.references import is_reference
 
 _LIVE = ("selector", "watch", "gpus", "gateways", "config", "kv_events_port")
-_GOES_ON = ("selector", "watch", "config", "kubeconfig", "context", "port")
+_GOES_ON = ("selector", "watch", "config", "context", "port")
 """Options with which a refused connection does not end the command, or pods are triaged."""
+_EXIT_CODES = (
+    "Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 no verdict (unreachable, too few samples). "
+    "Of several engines, 1 wins over 2, and 2 over 0."
+)
 
 
-@click.command(epilog="Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 no verdict.")
+@click.command(epilog=_EXIT_CODES)
 @click.argument("engines", nargs=-1, metavar="[ADDRESS... | KIND/NAME...]")
 @click.option("--full", is_flag=True, help="Print all evidence and every step, not one.")
 @click.option("--advice", is_flag=True, help="Print only what to do, every step, with computed values.")
@@ -50,10 +54,6 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
     as the engines'. --limit gives limits that neither page nor pod shows. Commands are for the --namespace, --workload
     and --container that are named, with placeholders where none is.
-
-    The exit code is 1 whenever a bottleneck is named: KV cache pressure, stuck, deferred, host, concurrency or compute
-    bound (--json says which, and its detail). It is 2 without a verdict: unreachable, too few samples. With several
-    engines 1 wins over 2, and 2 over 0.
     """
     if full and advice:
         raise click.UsageError("give --full or --advice, not both")

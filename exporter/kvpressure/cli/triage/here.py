@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,28 @@ def engines_here(proc: Path = PROC) -> tuple[dict[str, str], int]:
     """Return the name of the model by address (`:8000`), and how many ports were asked; without credentials."""
     ports = listening_ports(proc)[:MAX_PORTS]
     return asyncio.run(_engines_on(ports)), len(ports)
+
+
+def elsewhere(asked: int, program: str) -> list[str]:
+    """Return lines for a machine without an engine: what was asked, and commands for engines elsewhere."""
+    workload = f"{program} triage -n NAMESPACE deploy/NAME"
+    files = os.environ.get("KUBECONFIG", "") or "~/.kube/config"
+    if any(Path(file).expanduser().is_file() for file in files.split(os.pathsep)):
+        where = f"a workload, with {files}"
+    else:
+        where = "a workload, where kubectl reaches its cluster"
+    rows = (
+        (f"{program} triage HOST:PORT", "a server on another machine, or behind a port-forward"),
+        (workload, where),
+        (f"{program} incidents --prometheus URL", "the past, if a Prometheus scrapes the servers"),
+        (f"{program} demo", "an incident to look at: no GPU needed"),
+        (f"{program} --help", "all commands"),
+    )
+    width = max(len(typed) for typed, _ in rows)
+    return [
+        f"no engine's metrics on this machine: asked http://localhost:PORT/metrics of {asked} listening ports",
+        *(f"  {typed:{width}}  {what}" for typed, what in rows),
+    ]
 
 
 async def _engines_on(ports: Sequence[int]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from kvpressure.cli.console import console, show
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code
 from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.replay import Replay, ReplayTarget
-from kvpressure.cli.say import CANNOT_TELL, say, say_json
+from kvpressure.cli.say import CANNOT_TELL, fail, say, say_json
 from kvpressure.cli.triage.live import Shows, prepare
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, stem
@@ -32,7 +32,7 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
         from kvpressure.cli.triage import pod as triage_pod  # noqa: PLC0415 - what addresses do without
 
         return triage_pod.run(engines, options, shows)
-    given = [flag for flag in ("kubeconfig", "context", "port") if options[flag] is not None]
+    given = [flag for flag in ("context", "port") if options[flag] is not None]
     if given:
         raise click.UsageError("name a pod as KIND/NAME or -l SELECTOR")
     engines = engines or _here()
@@ -47,15 +47,12 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
 
 
 def _here() -> tuple[str, ...]:
-    """Return the addresses of this machine's engines, which are said first. Raises click.UsageError without one."""
-    from kvpressure.cli.triage.here import engines_here  # noqa: PLC0415 - what addresses do without
+    """Return the addresses of this machine's engines, which are said first; end with what to type without one."""
+    from kvpressure.cli.triage.here import elsewhere, engines_here  # noqa: PLC0415 - what addresses do without
 
     models, asked = engines_here()
     if not models:
-        raise click.UsageError(
-            f"no engine's metrics on this machine (asked http://localhost:PORT/metrics of {asked} ports): give "
-            "HOST:PORT, or --trace FILE; in a cluster kubectl kvpressure triage -n NAMESPACE deploy/NAME"
-        )
+        fail(*elsewhere(asked, click.get_current_context().find_root().command_path))
     say("on this machine: " + ", ".join(f"{address} ({model})" for address, model in models.items()), err=True)
     return tuple(models)
 

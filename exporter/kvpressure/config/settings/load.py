@@ -21,7 +21,6 @@ CONFIG_ENV: Final = ENV_PREFIX + "CONFIG_FILE"
 DEFAULT_FILE: Final = Path("kvpressure.yaml")
 FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "web.listen-address": ("web", "listen_address"),
-    "web.telemetry-path": ("web", "telemetry_path"),
     "web.config.file": ("web", "config_file"),
     "log.level": ("log", "level"),
     "log.format": ("log", "format"),

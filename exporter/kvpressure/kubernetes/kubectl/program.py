@@ -13,7 +13,6 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kvpressure.kubernetes import ForbiddenError, KubectlError, KubeError, UnauthorizedError
@@ -60,9 +59,8 @@ def _end_all() -> None:
 class Kubectl:
     """One cluster and namespace: those of kubectl's own context, unless `context` or `namespace` names another."""
 
-    def __init__(self, kubeconfig: Path | None = None, context: str = "", namespace: str = "") -> None:
-        given = {"kubeconfig": "" if kubeconfig is None else f"{kubeconfig.expanduser()}", "context": context}
-        self._flags = tuple(f"--{name}={value}" for name, value in given.items() if value)
+    def __init__(self, context: str = "", namespace: str = "") -> None:
+        self._flags = (f"--context={context}",) if context else ()
         self._namespace = namespace
         self._free = asyncio.Semaphore(AT_ONCE)
 

@@ -65,7 +65,6 @@ _MIN_REASON: Final = 20
 @click.option("--cluster", is_flag=True, help="Read a live cluster, with your kubectl.")
 @click.option("-n", "--namespace", multiple=True, help="With --cluster: this namespace; may be repeated.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="With --cluster: every namespace.")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Passed to kubectl.")
 @click.option("--context", help="Passed to kubectl.")
 @click.option("--thresholds", type=_FILE, help="Your overrides of thresholds.yaml, or playbook: its fixed limits.")
 @click.option("--skip", multiple=True, type=_CHECK, metavar="CHECK", help=_SKIP)
@@ -138,7 +137,7 @@ def _check_usage(paths: tuple[str, ...], options: dict[str, Any]) -> None:
         raise click.UsageError("give --json or --sarif, not both")
     if options["namespace"] and options["all_namespaces"]:
         raise click.UsageError("give --namespace or --all-namespaces, not both")
-    for name in ("namespace", "all_namespaces", "kubeconfig", "context"):
+    for name in ("namespace", "all_namespaces", "context"):
         if options[name] and not options["cluster"]:
             raise click.UsageError(f"--{name.replace('_', '-')} is for --cluster")
 
@@ -215,7 +214,7 @@ def _from_cluster(options: dict[str, Any]) -> Manifests:
 
     namespaces = ("*",) if options["all_namespaces"] else options["namespace"]
     try:
-        return read_cluster(options["kubeconfig"], options["context"], namespaces)
+        return read_cluster(options["context"], namespaces)
     except SourceError as error:
         fail(error)
 
@@ -244,7 +243,9 @@ def lines(result: Report, width: int) -> Iterator[Line]:
         yield from _fixes(engine, width)
         yield ()
     engines = f"{len(result.engines)} engine{'' if len(result.engines) == 1 else 's'}"
-    counts = Counter(_shown(finding) for engine in result.engines for finding in engine.findings)
+    for finding in result.of_all:
+        yield from _wrapped(f"{finding.status}  {finding.check}: {finding.reason}", width, _STYLES[finding.status])
+    counts = Counter(_shown(finding) for finding in result.findings())
     words = [*STATUSES, *(["note"] if counts["note"] else [])]
     yield from _wrapped(f"{engines}: {', '.join(f'{counts[word]} {word}' for word in words)}", width)
 

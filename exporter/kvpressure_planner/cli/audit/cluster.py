@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from kvpressure.kubernetes import KubeError, UnauthorizedError
@@ -44,12 +43,12 @@ _NOT_INSTALLED: Final = 404
 _FORBIDDEN: Final = 403
 
 
-def read_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequence[str]) -> Manifests:
+def read_cluster(context: str | None, namespaces: Sequence[str]) -> Manifests:
     """Return the manifests in the namespaces ("*" for all), or in the context's own. Raises KubeError.
 
     A kind that may not be listed is a problem of the result.
     """
-    kubectl = Kubectl(Path(kubeconfig) if kubeconfig else None, context or "")
+    kubectl = Kubectl(context or "")
     given = run_to_the_end(_read(kubectl, tuple(namespaces) or ("",)))
     # In a few namespaces only, monitors may lie in another.
     return given if EVERYWHERE in namespaces else Manifests(given.items, given.problems)

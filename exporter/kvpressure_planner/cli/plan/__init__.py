@@ -26,7 +26,7 @@ from kvpressure.capacity.known_models import hub_name, nearest_models
 from kvpressure.capacity.memory import Memory
 from kvpressure.capacity.parallel import Parallel, RefusedError
 from kvpressure.capacity.pool import TokenPool
-from kvpressure.cli.access import access_option, kube_context_options, namespace_option
+from kvpressure.cli.access import access_option, namespace_option
 from kvpressure.cli.options import UsualFirst
 from kvpressure.cli.say import CliError, fail, say, say_json
 from kvpressure.config.thresholds import load_thresholds
@@ -109,7 +109,6 @@ _KV_MEMORY = "Memory of the KV cache per GPU, from the engine's log, in bytes or
 @session_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @namespace_option
-@kube_context_options
 @access_option
 def command(**options: Any) -> None:
     """Plan safe limits: max_num_seqs, token limits, max-num-batched-tokens and memory target.
@@ -194,7 +193,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         # Imports the HTTP client, which only this needs.
         from kvpressure_planner.cli.plan.engine import read_engine  # noqa: PLC0415
 
-        engine = read_engine(options["url"], {**options, "context": options["kube_context"]}, options["duration"])
+        engine = read_engine(options["url"], {**options, "context": None}, options["duration"])
         title, shape, running = engine.title, engine.shape, engine.running
     if options["gpu_memory_utilization"] is not None:
         running = replace(running, gpu_memory_utilization=options["gpu_memory_utilization"])

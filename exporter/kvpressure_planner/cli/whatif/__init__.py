@@ -58,7 +58,6 @@ _traffic_options = together(
         "searching",
         "slo_p95_seconds",
         "trace",
-        "duration",
         "prompt_mean",
         "prompt_p95",
         "answer_mean",
@@ -67,10 +66,9 @@ _traffic_options = together(
         "concurrency",
         "gpu",
         "model",
-        "namespace",
         "as_json",
     ),
-    epilog="Exit codes: 0 predicted, 1 --search found no limits that keep the objective, 2 nothing can be predicted.",
+    epilog="Exit codes: 0 predicted, 1 --search found nothing that keeps the objective, 2 no prediction.",
 )
 @click.argument("url", required=False, metavar="[ADDRESS|KIND/NAME]")
 @click.option("--trace", type=EXISTING_FILE, help="Start from a recording.")
@@ -97,22 +95,19 @@ _traffic_options = together(
 @access_option
 @limit_option
 def command(**options: Any) -> None:
-    """Simulate the engine at ADDRESS, of a pod, or of a recording, as it is and with other flags, and compare.
+    """Simulate the engine at ADDRESS, of a pod, or of a recording, with other flags, and compare.
 
-    KIND/NAME is pod/NAME, deploy/NAME and the others of triage: reached through your kubectl's port-forward,
-    with the limits that the pod declares. Of several pods it is the engine with most requests.
+    KIND/NAME is a pod or workload as in triage; of several pods it is the engine with most requests.
 
     NAME is a flag that the server takes, max-input-tokens or max-output-tokens at the gateway, replicas, or the pool's
     kv-cache-tokens.
 
-    Lengths and --rate or --concurrency describe other traffic than the engine's own, which then is served with the
-    engine's pool and step times. Without an engine give its card and model (--gpu h100_sxm --model llama-3.1-8b), or
-    --kv-cache-tokens, --step-seconds and --prefill-tokens-per-second.
+    Lengths and --rate or --concurrency describe other traffic than the engine's own. Without an engine give its card
+    and model (--gpu h100_sxm --model llama-3.1-8b), or --kv-cache-tokens, --step-seconds and
+    --prefill-tokens-per-second.
 
     With --gpu, step times are those that NVIDIA measured of the model on that card, as much faster or slower as the
-    engine is; --set gpu=l40s is the same engine on another card.
-
-    It is the simulation that advice rests on: docs/advice.md says how far off it is.
+    engine is; --set gpu=l40s is the same engine on another card. How far off predictions are: docs/advice.md.
     """
     _check(options)
     try:
@@ -148,7 +143,7 @@ def command(**options: Any) -> None:
 def _check(options: dict[str, Any]) -> None:
     if options["url"] is not None and options["trace"] is not None:
         raise click.UsageError("give an engine (ADDRESS or KIND/NAME) or --trace FILE, not both")
-    reached = [name for name in ("namespace", "container", "kubeconfig", "context", "port") if options[name]]
+    reached = [name for name in ("namespace", "container", "context", "port") if options[name]]
     if reached and not is_reference(options["url"] or ""):
         raise click.UsageError(f"--{reached[0]} is for a pod: name it as KIND/NAME, such as pod/llama-0")
     if options["kv_events_port"] is not None and (options["url"] is None or is_reference(options["url"])):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -109,9 +108,3 @@ def test_what_is_refused_before_anything_is_asked(words: tuple[str, ...], said: 
 def test_addresses_that_cannot_be_asked(url: str, said: str) -> None:
     code, output = run(url)
     assert (code, said in output, "secret" not in output) == (2, True, True), output
-
-
-def test_the_schemas_are_printed_without_a_prometheus() -> None:
-    for name in ("incidents", "diagnosis"):
-        answer = CliRunner().invoke(main, ["incidents", "--schema", name])
-        assert json.loads(answer.output)["$id"].startswith(f"urn:kvpressure:schema:{name}:")

@@ -9,6 +9,7 @@ import pytest
 from kvpressure.capacity.gpus import GPUS
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure_planner.audit import Knowledge, Report, audit, read
+from kvpressure_planner.audit.checks import CHECKS
 from kvpressure_planner.audit.model import Finding
 from kvpressure_planner.cli.model_file import known_model
 from tests.support.tools import FIXTURES
@@ -55,8 +56,12 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
     ],
 )
 def test_every_kind_of_manifest_gets_its_findings(file: str, expected: dict[str, str]) -> None:
-    found = {engine.title: "".join(one.status[0] for one in engine.findings) for engine in reviewed(file).engines}
-    assert found == expected
+    report = reviewed(file)
+    letters = {}
+    for engine in report.engines:
+        status = {finding.check: finding.status[0] for finding in (*report.of_all, *engine.findings)}
+        letters[engine.title] = "".join(status[check.name] for check in CHECKS)
+    assert letters == expected
 
 
 @pytest.mark.parametrize(
@@ -140,6 +145,14 @@ def test_notes_never_change_the_exit_code() -> None:
     assert replace(report, engines=(replace(engine, findings=turned),)).exit_code() == 0
     turned = [replace(one, status="fail") if one.level == "warning" else one for one in engine.findings]
     assert replace(report, engines=(replace(engine, findings=turned),)).exit_code() == 1
+
+
+def test_what_is_unknown_of_all_engines_is_said_once() -> None:
+    report = reviewed("compose.yaml")
+    assert len(report.engines) == 2
+    assert [finding.check for finding in report.of_all] == ["monitoring", "alerts"]
+    assert not {"monitoring", "alerts"} & {finding.check for engine in report.engines for finding in engine.findings}
+    assert report.count("unknown") == sum(finding.status == "unknown" for finding in report.findings())
 
 
 def test_exit_codes_tell_passed_failed_and_nothing_found_apart() -> None:

@@ -37,7 +37,8 @@ def deployment(*args: str, name: str = "d", **more: Any) -> dict[str, Any]:
 
 def found(check: str, *objects: dict[str, Any], engine: int = 0, complete: bool = False) -> Finding:
     given = from_objects(objects, "cluster") if complete else read(yaml.safe_dump_all(objects), "f.yaml")
-    return next(one for one in audit(given, THRESHOLDS).engines[engine].findings if one.check == check)
+    report = audit(given, THRESHOLDS)
+    return next(each for each in (*report.engines[engine].findings, *report.of_all) if each.check == check)
 
 
 def status(check: str, *args: str, **more: Any) -> str:

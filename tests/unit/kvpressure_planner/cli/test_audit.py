@@ -139,7 +139,7 @@ def test_everything_passing_ends_with_nought() -> None:
 def test_json_has_the_shape_that_is_documented() -> None:
     answer = run("deployment-good.yaml", "broken-and-good.yaml", "--json")
     record = json.loads(answer.stdout)
-    assert list(record) == ["version", "engines", "problems", "summary"]
+    assert list(record) == ["version", "engines", "checks", "problems", "summary"]
     engine = record["engines"][0]
     assert {key: engine[key] for key in ("kind", "namespace", "name", "container", "file", "line")} == {
         "kind": "Deployment",
