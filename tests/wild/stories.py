@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.support.tools import FIXTURES
+from tests.wild.more_stories import MORE
 from tests.wild.servers import Phase, Server, Story, pool, rounds, sglang, vllm
 
 BEGAN = 1_795_600_000.0
@@ -491,6 +492,7 @@ STORIES: Mapping[str, Story] = {
             ],
         )
     ],
+    **MORE,
 }
 _RUNTIMES = {
     **dict.fromkeys(

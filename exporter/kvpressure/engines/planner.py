@@ -150,8 +150,12 @@ def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, lis
 def _of_server(rows: Sequence[Row], slots: Mapping[Series, int], own: Mapping[str, str]) -> Chosen:
     names = {name for row in rows for name in row.names}
     found = _named(slots, {name: own.get(name, name) for name in (*names, *own) if own.get(name, name) in names})
-    chosen = [(row, _picked(row, [one for name in row.names for one in found.get(name, ())])) for row in rows]
-    return [(row, picked) for row, picked in chosen if picked]
+    chosen: dict[str, tuple[Row, Parts]] = {}
+    for row in rows:
+        picked = _picked(row, [one for name in row.names for one in found.get(name, ())])
+        if picked and row.signal not in chosen:
+            chosen[row.signal] = row, picked
+    return list(chosen.values())
 
 
 def _engine_plan(

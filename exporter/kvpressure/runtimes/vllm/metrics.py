@@ -134,6 +134,9 @@ SERVER_GAUGES: Final = (
     # /pause and /resume show nowhere else: the instrumentator of vLLM's web server counts calls by path.
     Row("pauses", ("http_requests_total",), where=(("handler", "/pause"), ("status", "2xx"))),
     Row("resumes", ("http_requests_total",), where=(("handler", "/resume"), ("status", "2xx"))),
+    # Where somebody drops these, the times of the same calls, of failed ones too.
+    Row("pauses", ("http_request_duration_seconds_count",), where=(("handler", "/pause"),)),
+    Row("resumes", ("http_request_duration_seconds_count",), where=(("handler", "/resume"),)),
 )
 
 SERVER_COUNTERS: Final = (

@@ -44,7 +44,7 @@ def test_the_table_has_one_row_for_each_signal_and_no_other() -> None:
     others = {"free_tokens", "reserve_ratio", "decode_steps", "found_prompt_tokens", "prefill_tokens", "token_gaps"}
     others |= {"preempted_prompt_tokens", "preempted_output_tokens"}
     gauges = [name for name in signals.GAUGES if name not in others]
-    assert [*(row.signal for row in (*GAUGES, *SERVER_GAUGES)), *labels] == gauges
+    assert [*dict.fromkeys(row.signal for row in (*GAUGES, *SERVER_GAUGES)), *labels] == gauges
     # vLLM counts the tokens that its cache held among those processed, so it needs no second counter of prompts; its
     # steps have prompts and answers, and nothing is reserved for these.
     read = {row.signal for row in (*COUNTERS, *SERVER_COUNTERS)}
