@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from kvpressure.advice.advise import Place, advise
-from kvpressure.config.target import ALL_GPUS, Target
+from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import Pipeline
 from kvpressure.engine_state.pace import paced
@@ -93,16 +93,8 @@ class Follower:
     def __post_init__(self) -> None:
         settings, self._limits = paced(self.step, self.thresholds)
         self._pipeline = Pipeline(settings, self._limits)
-        target = self.task.discovered.target
-        self._target = Target(
-            target.name,
-            namespace=target.namespace,
-            pod=target.pod,
-            container=target.get("container"),
-            limits=self.task.declared,
-            role=self.task.role,
-            gpus=(ALL_GPUS,) if self.task.gpus else (),
-        )
+        task = self.task
+        self._target = task.discovered.polled(task.declared, task.role, gpus=bool(task.gpus))
 
     def page(self, page: EnginePage, gateways: tuple[GatewayReport, ...] = (), gpus: GpuReport | None = None) -> None:
         """Process the next page, with what gateways reported then and the engine's GPUs."""

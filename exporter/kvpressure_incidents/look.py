@@ -19,6 +19,7 @@ from kvpressure.prometheus.gpus import gpus_there
 from kvpressure.prometheus.names import Json, Spelled, Target
 from kvpressure.prometheus.paging import DAY_SECONDS, Span, joined, pages
 from kvpressure.prometheus.targets import Discovered, names_there, slowest, targets_there
+from kvpressure.runtimes.registry import ASSUMED
 from kvpressure_incidents import alerts, reported
 from kvpressure_incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure_incidents.question import Question
@@ -69,10 +70,17 @@ class _Look:
 
     def discover(self) -> None:
         """Find the targets, what else is known of them, and the gateways before them."""
-        self.spelled = names_there(self.client, self.question.selection, self.question.span)
+        selection = self.question.selection
+        self.spelled = names_there(self.client, selection, self.question.span)
+        if not self.spelled:
+            chosen = f" with {selection.matchers}" if selection.matchers else ""
+            raise PrometheusError(
+                f"the Prometheus has no series of an engine ({ASSUMED.table.prefix}...){chosen} in that time; "
+                "check --cluster, --selector, --since and --until, and that the engines are scraped",
+            )
         for spelled in self.spelled:
             known = {(discovered.runtime, discovered.target) for _, discovered in self.targets}
-            there = targets_there(self.client, spelled, self.question.selection, self.question.span)
+            there = targets_there(self.client, spelled, selection, self.question.span)
             # A target that has series in several spellings is read in all of them at once.
             self.targets += [(spelled, each) for each in there if (each.runtime, each.target) not in known]
         self.declared = declared_there(self.client, self.question.span)

@@ -39,11 +39,11 @@ async def exporter(directory: Path, env: dict[str, str]) -> AsyncIterator[Proces
 
 
 @contextlib.asynccontextmanager
-async def prometheus(directory: Path, scraped: str) -> AsyncIterator[tuple[Process, str]]:
-    """Debian's Prometheus, scraping `scraped` every second."""
+async def prometheus(directory: Path, *scraped: str) -> AsyncIterator[tuple[Process, str]]:
+    """Debian's Prometheus, scraping every one of `scraped` every second."""
     program = need("prometheus", "prometheus")
     config = directory / "prometheus.yml"
-    job = {"job_name": "kvpressure", "static_configs": [{"targets": [scraped]}]}
+    job = {"job_name": "kvpressure", "static_configs": [{"targets": [*scraped]}]}
     config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}))
     address = f"127.0.0.1:{free_port()}"
     command = [

@@ -20,12 +20,9 @@ from kvpressure.net.urls import refused_text, split_url, target_name
 
 if TYPE_CHECKING:
     from kvpressure.config.settings import BasicAuthSettings, Settings, TlsSettings
-    from kvpressure.prometheus.client import Server
     from kvpressure.sources.gateway import GatewaySettings
 
-_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t]*")
 _LIKE_A_REFERENCE: Final = re.compile(r"(?!localhost/)[A-Za-z]+/([a-z0-9][-a-z0-9.]*)")
-_RESERVED: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 
 REFUSED_SECONDS: Final = 0.5
 """An engine that starts may refuse connections for so long before that is reported."""
@@ -62,18 +59,12 @@ KV_EVENTS_OF_PODS: Final = (
     "and give :8000 --kv-events 5557"
 )
 
-prometheus_options = together(
-    click.option("--bearer-token-file", type=EXISTING_FILE, help="File with the bearer token to send."),
-    click.option("--ca-file", type=EXISTING_FILE, help="CA certificates to trust instead of the system's."),
-    click.option("--cert-file", type=EXISTING_FILE, help="Client certificate to present, with --key-file."),
-    click.option("--key-file", type=EXISTING_FILE, help="Key of the client certificate."),
-    click.option("--username", default="", help="User name for basic authentication, with --password-file."),
-    click.option("--password-file", type=EXISTING_FILE, help="File with the password."),
-    click.option(
-        "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Another, such as X-Scope-OrgID:TENANT."
-    ),
+http_config_option = click.option(
+    "--http.config.file",
+    "http_config",
+    type=EXISTING_FILE,
+    help="Credentials, CA and headers for the Prometheus, as promtool takes them.",
 )
-"""Read by `server_of`."""
 
 
 LIMITS: Final[Mapping[str, click.ParamType[Any]]] = {
@@ -228,43 +219,3 @@ def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
         return given
     others: GatewaySettings = getattr(_settings_of(file), SOURCE.section)
     return others.model_copy(update={"targets": (*given.targets, *others.targets)})
-
-
-@dataclass(frozen=True, slots=True)
-class _Basic:
-    username: str
-    password_file: Path
-
-
-def server_of(url: str, options: dict[str, Any]) -> Server:
-    """Return the Prometheus at `url`. Raises click.UsageError for options that contradict each other, SourceError."""
-    from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - only for `incidents`
-    from kvpressure.net.credentials import Authorization  # noqa: PLC0415
-    from kvpressure.prometheus.client import Server  # noqa: PLC0415
-
-    token, username, password = options["bearer_token_file"], options["username"], options["password_file"]
-    if bool(username) != (password is not None):
-        raise click.UsageError("give --username and --password-file together")
-    if username and token is not None:
-        raise click.UsageError("give either --bearer-token-file or --username with --password-file")
-    if (options["cert_file"] is None) != (options["key_file"] is None):
-        raise click.UsageError("give --cert-file and --key-file together")
-    headers = _headers(options["headers"])
-    basic = _Basic(username, password) if username else None
-    if value := Authorization(token, basic, setting="--bearer-token-file").value():
-        headers["Authorization"] = value
-    files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
-    tls = TlsSettings(**files)
-    return Server(url, headers, tls)
-
-
-def _headers(given: Any) -> dict[str, str]:
-    """Return headers by name. Raises click.UsageError, without the value, which may be a secret."""
-    headers = {}
-    for text in given:
-        match = _HEADER.fullmatch(text)
-        if match is None or match[1].lower() in _RESERVED:
-            name = text.partition(":")[0]
-            raise click.UsageError(f"--header {name!r}: give NAME:VALUE, a header of one line of ASCII")
-        headers[match[1]] = match[2]
-    return headers

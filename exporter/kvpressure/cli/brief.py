@@ -1,4 +1,7 @@
-"""The default output of `triage`: each engine's verdict, three facts and one step; `report` has all."""
+"""The default output of `triage`: an engine's verdict, three facts and one step, or a line for each of several.
+
+`report` has all.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kvpressure.cli.findings import Finding, advised, worst_first
+from kvpressure.cli.findings import Finding
+from kvpressure.cli.fleet import WorkloadFinding, replica_name, workload_report, workloads
 from kvpressure.cli.report import command_lines, expected, hanging, name_of, numbers, problem, verdict_of
 from kvpressure.model.action import AFTER, Action, step_without_gpu, why_none_without_gpu
 from kvpressure.model.values import at
@@ -20,22 +24,34 @@ COUNTED = "REPLICAS"
 
 
 def brief_report(findings: Sequence[Finding], now: float) -> Group:
-    """Return the report, worst engine first, with the first step for the worst of each target."""
-    shown = advised(findings)
+    """Return the report, by workload: of a single replica its facts and first step, of several a line each."""
     parts: list[RenderableType] = []
-    for finding in worst_first(findings):
-        parts += [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
-        facts = list(facts_of(finding))
-        parts += [hanging("  - ", fact) for fact in facts[:MAX_FACTS]]
-        parts += problem(finding)
-        step = finding in shown and bool(finding.actions)
-        parts += _step(finding) if step else []
-        if finding.view is not None:
-            steps = len(finding.actions) - 1 if step else 0
-            more = [f"{steps} more steps"] if steps > 1 else ["one more step"] if steps else []
-            parts.append(Text(f"--full: all evidence{', ' if more else ''}{', '.join(more)}", style="dim"))
+    for found in workloads(findings):
+        parts += _several(found) if len(found.replicas) > 1 else _single(found.replicas[0], now)
         parts.append(Text(""))
     return Group(*parts)
+
+
+def _single(finding: Finding, now: float) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
+    parts += [hanging("  - ", fact) for fact in list(facts_of(finding))[:MAX_FACTS]]
+    parts += problem(finding)
+    parts += _step(finding) if finding.actions else []
+    if finding.view is not None:
+        steps = len(finding.actions) - 1
+        more = f", {steps} more steps" if steps > 1 else ", one more step" if steps == 1 else ""
+        parts.append(Text(f"--full: all evidence{more}", style="dim"))
+    return parts
+
+
+def _several(found: WorkloadFinding) -> list[RenderableType]:
+    parts = workload_report(found)
+    worst = found.worst
+    if found.step:
+        parts.append(Text(f"Do: {found.step}", style="bold"))
+    elif worst is not None and worst.actions:
+        parts += [Text(clean(f"First on {replica_name(worst, found.replicas)}:")), *_step(worst)]
+    return [*parts, Text("--full: all evidence and every step of each replica", style="dim")]
 
 
 def facts_of(finding: Finding) -> Iterator[str]:

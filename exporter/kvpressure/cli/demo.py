@@ -291,3 +291,14 @@ def command(listen_address: str, speed: float) -> None:
         run_to_the_end(Demo(speed).run(listen_address))
     except ConfigError as error:  # the address: the demo has no settings
         fail(*error.problems)
+
+
+def serve_engine(port: int) -> None:
+    """Serve the engine alone, its incident again and again; what deploy/compose starts."""
+    incident, began = Recorded(), time.monotonic()
+    whole = incident.phases[-1].end
+    web.run_app(engine_app(incident, lambda: (time.monotonic() - began) % whole), port=port, print=None)
+
+
+if __name__ == "__main__":
+    serve_engine(int(sys.argv[1]))

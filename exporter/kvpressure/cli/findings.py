@@ -15,7 +15,14 @@ from kvpressure.model.action import Action
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.target_status import state_of_silent
+from kvpressure.model.target_status import (
+    STATUSES,
+    ReplicaState,
+    TargetStatus,
+    replica_state,
+    status_of,
+    status_of_silent,
+)
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import CALM, EngineView, GpuView, badness, decode_side_of, peers_of
 
@@ -31,7 +38,7 @@ HEALTHY, LIMITED = 0, 1
 class Finding:
     """One engine, or a target without a known engine (`view` is None and `problem` says why).
 
-    `problem` beside a view is the source's last error, and `state` what that says of a silent engine. `diagnosis` is
+    `problem` beside a view is the source's last error, and `status` what that says of a silent engine. `diagnosis` is
     None only without a view.
     """
 
@@ -39,7 +46,13 @@ class Finding:
     view: EngineView | None = None
     problem: str = ""
     actions: tuple[Action, ...] = ()
-    state: str = "not answering"
+    status: TargetStatus = STATUSES["timeout"]
+    cluster: str = ""
+
+    @property
+    def state(self) -> ReplicaState | None:
+        """What the replica does; None where that is not known."""
+        return replica_state(self.view, self.status)
 
     @property
     def diagnosis(self) -> Diagnosis | None:
@@ -98,9 +111,9 @@ def advice_json(findings: Sequence[Finding]) -> dict[str, object]:
 
 def _engine(finding: Finding) -> dict[str, object]:
     if finding.view is None:
-        found = unread_json(finding.target, finding.problem, answering=False)
+        found = unread_json(finding.target, finding.problem, finding.status, answering=False)
     else:
-        found = engine_json(finding.view, finding.actions, finding.problem)
+        found = engine_json(finding.view, finding.actions, finding.problem, finding.status)
     return {**found, "cause": finding.cause.value}  # always there: `unknown` without a page
 
 
@@ -174,13 +187,10 @@ class EngineFacts:
         self, sampled: SampledTarget, thresholds: Thresholds, beside: Sequence[EngineView] = ()
     ) -> list[Finding]:
         """Return the findings on one sampled target: its engines, or why none is known."""
-        name, problem = sampled.target.name, sampled.problem
+        name, problem, health = sampled.target.name, sampled.problem, sampled.health
         if not sampled.engines:
-            return [
-                Finding(name, problem=problem or "the page answers, but shows no engine yet: has it served a request?")
-            ]
-        findings = [
-            self.finding(view, thresholds, sampled.target.url, beside, sampled.health) for view in sampled.engines
-        ]
-        state = state_of_silent(sampled.health)
-        return [replace(finding, problem=problem or finding.problem, state=state) for finding in findings]
+            why = problem or "the page answers, but shows no engine yet: has it served a request?"
+            return [Finding(name, problem=why, status=STATUSES["timeout"] if health is None else status_of(health))]
+        findings = [self.finding(view, thresholds, sampled.target.url, beside, health) for view in sampled.engines]
+        status = status_of_silent(health)
+        return [replace(finding, problem=problem or finding.problem, status=status) for finding in findings]

@@ -167,7 +167,7 @@ def _silence(finding: Finding) -> str:
     view = finding.view
     if view is None or view.silence is None:
         return ""
-    return f"{finding.state.upper()} for {duration(view.silence.seconds)}; before that: "
+    return f"{finding.status.state.upper()} for {duration(view.silence.seconds)}; before that: "
 
 
 _NUMBERS = (

@@ -30,7 +30,7 @@ from kvpressure.exposition.wording import (
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.target_status import state_of_silent
+from kvpressure.model.target_status import status_of_silent
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of, role_of
@@ -97,7 +97,7 @@ def engine_panel(
         "grounds": diagnosis.grounds if diagnosis else "",
         "missing": diagnosis.missing if diagnosis else (),
         "calm": calm,
-        "silent": f"{state_of_silent(unread)} for {duration(silence.seconds)}" if silence else "",
+        "silent": f"{status_of_silent(unread).state} for {duration(silence.seconds)}" if silence else "",
         "error": unread.error if unread else "",
         "uncharted": past is None,
         "open": selected or not calm,

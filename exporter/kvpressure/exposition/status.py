@@ -17,7 +17,7 @@ from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas.diagnosis import VERSION
-from kvpressure.model.target_status import status_of
+from kvpressure.model.target_status import status_of, status_of_silent
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
 
@@ -74,15 +74,17 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
     Histograms are on /metrics only. A silent engine has the values of its last answer. Targets that never answered come
     last.
     """
-    errors = {health.target: health.error for health in snapshot.sources if health.source == ENGINE_SOURCE}
-    engines = [
-        {**engine_json(view, advise(view), errors.get(view.key.target, "")), "incident": incident_json(view.incident)}
-        for view in worst_first(snapshot.known)
-    ]
-    unread = [
-        {**unread_json(health.target, health.error, answering=False if health.errors else None), "incident": None}
-        for health in snapshot.unread
-    ]
+    healths = {health.target: health for health in snapshot.sources if health.source == ENGINE_SOURCE}
+    engines = []
+    for view in worst_first(snapshot.known):
+        health = healths.get(view.key.target)
+        about = advise(view), "" if health is None else health.error, status_of_silent(health)
+        engines.append({**engine_json(view, *about), "incident": incident_json(view.incident)})
+    unread = []
+    for health in snapshot.unread:
+        answering = False if health.errors else None
+        found = unread_json(health.target, health.error, status_of(health), answering=answering)
+        unread.append({**found, "incident": None})
     gpus = [gpu_json(view) for view in snapshot.gpus]
     return {"schema_version": VERSION, "t": snapshot.t, "engines": engines + unread, "gpus": gpus}
 

@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from kvpressure.model.action import Action, Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
+from kvpressure.model.target_status import STATUSES, TargetStatus, replica_state
 from kvpressure.model.values import Value
 from kvpressure.model.verdict import Diagnosis, Evidence, Missing
 from kvpressure.model.view import ENGINE_LABELS, EngineView, GpuView
 
 
-def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "") -> dict[str, object]:
-    """Return one engine: its identity, verdict, evidence and actions; `error` is its source's newest."""
+def engine_json(
+    view: EngineView, actions: Sequence[Action] = (), error: str = "", status: TargetStatus = STATUSES["timeout"]
+) -> dict[str, object]:
+    """Return one engine: its identity, state, verdict, evidence and actions; `error` and `status` are its target's."""
     return {
         "target": view.key.target,
         "namespace": view.namespace,
@@ -26,6 +29,7 @@ def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "
         "engine": view.key.rank,
         "labels": dict(zip(ENGINE_LABELS, view.labels, strict=True)),
         "t": view.t,
+        "state": replica_state(view, status),
         "answering": view.silence is None,
         "silent_seconds": None if view.silence is None else round(view.silence.seconds, 3),
         "error": error or None,
@@ -36,12 +40,13 @@ def engine_json(view: EngineView, actions: Sequence[Action] = (), error: str = "
     }
 
 
-def unread_json(target: str, error: str, *, answering: bool | None) -> dict[str, object]:
+def unread_json(target: str, error: str, status: TargetStatus, *, answering: bool | None) -> dict[str, object]:
     """Return a target without a known engine, with the same keys; `answering` is None before the first attempt."""
     nobody = dict.fromkeys(("namespace", "pod", "model_name", "engine"))
-    silent = {"t": None, "answering": answering, "silent_seconds": None, "error": error or None}
+    state = {"t": None, "state": replica_state(None, status), "answering": answering}
+    silent = {"silent_seconds": None, "error": error or None}
     nothing = {"derived": {}, "limits": limits_json(Limits()), "actions": []}
-    return {"target": target, **nobody, "labels": {}, **silent, **_verdict_json(None), **nothing}
+    return {"target": target, **nobody, "labels": {}, **state, **silent, **_verdict_json(None), **nothing}
 
 
 def _verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:

@@ -6,12 +6,16 @@ says is never part of a text.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from http import HTTPStatus
 from typing import Final
 
+from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.record import record
 from kvpressure.model.samples import SourceHealth
+from kvpressure.model.values import at
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import TROUBLE, EngineView, cause_of
 
 
 class Answering(Enum):
@@ -104,7 +108,35 @@ def status_of(health: SourceHealth) -> TargetStatus:
     return STATUSES.get(health.reason, STATUSES[OTHER])
 
 
-def state_of_silent(health: SourceHealth | None) -> str:
-    """Return what is the matter with a target that is not read any more; `health` is of its last poll, where known."""
+def status_of_silent(health: SourceHealth | None) -> TargetStatus:
+    """Return the status of a target that is not read any more; `health` is of its last poll, where known."""
     status = STATUSES["timeout"] if health is None else status_of(health)
-    return status.state if status.is_trouble else STATUSES["timeout"].state
+    return status if status.is_trouble else STATUSES["timeout"]
+
+
+class ReplicaState(StrEnum):
+    """What a replica does: serves all; makes some or all requests wait; no progress; not readable; no answer at all."""
+
+    SERVES = "serves"
+    WAITS = "waits"
+    STUCK = "stuck"
+    UNREADABLE = "unreadable"
+    GONE = "gone"
+
+
+def replica_state(view: EngineView | None, status: TargetStatus) -> ReplicaState | None:
+    """Return the state of an engine; None where it is not known. `status` counts without a view, and for a silent one.
+
+    A paused engine waits, and so does one whose requests wait while the cause is not known.
+    """
+    if view is None or view.silence is not None:
+        if view is None and not status.is_trouble:
+            return None
+        return ReplicaState.GONE if status.answering is Answering.NO else ReplicaState.UNREADABLE
+    cause, queued = cause_of(view), (at(view.derived, "requests_waiting") or 0.0) >= 1
+    if CATALOGUE[cause].stands_still:
+        return ReplicaState.STUCK
+    if cause in TROUBLE or cause is Cause.PAUSED or (cause is NOT_KNOWN and queued):
+        return ReplicaState.WAITS
+    serves = cause is not NOT_KNOWN or bool(at(view.derived, "tokens_per_second", "generation"))
+    return ReplicaState.SERVES if serves else None

@@ -193,14 +193,14 @@ def refusal_of(status: int, body: bytes, where: str, path: str, *, sent: bool) -
 def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str, str]:
     """Return what happened, and what to do."""
     if "no org id" in message.lower():
-        return "requires a tenant", "give --header X-Scope-OrgID:TENANT"
+        return "requires a tenant", "give --http.config.file with http_headers: {X-Scope-OrgID: {values: [TENANT]}}"
     if 300 <= status < 400:
         todo = "give the address that it redirects to; a page to log in means that credentials are missing"
         return "answered with a redirect, which is not followed", todo
     words = {
         401: (
             "does not accept the credentials that were sent" if sent else "requires credentials",
-            "give --bearer-token-file, or --username with --password-file",
+            "give --http.config.file with authorization or basic_auth",
         ),
         403: (f"forbids {path} to these credentials", "ask its operator"),
         404: (
@@ -213,7 +213,7 @@ def _explained(status: int, message: str, path: str, *, sent: bool) -> tuple[str
 
 def connection_error(error: BaseException, where: str) -> PrometheusError:
     """Return the error for what aiohttp, ssl or the system raised; BusyError where another request may succeed."""
-    hints = "--ca-file, --cert-file", " Is a port-forward running?"
+    hints = "tls_config of --http.config.file", " Is a port-forward running?"
     failure, cause = request_failure(error, where, *hints), error.__cause__ or error
     unknown_name = isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
     unreachable = isinstance(failure, UnreachableError) and isinstance(error, OSError) and not unknown_name

@@ -264,7 +264,7 @@ def _base(url: str) -> str:
         raise PrometheusError(f"--prometheus is no URL: {brief(error)}") from error
     if parts.username is not None or parts.password is not None:
         sentence = "--prometheus must not hold credentials, which would be shown"
-        raise PrometheusError(f"{sentence}: use --username with --password-file, or --bearer-token-file")
+        raise PrometheusError(f"{sentence}: use basic_auth or authorization of --http.config.file")
     if parts.scheme not in ("http", "https") or not host:
         raise PrometheusError(f"--prometheus must be http://HOST:PORT or https://..., got {brief(url)}")
     if reason := refusal(host, link_local=True):

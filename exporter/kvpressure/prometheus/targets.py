@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kvpressure.config.target import ALL_GPUS
+from kvpressure.config.target import Target as PolledTarget
+from kvpressure.model.environment import DeclaredLimit
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.names import (
@@ -22,7 +25,7 @@ from kvpressure.prometheus.names import (
     target_of,
 )
 from kvpressure.prometheus.paging import Span, ranged
-from kvpressure.runtimes.registry import ASSUMED, TABLES, named
+from kvpressure.runtimes.registry import TABLES, named
 from kvpressure.runtimes.table import Table
 
 PROBE_SECONDS: Final = 600.0
@@ -50,6 +53,19 @@ class Discovered:
         """The runtime's series."""
         return named(self.runtime).table
 
+    def polled(self, declared: tuple[DeclaredLimit, ...] | None, role: str, *, gpus: bool = False) -> PolledTarget:
+        """Return the target as the pipeline takes it, with what else the Prometheus has of it."""
+        target = self.target
+        return PolledTarget(
+            target.name,
+            namespace=target.namespace,
+            pod=target.pod,
+            container=target.get("container"),
+            limits=declared,
+            role=role,
+            gpus=(ALL_GPUS,) if gpus else (),
+        )
+
     def selected(self, found: Json) -> Json:
         """Return the outcome without the engines of a page that the selector does not match: pages are read whole."""
         if (engines := self.engines) is None:
@@ -63,17 +79,10 @@ class Discovered:
 
 
 def names_there(server: Prometheus, selection: Selection, span: Span) -> list[Spelled]:
-    """Return the runtimes' series names that the Prometheus has. Raises PrometheusError, also without any of them."""
+    """Return the runtimes' series names that the Prometheus has. Raises PrometheusError."""
     known = all_names(TABLES)
     present = server.label_values("__name__", [selection.and_also(one_of(known))], span.start, span.end)
-    found = spelled(TABLES, known.intersection(present))
-    if found:
-        return found
-    chosen = f" with {selection.matchers}" if selection.matchers else ""
-    raise PrometheusError(
-        f"the Prometheus has no series of an engine ({ASSUMED.table.prefix}...){chosen} in that time; "
-        "check --cluster, --selector, --since and --until, and that the engines are scraped",
-    )
+    return spelled(TABLES, known.intersection(present))
 
 
 def targets_there(server: Prometheus, names: Spelled, selection: Selection, span: Span) -> list[Discovered]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kvpressure.cli.access import prometheus_options, server_of
+from kvpressure.cli.access import http_config_option
 from kvpressure.cli.options import EXISTING_FILE, refuse, thresholds_of
 from kvpressure.cli.say import fail, say, say_json
 from kvpressure.config.files import write_own
@@ -60,17 +60,18 @@ MAX_WORKERS = 4
 @click.option("--html", type=_OUT, help="File to write as one HTML page, with pictures.")
 @click.option("--markdown", type=_OUT, help="File to write as Markdown, for a post-mortem.")
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes that read; one for each CPU, at most 4.")
-@prometheus_options
+@http_config_option
 def command(url: str, as_json: bool, **options: Any) -> None:
     """Report past incidents of the engines that a Prometheus scrapes: cause, cost, and what would have helped.
 
     Requires only the engines' own series, scraped every 15 to 60 seconds. Nothing is written to the Prometheus.
     """
     from kvpressure.cli.console import phases  # noqa: PLC0415 - what is refused needs none
+    from kvpressure.prometheus.http_config import server_of  # noqa: PLC0415 - likewise
 
     try:
         thresholds, backtest = thresholds_of(options["thresholds"]), options["backtest"]
-        server = server_of(url, options)
+        server = server_of(url, options["http_config"])
         question = _question(options, thresholds, thresholds_of(backtest) if backtest else None)
         with phases() as show:
             workers = options["workers"] or min(MAX_WORKERS, len(os.sched_getaffinity(0)))

@@ -27,14 +27,14 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (failure(401, "no"), "requires credentials (it says: no); give --bearer-token-file"),
+        (failure(401, "no"), "requires credentials (it says: no); give --http.config.file"),
         (failure(403, "tenant"), "forbids /api/v1/query_range to these credentials"),
         (
             (404, b"404 page not found"),
             "(it says: 404 page not found); is it a Prometheus? Mimir",
         ),
         ((404, b"<html><title>Not found</title>"), "/api/v1/query_range; is it a Prometheus?"),
-        (failure(400, "invalid parameter: no org id"), "give --header X-Scope-OrgID:TENANT"),
+        (failure(400, "invalid parameter: no org id"), "http_headers: {X-Scope-OrgID: {values: [TENANT]}}"),
         (failure(400, "parse error: unexpected }"), "unexpected }); check --selector"),
         ((302, b""), "not followed"),
         ((200, b"<html>Log in</html>"), "is it a Prometheus"),

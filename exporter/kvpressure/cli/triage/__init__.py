@@ -13,6 +13,7 @@ import click
 from kvpressure.cli.access import (
     facts_options,
     gateway_options,
+    http_config_option,
     kv_events_option,
     pod_options,
     refusals,
@@ -40,6 +41,9 @@ _EXIT_CODES = (
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; one a line with --watch.")
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C, redrawn in place on a terminal.")
 @click.option("-l", "--selector", default=None, help="Triage the pods with these labels, such as app=llama.")
+@click.option("--prometheus", metavar="URL", help="Read series of the last 20 minutes there, and no engine.")
+@click.option("--model", default="", help="With --prometheus: only the replicas of this model.")
+@http_config_option
 @gateway_options
 @kv_events_option
 @pod_options
@@ -47,23 +51,33 @@ _EXIT_CODES = (
 def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with three facts and the first step.
 
+    Of several replicas a line each, hottest first; then the workload's verdict and first step.
+
     ADDRESS is host:port, :port of this machine, or http://host:port, with or without the path of its metrics; without
-    any, this machine's listening ports are asked, and those with an engine's metrics are triaged. KIND/NAME
-    is pod/NAME, deploy/NAME, sts/NAME, rs/, ds/, svc/, lws/ or isvc/NAME in a cluster, or -l names labels: the pods are
-    reached through your kubectl's port-forward, and their limits, restarts and logs count as evidence; nothing
-    has to be installed there. The queue of a --gateway (an endpoint picker with flow control, Dynamo's frontend) counts
-    as the engines'. --limit gives limits that neither page nor pod shows. Commands are for the --namespace, --workload
-    and --container that are named, with placeholders where none is.
+    any, this machine's listening ports are asked. KIND/NAME is pod/NAME, deploy/NAME, sts/, rs/, ds/, svc/, lws/ or
+    isvc/NAME in a cluster, or -l names labels: the pods are reached through your kubectl's port-forward, and their
+    limits, restarts and logs count as evidence. The queue of a --gateway counts as the engines'. --limit gives limits
+    that neither page nor pod shows. Commands are for the --namespace, --workload and --container that are named.
     """
     if full and advice:
         raise click.UsageError("give --full or --advice, not both")
     if advice and options["watch"]:
         raise click.UsageError("--advice is printed once: give it without --watch")
+    if options["prometheus"] is None:
+        if options["model"]:
+            raise click.UsageError("--model is for --prometheus URL: other engines are named by address or pod")
+    elif trace or engines or any(options[name] for name in _LIVE):
+        raise click.UsageError(
+            "--prometheus reads the series of the last minutes: give it without engines, --trace, --watch, --gpus, "
+            "--gateway, --kv-events and -l; --model and --namespace narrow it"
+        )
     if trace is not None and (engines or any(options[name] for name in _LIVE)):
         raise click.UsageError(
             "--trace is of a recording: give it without engines, gateways, KV events, --watch and --gpus"
         )
-    ends = not (trace or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines)))
+    ends = not (
+        trace or options["prometheus"] or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines))
+    )
     began = time.time()
     if ends and (found := refusals(engines)):
         if options["as_json"]:

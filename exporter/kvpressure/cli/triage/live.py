@@ -15,6 +15,7 @@ from kvpressure.cli.access import gateways_of
 from kvpressure.cli.brief import brief_report
 from kvpressure.cli.console import console, show
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, as_json, engines_of, exit_code
+from kvpressure.cli.fleet import workloads_json
 from kvpressure.cli.report import advice_report, gpu_table, triage_report, verdict_line
 from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import say, say_json
@@ -90,7 +91,8 @@ class Triage:
 
     def record(self, findings: list[Finding], now: float) -> dict[str, object]:
         """Return all findings for programs."""
-        return {"t": now, "duration_seconds": round(self.sampler.seconds, 3), **as_json(findings, self.sampler.gpus())}
+        sampled = {"t": now, "duration_seconds": round(self.sampler.seconds, 3)}
+        return {**sampled, **as_json(findings, self.sampler.gpus()), **workloads_json(findings)}
 
     def show(self, out: Console, findings: list[Finding], now: float) -> None:
         """Print the findings for people."""

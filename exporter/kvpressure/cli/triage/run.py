@@ -26,6 +26,10 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
     """Sample or read, print, and return the exit code."""
     if trace is not None:
         return _print(of_trace(trace, EngineFacts.of(options)), shows, as_json=options["as_json"])
+    if (prometheus := options["prometheus"]) is not None:
+        from kvpressure.cli.triage import series  # noqa: PLC0415 - what engines that are read themselves do without
+
+        return series.run(prometheus, options, shows)
     if options["selector"] or any(map(is_reference, engines)):
         if options["kv_events_port"] is not None:
             raise click.UsageError(KV_EVENTS_OF_PODS)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from kvpressure.model.limits import Limits
+from kvpressure.model.target_status import ReplicaState
 from kvpressure.model.verdict import DETAILS, Cause, Stage
 
 Schema = dict[str, Any]
@@ -139,7 +140,7 @@ PARTS: Final[Schema] = {
     ),
 }
 
-VERSION: Final = "1.2"
+VERSION: Final = "1.3"
 
 _SINCE: Final = keys(
     "What came after it.", seconds=number("How long it has been."), tokens_per_second=number("Tokens a second since.")
@@ -171,6 +172,7 @@ _ENGINE: Final = keys(
     engine=or_null(string("Data-parallel rank.")),
     labels=LABELS,
     t=or_null(moment("Time of its newest page")),
+    state=or_null(string("What the replica does; null where that is not known.", enum=[*ReplicaState])),
     answering=or_null(boolean("False while its page cannot be read; null before the first attempt.")),
     silent_seconds=or_null(number("Time since `t` while it does not answer.")),
     error=or_null(string("Why its page could not be read the last time.")),

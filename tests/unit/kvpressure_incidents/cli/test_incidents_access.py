@@ -22,21 +22,24 @@ def run(url: str, *words: str) -> tuple[int, str]:
     return answer.exit_code, answer.output
 
 
+def http_config(folder: Path, text: str) -> tuple[str, str]:
+    (folder / "http.yml").write_text(text)
+    return "--http.config.file", str(folder / "http.yml")
+
+
 def test_bearer_token_and_headers_are_sent_with_every_request(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
+    headers = "http_headers: {X-Scope-OrgID: {values: [team-a]}, X-Where: {values: [here, there]}}"
     with FakePrometheus() as server:
-        code, output = run(
-            server.url,
-            "--bearer-token-file",
-            str(token),
-            "--header",
-            "X-Scope-OrgID:team-a",
-            "--header",
-            "X-Where: here",
-        )
+        given = http_config(tmp_path, f"authorization: {{credentials_file: {token}}}\n{headers}\n")
+        code, output = run(server.url, *given)
         assert (code, "No incident" in output) == (0, True), output
-        for name, value in (("authorization", "Bearer s3cret"), ("x-scope-orgid", "team-a"), ("x-where", "here")):
+        for name, value in (
+            ("authorization", "Bearer s3cret"),
+            ("x-scope-orgid", "team-a"),
+            ("x-where", "here, there"),
+        ):
             assert {request.headers[name] for request in server.requests} == {value}
 
 
@@ -44,7 +47,8 @@ def test_basic_authentication(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("open sesame\n")
     with FakePrometheus() as server:
-        assert run(server.url, "--username", "ali", "--password-file", str(password))[0] == 0
+        given = http_config(tmp_path, f"basic_auth: {{username: ali, password_file: {password}}}")
+        assert run(server.url, *given)[0] == 0
         assert {request.headers["authorization"] for request in server.requests} == {"Basic YWxpOm9wZW4gc2VzYW1l"}
 
 
@@ -52,10 +56,36 @@ def test_a_server_that_demands_a_client_certificate(tmp_path: Path) -> None:
     ca = certificates.authority(tmp_path)
     cert, key = ca.issue("client")
     with FakePrometheus(tls=server_context(*ca.issue("prometheus"), client_ca=ca.ca_file)) as server:
-        files = ("--ca-file", str(ca.ca_file), "--cert-file", str(cert), "--key-file", str(key))
-        assert run(server.url, *files)[0] == 0
+        files = f"tls_config: {{ca_file: {ca.ca_file}, cert_file: {cert}, key_file: {key}}}"
+        assert run(server.url, *http_config(tmp_path, files))[0] == 0
         code, output = run(server.url)
-        assert (code, "TLS with https://" in output, "--ca-file" in output) == (2, True, True), output
+        assert (code, "TLS with https://" in output, "--http.config.file" in output) == (2, True, True), output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("basic_auth: {username: ali}", "basic_auth.password_file: is required"),
+        ("basic_auth: {username: ali, password: s3cret}", "unknown key"),
+        ("tls_config: {cert_file: a.pem}", "needs cert_file and key_file together"),
+        ("http_headers: {Host: {values: [elsewhere]}}", "'Host' is no header that can be set here"),
+        ("http_headers: {'no colon:': {values: [a]}}", "'no colon:' is no header"),
+        ('http_headers: {X-A: {values: ["b\\nX-C: d"]}}', "the values of X-A must be lines of ASCII"),
+        ("authorization: {type: Basic, credentials_file: a}", "must be 'Bearer'"),
+        (
+            "{authorization: {credentials_file: a}, basic_auth: {username: b, password_file: c}}",
+            "give it or authorization, not both",
+        ),
+        ("[]", "must be a mapping"),
+    ],
+)
+def test_what_is_no_http_config_is_said_with_its_line_and_nothing_is_asked(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    with FakePrometheus() as server:
+        code, output = run(server.url, *http_config(tmp_path, text))
+        assert (code, said in output, "s3cret" not in output) == (2, True, True), output
+        assert server.requests == []
 
 
 @pytest.mark.parametrize(
@@ -76,11 +106,6 @@ def test_only_the_clusters_that_were_named_are_asked_for(words: tuple[str, ...],
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--username", "ali"), "give --username and --password-file together"),
-        (("--cert-file", __file__), "give --cert-file and --key-file together"),
-        (("--header", "no colon"), "give NAME:VALUE"),
-        (("--header", "Host: elsewhere"), "give NAME:VALUE"),
-        (("--header", "X-A: b\nX-C: d"), "give NAME:VALUE"),
         (("--selector", "up"), "for --selector: must be label matchers"),
         (("--selector", '__name__="up"'), "for --selector: must be label matchers"),
         (("--since", "yesterday"), "for --since: 'yesterday' is not a time such as 30d"),

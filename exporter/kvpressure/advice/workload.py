@@ -1,0 +1,100 @@
+"""A workload: replicas (ranks among them) of one model, namespace, workload and role, side by side.
+
+Whether they are uneven is what rules/recording/uneven.yaml.j2 records; a test gives both the same engines. PURE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.record import record
+from kvpressure.model.values import at
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import EngineView, cause_of, role_of
+
+POD_OF_WORKLOAD: Final = r"(.+?)(-[a-z0-9]{6,10})?-([a-z0-9]{5}|[0-9]+)"
+"""A pod's name: its workload's, a hash of its template, its own part."""
+
+_SHORT: Final = frozenset({Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND, Cause.COMPUTE_BOUND})
+_SPARE: Final = frozenset({Cause.HEALTHY, Cause.IDLE})
+
+ROUTE_BY_LOAD: Final = (
+    "Route by load before adding replicas: by free KV cache and waiting requests, neither in turn nor by session"
+)
+
+
+class Workload(NamedTuple):
+    """What replicas have in common that are compared; names are "" where there are none."""
+
+    namespace: str
+    model_name: str
+    name: str
+    role: str
+
+
+@record
+class Uneven:
+    """Replicas short of something while others have room for a share of `fits_ratio` of what overflows."""
+
+    hot: tuple[EngineView, ...]
+    free: tuple[EngineView, ...]
+    fits_ratio: float
+
+
+def workload_of(view: EngineView) -> Workload:
+    """Return the workload of an engine."""
+    pod = re.fullmatch(POD_OF_WORKLOAD, view.pod)
+    return Workload(view.namespace, view.key.model_name, pod[1] if pod else "", role_of(view.derived))
+
+
+def demand_of(view: EngineView) -> float | None:
+    """Return the demand on an engine in engines like it, of its scarcest constraint; None where that is not known."""
+    demand = view.derived.get("demand_replicas")
+    found = (at(view.derived, "demand_replicas", name) for name in demand) if isinstance(demand, Mapping) else ()
+    return max((value for value in found if value is not None), default=None)
+
+
+def unevenness(views: Sequence[EngineView], thresholds: Thresholds) -> Uneven | None:
+    """Return how uneven the replicas of one workload are; None where no room of one would serve another's requests.
+
+    Pools that differ are uneven on purpose.
+    """
+    present = [view for view in views if view.silence is None]
+    pools = [size for view in present if (size := at(view.derived, "kv_capacity_tokens"))]
+    if pools and max(pools) > thresholds.alert.uneven_pools_min_factor * min(pools):
+        return None
+    overflow = {view.key: over for view in present if (over := _overflow(view)) is not None}
+    hot = tuple(view for view in present if view.key in overflow)
+    largest = max((share for view in hot if (share := _request_share(view)) is not None), default=1.0)
+    rooms = {view.key: room for view in present if (room := _room(view, largest)) is not None}
+    if not overflow or not rooms:
+        return None
+    fits = min(1.0, sum(rooms.values()) / sum(overflow.values()))
+    free = tuple(view for view in present if view.key in rooms)
+    return Uneven(hot, free, fits) if fits >= thresholds.alert.uneven_fits_min_ratio else None
+
+
+def _request_share(view: EngineView) -> float | None:
+    """Return the share of the pool that a running request has."""
+    usage, running = at(view.derived, "kv_cache_usage_ratio"), at(view.derived, "requests_running")
+    return None if usage is None or not running else usage / running
+
+
+def _overflow(view: EngineView) -> float | None:
+    """Return what is demanded of an engine beyond what it has, at least a request; None unless it is short of it."""
+    demand, share = demand_of(view), _request_share(view)
+    if demand is None or share is None or cause_of(view) not in _SHORT:
+        return None
+    return max(0.0, demand - 1.0) + share
+
+
+def _room(view: EngineView, request: float) -> float | None:
+    """Return what an engine without a queue has left; None where a `request` of that share does not fit its pool."""
+    demand, usage = demand_of(view), at(view.derived, "kv_cache_usage_ratio")
+    waiting = at(view.derived, "requests_waiting")
+    if demand is None or usage is None or waiting is None or waiting >= 1 or cause_of(view) not in _SPARE:
+        return None
+    return max(0.0, 1.0 - demand) if 1.0 - usage >= request else None
