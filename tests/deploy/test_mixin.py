@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,22 @@ def test_it_renders_what_generate_writes(mixin: Path, config: dict[str, Any], op
     boards = {name.removeprefix(below): json.loads(text) for name, text in files.items() if name.startswith(below)}
     assert len(boards) == 4
     assert rendered["dashboards"] == boards
+
+
+def test_the_commands_of_its_readme_write_files(mixin: Path, tmp_path: Path) -> None:
+    shutil.copytree(mixin, tmp_path / "mixin")
+    first, second = re.findall(r"^```\n(.*?)^```", (mixin / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    path = f"{Path(built('jsonnet')).parent}:{os.environ['PATH']}"
+    for block in (first.replace("make mixin", ": mixin"), second):
+        done = subprocess.run(
+            ["bash", "-ec", block], cwd=tmp_path, env={"PATH": path}, capture_output=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert {*tmp_path.glob("*.yaml"), *tmp_path.glob("*.json")} == {
+        *(tmp_path / name for name in ("alerts.yaml", "rules.yaml")),
+        *(tmp_path / f"kvpressure-{name}.json" for name in ("capacity", "engine", "exporter", "fleet")),
+    }
+    assert 'job=\\"gpu\\"' in (tmp_path / "alerts.yaml").read_text()
 
 
 def test_other_thresholds_are_refused_with_the_command_that_builds_them(mixin: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reports of vLLM that stand, wait and preempt, looked for after those of `stories` and written down before they ran.
+"""Reports of servers that stand, wait and preempt, found after those of `stories`, written down before they ran.
 
 Counts, rates and shares are those of the reports that `cases.yaml` names; the rest was filled in.
 """
@@ -119,6 +119,43 @@ MORE: Mapping[str, Story] = {
                 Phase(5, usage=(0, 0)),
                 Phase(1, 1, usage=(0.002, 0.002), prompt=1_060, generated=100, started=1, steps=100),
                 Phase(180, 1, usage=(0.003, 0.047), generated=180, steps=180),
+            ],
+        )
+    ],
+}
+
+MORE_SGLANG: Mapping[str, Story] = {
+    # sglang#4759: drafts lower the seats to 32: 32 run, 68 queue, 1 %, 39 tokens/s at first and more later.
+    "drafts-and-few-seats": [
+        (
+            Server(
+                (128, 200),
+                (20, 60),
+                {"max_total_num_tokens": 700_000, "page_size": 1, "context_len": 4_096},
+                preempted=0,
+            ),
+            rounds(
+                [
+                    Phase(14, 32, 68, usage=(0.009, 0.011), generated=39, steps=0.5),
+                    Phase(2, 30, 66, usage=(0.01, 0.01), prompt=126, generated=60, started=1, ended=1, steps=1),
+                    Phase(2, 29, 63, usage=(0.01, 0.01), prompt=189, generated=60, started=1.5, ended=1.5, steps=1),
+                ],
+                10,
+            ),
+        )
+    ],
+    # OpenClaw-RL#44: 6 run, 4 %, 1,371 tokens/s, none queues; then a lock, and no line any more.
+    "six-run-and-a-lock": [
+        (
+            Server(
+                (5_000, 2_000),
+                (1, 20),
+                {"max_total_num_tokens": 1_060_000, "page_size": 1, "context_len": 32_768},
+                preempted=0,
+            ),
+            [
+                Phase(90, 6, usage=(0.038, 0.042), prompt=3_400, generated=1_371, started=0.7, ended=0.7, steps=229),
+                Phase(150, 6, usage=(0.042, 0.042)),
             ],
         )
     ],

@@ -13,6 +13,7 @@ from rich.text import Text
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.fleet import WorkloadFinding, replica_name, workload_report, workloads
 from kvpressure.cli.report import command_lines, expected, hanging, name_of, numbers, problem, verdict_of
+from kvpressure.exposition.wording import failures_text
 from kvpressure.model.action import AFTER, Action, step_without_gpu, why_none_without_gpu
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
@@ -63,6 +64,8 @@ def facts_of(finding: Finding) -> Iterator[str]:
         yield clean(diagnosis.grounds)
     if shown := numbers(view):
         yield shown
+    if failures := failures_text(view.derived):
+        yield f"{failures}."
     lost = at(view.derived, "lost_tokens_total")
     if lost is not None and lost >= 1 and diagnosis.cause not in (Cause.HEALTHY, Cause.IDLE):
         yield f"Tokens lost while this was watched: {lost:,.0f}."

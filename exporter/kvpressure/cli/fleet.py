@@ -15,7 +15,7 @@ from kvpressure.advice.desired import ReplicaReading, demand_replicas
 from kvpressure.advice.workload import ROUTE_BY_LOAD, Workload, demand_of, unevenness, workload_of
 from kvpressure.cli.findings import Finding, worst_first
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.exposition.wording import count, meaning, percent, quantity
+from kvpressure.exposition.wording import count, failures_text, meaning, percent, quantity
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.target_status import ReplicaState
 from kvpressure.model.values import at
@@ -83,7 +83,9 @@ def workload_report(found: WorkloadFinding) -> list[RenderableType]:
         name = replica_name(finding, found.replicas).removeprefix(f"{of.namespace}/").removesuffix(port)
         table.add_row(clean(name), finding.state or "?", _verdict(finding), *shown)
     title = "  ".join(part for part in (of.model_name, place, of.role) if part)
-    problems = dict.fromkeys(f"{finding.target}: {finding.problem}" for finding in found.replicas if finding.problem)
+    notes = [(finding, finding.problem) for finding in found.replicas]
+    notes += [(finding, failures_text(finding.view.derived)) for finding in found.replicas if finding.view is not None]
+    problems = dict.fromkeys(f"{finding.target}: {note}" for finding, note in notes if note)
     return [
         Text(clean(title), style="bold underline"),
         table,

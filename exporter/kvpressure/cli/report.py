@@ -19,6 +19,7 @@ from kvpressure.exposition.wording import (
     STAGES,
     by_time,
     duration,
+    failures_text,
     meaning,
     quantity,
     query_in_words,
@@ -131,7 +132,8 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
     parts: list[RenderableType] = [Text(name_of(finding), style="bold underline"), *verdict_of(finding, now)]
     view, diagnosis = finding.view, finding.diagnosis
     if diagnosis is not None and view is not None:
-        parts.append(Text(f"{meaning(diagnosis)} {numbers(view)}\n"))
+        failures = failures_text(view.derived)
+        parts.append(Text(f"{meaning(diagnosis)} {numbers(view)}{' ' if failures else ''}{failures}\n"))
         if diagnosis.grounds:
             parts.append(Text(f"{clean(diagnosis.grounds)}\n"))
         parts += _evidence(diagnosis, whole=whole)

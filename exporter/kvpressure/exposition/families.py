@@ -169,6 +169,7 @@ _DECLARED: Final[tuple[Family, ...]] = (
     *residency.FAMILIES,
     *kv_events.FAMILIES,
     *traffic.REFUSALS,
+    *traffic.FAILURES,
     *latency.FAMILIES,
     *throughput.FAMILIES,
     *cost.FAMILIES,

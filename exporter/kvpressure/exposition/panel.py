@@ -18,6 +18,7 @@ from kvpressure.exposition.wording import (
     by_time,
     clock,
     duration,
+    failures_text,
     incident_text,
     meaning,
     percent,
@@ -30,7 +31,7 @@ from kvpressure.exposition.wording import (
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.target_status import status_of_silent
+from kvpressure.model.target_status import ReplicaState, replica_state, status_of_silent
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of, role_of
@@ -82,7 +83,9 @@ def engine_panel(
     """
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
-    calm = cause in CALM and silence is None
+    status = status_of_silent(unread)
+    state = replica_state(view, status)
+    calm = cause in CALM and silence is None and state is not ReplicaState.STUCK
     numbered = [replace(action, order=order) for order, action in enumerate(actions, 1)]
     key, since = ident(view.key), diagnosis.since if diagnosis else 0.0
     return {
@@ -97,7 +100,9 @@ def engine_panel(
         "grounds": diagnosis.grounds if diagnosis else "",
         "missing": diagnosis.missing if diagnosis else (),
         "calm": calm,
-        "silent": f"{status_of_silent(unread).state} for {duration(silence.seconds)}" if silence else "",
+        "silent": f"{status.state} for {duration(silence.seconds)}" if silence else "",
+        "state": state or "",
+        "failures": failures_text(view.derived),
         "error": unread.error if unread else "",
         "uncharted": past is None,
         "open": selected or not calm,

@@ -13,6 +13,7 @@ from typing import Final
 from kvpressure.model.action import AFTER, NOW, Action, step_without_gpu, why_none_without_gpu
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.incident import Incident
+from kvpressure.model.values import Value, at
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
 
 STAGES: dict[Stage, str] = {
@@ -163,6 +164,19 @@ def clock(t: float, *, day: bool = False) -> str:
         return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if day else "%H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
         return NOT_KNOWN
+
+
+_FAILURES: Final = {
+    "server_error": "answered with an error of the server (5xx)",
+    "error": "ended by an error",
+    "abort": "aborted",
+}
+
+
+def failures_text(derived: Mapping[str, Value]) -> str:
+    """Return how many requests a second fail, and how; "" while none does."""
+    rates = {kind: at(derived, "failed_requests_per_second", kind) or 0.0 for kind in _FAILURES}
+    return ", ".join(f"{rate:.2g} requests/s {_FAILURES[kind]}" for kind, rate in rates.items() if rate > 0)
 
 
 def incident_text(incident: Incident | None, now: float) -> str:

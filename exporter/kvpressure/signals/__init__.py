@@ -40,6 +40,7 @@ OF_WINDOW: Final[tuple[Callable[[EngineWindow, Context], Derived], ...]] = (
     throughput.derive,
     traffic.derive,
     traffic.derive_refusals,
+    traffic.derive_failures,
     gpu.derive,
 )
 """The signals of the window alone, in their order; those of optional sources come after them."""

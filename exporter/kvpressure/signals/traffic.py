@@ -12,7 +12,7 @@ from typing import Final
 
 from kvpressure.model.family import engine_family, json_value
 from kvpressure.model.samples import HistogramSample
-from kvpressure.model.values import Derived, by_quantile, known, quantile
+from kvpressure.model.values import Derived, Value, by_quantile, known, quantile
 from kvpressure.signals.context import Context
 from kvpressure.signals.points import Point, Polls
 from kvpressure.signals.windows import EngineWindow
@@ -152,6 +152,31 @@ REFUSALS: Final = (
         "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
     ),
 )
+
+
+FAILURES: Final = (
+    json_value(
+        "failed_requests_per_second",
+        "Requests per second that got no whole answer, over the window: kind is error or abort, as the engine ended "
+        "them, or server_error, as its HTTP server answered (5xx); absent until the first of a kind.",
+        "kind",
+    ),
+)
+
+
+def derive_failures(window: EngineWindow, _: Context) -> Derived:
+    """Return the requests that fail a second, of an engine that has ever failed any, by kind."""
+    points = window.points
+    rates: dict[str, Value | None] = {
+        kind: points.rate(counter)
+        for kind, counter in (("error", "failed"), ("abort", "aborted"))
+        if window.newest(counter)
+    }
+    if len(points) > 1 and (errors := points[-1].gauges.get("server_errors")):
+        # A series with a status is not there before the first request that has it.
+        before, seconds = points[0].gauges.get("server_errors", 0.0), points[-1].t - points[0].t
+        rates["server_error"] = max(0.0, errors - before) / seconds
+    return known({"failed_requests_per_second": known(rates) or None})
 
 
 def derive_refusals(window: EngineWindow, _: Context) -> Derived:

@@ -57,7 +57,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     queue_wait: queue_wait.FAMILIES,
     saturation: saturation.FAMILIES,
     unconstrained: unconstrained.FAMILIES,
-    traffic: (*traffic.FAMILIES, *traffic.REFUSALS),
+    traffic: (*traffic.FAMILIES, *traffic.REFUSALS, *traffic.FAILURES),
     transfer: transfer.FAMILIES,
     waiting: waiting.FAMILIES,
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),

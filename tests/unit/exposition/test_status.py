@@ -120,7 +120,7 @@ def test_an_engine_in_trouble_is_shown_with_cause_stage_duration_and_evidence():
     shown = page(view(found=diagnosis(Cause.KV_CACHE_PRESSURE, 0.8123, Stage.COLLAPSED)))
     told = text_of(shown)
     assert "1 of 1 engine: KV cache pressure" in told
-    assert "KV cache pressure collapsed t m for 2 min 31 s confidence 75% score 0.81" in told
+    assert "KV cache pressure collapsed waits t m for 2 min 31 s confidence 75% score 0.81" in told
     assert "admission blocked true 90% 50% prompts did not fit" in told
     assert "Other symptoms: 1 false, 1 not known" in told
     assert "kv saturated false 42% 90% cache used device oom not known not known: no logs are read" in told

@@ -106,6 +106,7 @@ SGLANG: Final = Table(
         Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
         Row("finished_output_tokens", ("sglang:generation_tokens_histogram_sum",)),
     ),
+    server_gauges=(Row("server_errors", ("dynamo_component_errors_total",)),),
     histograms=(
         Row("e2e", ("sglang:e2e_request_latency_seconds",)),
         Row("ttft", ("sglang:time_to_first_token_seconds",)),

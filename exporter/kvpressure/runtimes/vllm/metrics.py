@@ -42,6 +42,7 @@ COUNTERS: Final = (
     Row("steps", ("vllm:iteration_tokens_total_count",)),
     Row("finished", ("vllm:request_success_total",)),
     Row("aborted", ("vllm:request_success_total",), where=(("finished_reason", "abort"),)),
+    Row("failed", ("vllm:request_success_total",), where=(("finished_reason", "error"),)),
     Row("rejected", ("vllm:admission_rejections_total",)),
     Row("prefix_queries", ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), slow=True),
     Row("prefix_hits", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), slow=True),
@@ -137,6 +138,9 @@ SERVER_GAUGES: Final = (
     # Where somebody drops these, the times of the same calls, of failed ones too.
     Row("pauses", ("http_request_duration_seconds_count",), where=(("handler", "/pause"),)),
     Row("resumes", ("http_request_duration_seconds_count",), where=(("handler", "/resume"),)),
+    # With an engine that is dead, or being replaced, they are all that shows it where /health still answers 200.
+    Row("server_errors", ("http_requests_total",), where=(("status", "5xx"),)),
+    Row("server_errors", ("dynamo_component_errors_total",)),
 )
 
 SERVER_COUNTERS: Final = (
