@@ -68,6 +68,7 @@ EXCEPTIONS: Final[dict[tuple[str, str], str]] = {
     ("prompt-as-long-as-the-pool", "vllm:prompt_tokens_total"): _AGO,
     ("seats-of-a-state-pool", "sglang:time_to_first_token_seconds"): _AGO,
     ("two-ranks", "vllm:*"): _AGO,
+    ("three-answers-and-no-more", "vllm:generation_tokens_total"): _AGO,
     ("short-bursts", "vllm:num_preemptions_total"): "a burst is over sooner than what it preempted leaves the window",
     ("livelock-requeued-1s", "vllm:kv_cache_usage_perc"): "a hang is named before its loop could be seen: it is one",
     ("kv-stranded-*", "vllm:*"): _AGO,

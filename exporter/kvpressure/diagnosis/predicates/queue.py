@@ -77,9 +77,9 @@ def waited_in_window(facts: Facts) -> bool | None:
 
 
 @fact()
-def some_waited_in_window(facts: Facts) -> bool | None:
-    """Return whether a request waited in a tenth of the polls of the whole window, or more in fewer."""
-    return reaches(facts.inputs.value("requests_waiting"), facts.thresholds.symptoms.admission_unblocked_max_ratio)
+def any_waited_in_window(facts: Facts) -> bool | None:
+    """Return whether a request waited in any poll of the whole window."""
+    return reaches(facts.inputs.value("requests_waiting_max"), 1)
 
 
 @fact()

@@ -102,7 +102,7 @@ def _longest(facts: Facts) -> str:
     return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
 
 
-_lately = queue.waited_in_window | room.preempted_in_long_window | (queue.some_waited_in_window & ~batch.at_cap)
+_lately = queue.waited_in_window | room.preempted_in_long_window | (queue.any_waited_in_window & ~batch.at_cap)
 """Requests waited in the last minute, at no cap also one at times, or were preempted in the last ten."""
 
 
