@@ -14,7 +14,7 @@ from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
-from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits
+from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits, search
 from kvpressure.simulation.calibrate import Given, Known, growing_share, held_at
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
@@ -82,7 +82,7 @@ def without_restart(case: Case, model: Model) -> Choice:
 def without_gpu(case: Case, model: Model) -> Step | None:
     """Return the step that gains most without more GPUs, though it refuses many; None where none is sure to help."""
     settings, more = _changes(case, model)
-    best = greedy_search.without_gpu(model, [*settings, *more])
+    best = search.without_gpu(model, [*settings, *more])
     if best is None or _judged(case, best.expected).worse:
         return None
     drain = model.drain_seconds([best.change])
@@ -120,7 +120,11 @@ def _printed(case: Case, model: Model, choice: Choice) -> Choice:
         expected = model.expected([], [change])
         if expected is not None:
             (worse if _judged(case, expected).worse else steps).append(Step(change, expected))
-    steps = [
+    declined = list(choice.declined)
+    if worse:  # what gains nothing beside these may help without them
+        steps += [step for step in declined if _helps_alone(case, model, step)]
+        declined = [step for step in declined if step not in steps] + worse
+    printed = [
         replace(
             step,
             expected=replace(
@@ -130,12 +134,12 @@ def _printed(case: Case, model: Model, choice: Choice) -> Choice:
         )
         for step in steps
     ]
-    declined = tuple(_as_declined(case, step, beside=bool(steps)) for step in (*choice.declined, *worse))
-    together = None
-    if len(steps) > 1:
-        all_of_it = model.expected([], [step.change for step in steps])
-        together = None if all_of_it is None else as_shown(case.derived, case.thresholds, all_of_it)
-    return Choice(tuple(steps), declined, together)
+    return Choice(tuple(printed), tuple(_as_declined(case, model, step) for step in declined))
+
+
+def _helps_alone(case: Case, model: Model, step: Step) -> bool:
+    gain = model.gain([], step.change)
+    return not step.against and gain is not None and gain.helps and not _judged(case, step.expected).worse
 
 
 def _judged(case: Case, simulated: Expected) -> Expected:
@@ -150,14 +154,15 @@ def _judged(case: Case, simulated: Expected) -> Expected:
     return replace(shown, tokens_per_second=tokens, latency_p95=latency, waiting=waiting)
 
 
-def _as_declined(case: Case, step: Step, *, beside: bool) -> Step:
+def _as_declined(case: Case, model: Model, step: Step) -> Step:
     """Return the step as it is printed, with what speaks against it."""
-    judged = replace(step, expected=_judged(case, step.expected))
-    against = step.against or _why_not(judged, case.thresholds.advice.gain_min_ratio, beside=beside)
+    judged, helps = replace(step, expected=_judged(case, step.expected)), _helps_alone(case, model, step)
+    against = step.against or _why_not(judged, case.thresholds.advice.gain_min_ratio, helps=helps)
     return replace(step, expected=as_shown(case.derived, case.thresholds, step.expected), against=against)
 
 
-def _why_not(step: Step, least: float, *, beside: bool) -> str:
+def _why_not(step: Step, least: float, *, helps: bool) -> str:
+    """Return what speaks against a step, in words; `helps` says whether it would help by itself."""
     shift = step.expected.tokens_per_second
     if step.expected.worse and shift.after >= shift.before:
         return "answers come later, and as many wait"
@@ -169,7 +174,7 @@ def _why_not(step: Step, least: float, *, beside: bool) -> str:
     if gain < -least:
         return f"{-gain:.0%} fewer tokens"
     if gain > least:
-        return "gains nothing beside the steps that are advised" if beside else "may gain nothing, by what is not known"
+        return "gains nothing beside the steps that are advised" if helps else "may gain nothing, by what is not known"
     surely = "" if shift.low == shift.high else " in the worst case"
     return f"gains less than {least:.0%}{surely}"
 

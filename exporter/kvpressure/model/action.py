@@ -15,6 +15,8 @@ NOW: Final = "now"
 AFTER: Final = "after_incident"
 """When to take an action: at once, without a restart unless the engine is stuck; or once the incident is over, as it
 needs one, or is hard to take back."""
+DRAIN_MAX_SECONDS: Final = 1800.0
+"""A queue that takes as long, or longer, is not said to be served."""
 UNLIKE: Final = "what was simulated is not what is shown now"
 UNPREDICTABLE: Final = "cannot be predicted from this page: "
 SIMULATED_ALONE: Final = "Simulated one at a time: "
@@ -61,7 +63,7 @@ class Expected:
     in_time: tuple[float, float] | None = None
     """Shares of the requests that are served within `limit_seconds`, before and after, where they come at a rate."""
     drain_seconds: float | None = None
-    """After which the queue of now is served, where it grows without the change."""
+    """After which the queue of now is served, at most `DRAIN_MAX_SECONDS`, where it grows without the change."""
     doubt: str = ""
     """What leaves the range too wide for a number to say anything, "" where it is narrow enough."""
 
@@ -114,13 +116,20 @@ class Expected:
         if self.in_time is not None and not self.at_best:
             shown.append(f"in time {self.in_time[0]:.0%} -> {self.in_time[1]:.0%}")
         if self.drain_seconds is not None:
-            shown.append(f"the queue is served after {max(1, round(self.drain_seconds / 60))} min")
+            shown.append(drain_text(self.drain_seconds))
         if self.refused_ratio > 0:
             shown.append(f"refuses {self.refused_ratio:.0%}")
         if self.shortened_ratio > 0:
             shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
         where = {1: "", 2: "on both: "}.get(self.servers, f"on all {self.servers}: ")
         return where + ", ".join(shown)
+
+
+def drain_text(seconds: float) -> str:
+    """Return when a queue is served, in words."""
+    if seconds >= DRAIN_MAX_SECONDS:
+        return f"the queue is not served within {DRAIN_MAX_SECONDS / 60:.0f} min"
+    return f"the queue is served after {max(1, round(seconds / 60))} min"
 
 
 def _shift(shift: Shift, unit: str = "") -> str:

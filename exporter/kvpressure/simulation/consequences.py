@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
-from kvpressure.model.action import Expected, Shift
+from kvpressure.model.action import DRAIN_MAX_SECONDS, Expected, Shift
 from kvpressure.simulation.calibrate import Known
 from kvpressure.simulation.config_changes import ConfigChange, State, applied, holds
 from kvpressure.simulation.length_routing import simulated
@@ -24,8 +24,6 @@ from kvpressure.simulation.steps import UnknownError
 COVERED_DEVIATIONS: Final = 1.645
 """On either side of what is likeliest: in nine of ten cases the truth lies between."""
 
-DRAIN_MAX_SECONDS: Final = 1800.0
-"""A queue that takes longer to be served is not said to drain."""
 WAITING_FACTOR: Final = 1.5
 """Clients, for each request that a server holds, with which some always wait."""
 TOKENS_ERROR_RATIO: Final = 0.045
@@ -319,12 +317,14 @@ class Model:
         )
 
     def drain_seconds(self, changes: Sequence[ConfigChange]) -> float | None:
-        """Return how long after `changes` the queue of now is served; None where it does not grow, or is not served."""
+        """Return how long after `changes` the queue of now is served, at most `DRAIN_MAX_SECONDS`; None without one.
+
+        That is, where it does not grow without them.
+        """
         if not self.queue_grows:
             return None
         spare = self.served_per_second(changes) - self.arriving_per_second(changes)
-        seconds = self.known.measured.waiting / spare if spare > 0 else math.inf
-        return seconds if seconds <= DRAIN_MAX_SECONDS else None
+        return min(DRAIN_MAX_SECONDS, self.known.measured.waiting / spare) if spare > 0 else DRAIN_MAX_SECONDS
 
     @property
     def queue_grows(self) -> bool:

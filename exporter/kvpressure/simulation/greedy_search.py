@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied, holds
+from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -35,11 +35,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Changes to make, in order, and what all of them do; and those that would not help, each judged by itself."""
+    """Changes to make, in order, and those that would not help, each judged by itself."""
 
     steps: tuple[Step, ...] = ()
     declined: tuple[Step, ...] = ()
-    together: Expected | None = None
 
     def step(self, key: str) -> Step | None:
         """Return the chosen change of a kind."""
@@ -141,44 +140,6 @@ def without_restart(model: Model, most_refused: float, total: int) -> Choice:
     )
 
 
-def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
-    """Return the change that gains most without more GPUs, else the likeliest; None where none is likely to help.
-
-    Tried are caps, however many requests they refuse, fewer sequences and `settings`, each by itself; of those that
-    gain about as much the first in this order is taken. One that helps on every engine that fits the page comes first.
-    """
-    server, running = model.state[0], model.known.measured.running
-    room = holds(model.state)
-    fewer = sorted({max(1, math.ceil(room * factor)) for factor in config_changes.SEQUENCES_TRIED})
-    search = Search(model)
-    rated = search.rated(
-        [
-            *_worth_trying(model, config_changes.caps(model.known, 1.0)),
-            *(config_changes.sequences(value) for value in fewer if value < min(running, server.max_num_seqs)),
-            *settings,
-        ]
-    )
-    surest = search.best(rated)
-    most = surest.gain if surest is not None else max((one.gain for one in rated), default=0.0)
-    enough = [one for one in rated if 1 + one.gain >= (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)]
-    best = next((one.change for one in enough if surest is None or search.is_sure(one.change)), None)
-    expected = None if best is None else model.expected([], [best])
-    return None if best is None or expected is None else Step(best, expected)
-
-
-def _worth_trying(model: Model, caps: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
-    """Yield caps, the mildest first, without those that leave fewer requests than a milder one answers in time."""
-    most, at_rate = 0.0, model.known.demand.rate and not model.known.demand.clients
-    for cap in caps:
-        if at_rate and model.arriving_per_second([cap]) < most:
-            continue
-        outcome = model.outcome(cap.apply(model.state))
-        # Requests under way may be longer than those that ended: of these a cap may cut nearly all.
-        if outcome is not None and outcome.shortened_ratio <= model.thresholds.advice.refused_max_ratio:
-            most = max(most, outcome.weighted_goodput)
-            yield cap
-
-
 def _expected_alone(model: Model, change: ConfigChange) -> Expected | None:
     """Return what a change does alone, with its range where it may help: else the other engines are not simulated."""
     gain = model.gain([], change, surely=False)
@@ -211,38 +172,43 @@ def add_replicas(search: Search, total: int) -> None:
 
 
 def replicate(search: Search, total: int) -> None:
-    """Run `total` replicas for each one now where that helps, or has requests at a rate answered sooner."""
-    change = config_changes.replicas(total)
-    if not search.add([change]) and search.model.known.demand.rate and _sooner(search, change):
+    """Run `total` replicas for each one now where these alone help, or have requests at a rate answered sooner."""
+    change, alone = config_changes.replicas(total), Search(search.model, tried=search.tried)
+    if alone.add([change]) or (search.model.known.demand.rate and _sooner(search.model, change)):
         search.chosen.append(change)
 
 
-def _sooner(search: Search, change: ConfigChange) -> bool:
+def _sooner(model: Model, change: ConfigChange) -> bool:
     """Return whether answers come sooner on every engine that fits: at a rate no change gives more of them."""
-    least = search.model.thresholds.advice.gain_min_ratio
-    pairs = zip(search.model.outcomes(search.chosen), search.model.outcomes([*search.chosen, change]), strict=False)
+    least = model.thresholds.advice.gain_min_ratio
+    pairs = zip(model.outcomes(()), model.outcomes([change]), strict=False)
     return all(after.latency_p95 <= (1 - least) * before.latency_p95 for before, after in pairs)
 
 
 def _route_by_length(search: Search) -> None:
-    """Route by prompt length where that gains more than as many replicas for all, or needs fewer of them."""
+    """Route by prompt length where that gains more than as many replicas for all, or needs fewer of them.
+
+    Not where it costs tokens: short requests that are answered sooner may be all that it gains.
+    """
     plain = next((change for change in search.chosen if change.key == "add_replica"), None)
     if plain is None:
         return
     model = search.model
-    before = [change for change in search.chosen if change is not plain]
-    usual, least = list(model.outcomes([*before, plain])), model.thresholds.advice.gain_min_ratio
+    usual, least = list(model.outcomes([plain])), model.thresholds.advice.gain_min_ratio
     best: tuple[float, ConfigChange] | None = None
-    for change in _length_routings(model, applied(model.state, before), plain.by):
-        fewer = change.by < plain.by and is_calm(model, [*before, change])
+    for change in _length_routings(model, plain.by):
+        fewer = change.by < plain.by and is_calm(model, [change])
         if change.by == plain.by:
             search.tried.setdefault(ROUTE_BY_LENGTH, change)
             search.against.setdefault(ROUTE_BY_LENGTH, "does no more than as many servers for all of them")
         elif not fewer:
             continue
         gains = list[float]()
-        for outcome, other in zip(model.outcomes([*before, change]), usual, strict=False):
-            gains.append(change.by * outcome.weighted_goodput / (plain.by * other.weighted_goodput) - 1)
+        for outcome, other in zip(model.outcomes([change]), usual, strict=False):
+            servers = change.by / plain.by
+            more_tokens = servers * outcome.tokens_per_second / other.tokens_per_second - 1
+            gain = servers * outcome.weighted_goodput / other.weighted_goodput - 1
+            gains.append(gain if more_tokens >= -least else min(gain, more_tokens))
             if gains[-1] < least and not fewer:
                 break
         if len(gains) == len(usual) and (fewer or min(gains) >= least):
@@ -253,14 +219,12 @@ def _route_by_length(search: Search) -> None:
         search.against["add_replica"] = "does less than as many servers for short and long requests route_by_length"
 
 
-def _length_routings(model: Model, state: State, servers: int) -> Iterator[ConfigChange]:
+def _length_routings(model: Model, servers: int) -> Iterator[ConfigChange]:
     """Yield bounds of prompt length and the servers on either side, by the block-seconds that requests take."""
-    requests = state[1].requests
+    requests = model.known.demand.requests
     whole = sum(_takes(shape) for shape in requests)
     bounds = config_changes.length_bounds(model.known, model.thresholds.advice.long_requests_max_ratio)
     for bound in itertools.islice(bounds, MAX_LENGTH_ROUTING_BOUNDS):
-        if bound >= state[0].cap_prompt:
-            continue
         share = sum(_takes(shape) for shape in requests if shape.prompt > bound) / whole
         for total in (servers - 1, servers):
             around = {math.floor(share * total), math.ceil(share * total)}
@@ -293,7 +257,7 @@ def preempts_nobody(model: Model, changes: Sequence[ConfigChange]) -> bool:
 
 
 def build_choice(search: Search) -> Choice:
-    """Return the chosen changes and the declined ones, with what each would do alone, and what all that are chosen."""
+    """Return the chosen changes and the declined ones, with what each would do alone."""
     model = search.model
     steps = [Step(change, alone) for change in search.chosen if (alone := model.expected([], [change])) is not None]
     kinds = {change.key for change in search.chosen}
@@ -302,5 +266,4 @@ def build_choice(search: Search) -> Choice:
         for key, change in search.tried.items()
         if key not in kinds and (expected := _expected_alone(model, change)) is not None
     ]
-    together = model.expected([], search.chosen) if len(search.chosen) > 1 else None
-    return Choice(tuple(steps), tuple(declined), together)
+    return Choice(tuple(steps), tuple(declined))

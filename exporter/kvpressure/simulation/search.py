@@ -1,10 +1,13 @@
-"""The best limits under an objective: every set of some values of each limit is simulated, the best ones with range."""
+"""The best limits: every value that is tried of each by itself, and sets of them under an objective.
+
+Each is simulated, and the best ones with their range.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +15,7 @@ from kvpressure.simulation import config_changes
 from kvpressure.simulation.comparison import Row, row
 from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied, holds
 from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.greedy_search import Search, Step
 from kvpressure.simulation.outcome import Outcome
 
 SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -57,10 +61,13 @@ def search(
     Best is who refuses and cuts short fewest requests; of those, who answers most in time; of those who gain hardly
     less, who changes least.
     """
-    fixed = {change.key for change in base}
+    fixed, values = {change.key for change in base}, dict[str, list[ConfigChange | None]]()
+    for change in limits(model, base, model.thresholds.advice.refused_max_ratio):
+        if change.key not in fixed:
+            values.setdefault(change.key, [None]).append(change)
     sets = [
         tuple(config_change for config_change in chosen if config_change)
-        for chosen in itertools.product(*_values(model, base, fixed))
+        for chosen in itertools.product(*values.values())
     ]
     tried: list[_Tried] = []
     for number, changes in enumerate(sets, 1):
@@ -68,8 +75,8 @@ def search(
         if outcome is not None:
             tried.append(_Tried(changes, outcome))
         progress(number, len(sets))
-    refinements = list(_refinements(model, fixed, has_watermark))
-    for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refinements):
+    refining = list(refinements(model, fixed, has_watermark))
+    for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refining):
         outcome = model.outcome(applied(model.state, (*base, *one.config_changes, change)))
         if outcome is not None:
             tried.append(_Tried((*one.config_changes, change), outcome))
@@ -87,20 +94,48 @@ def search(
     return SearchResult(row(model, (*base, *ordered[0].config_changes)), True, False, len(tried))
 
 
-def _values(model: Model, base: Sequence[ConfigChange], fixed: set[str]) -> Iterator[list[ConfigChange | None]]:
-    """Yield the values to try of each limit that is free, the present one first."""
+def limits(model: Model, base: Sequence[ConfigChange], most_refused: float) -> Iterator[ConfigChange]:
+    """Yield the values that are tried of each limit: of sequences, and caps that refuse at most so many requests."""
     server, demand = state = applied(model.state, base)
-    if "max_num_seqs" not in fixed:
-        room, most = holds(state), demand.clients or math.inf
-        values = {max(1, round(room * factor)) for factor in SEQUENCES} - {server.max_num_seqs}
-        yield [None, *(config_changes.sequences(value) for value in sorted(values) if value <= most)]
-    found: dict[str, list[ConfigChange | None]] = {}
-    for change in config_changes.caps(model.known, model.thresholds.advice.refused_max_ratio):
-        found.setdefault(change.key, [None]).append(change)
-    yield from (values for key, values in found.items() if key not in fixed)
+    values = {max(1, round(holds(state) * factor)) for factor in SEQUENCES} - {server.max_num_seqs}
+    yield from (config_changes.sequences(value) for value in sorted(values) if value <= (demand.clients or math.inf))
+    yield from config_changes.caps(model.known, most_refused)
 
 
-def _refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[ConfigChange]:
+def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
+    """Return the change that gains most without more GPUs, else the likeliest; None where none is likely to help.
+
+    Tried are limits, with caps however many requests they refuse, and `settings`, each by itself; of those that gain
+    about as much the first is taken. One that helps on every engine that fits the page comes first.
+    """
+    search = Search(model)
+    rated = search.rated([*_worth_trying(model, limits(model, (), 1.0)), *settings])
+    surest = search.best(rated)
+    most = surest.gain if surest is not None else max((one.gain for one in rated), default=0.0)
+    enough = [one for one in rated if 1 + one.gain >= (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)]
+    best = next((one.change for one in enough if surest is None or search.is_sure(one.change)), None)
+    expected = None if best is None else model.expected([], [best])
+    return None if best is None or expected is None else Step(best, expected)
+
+
+def _worth_trying(model: Model, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
+    """Yield the changes without sequences that do not limit what runs, and caps that leave less than milder ones."""
+    most, at_rate = 0.0, model.known.demand.rate and not model.known.demand.clients
+    for change in changes:
+        if change.key == "max_num_seqs":
+            if change.value < min(model.known.measured.running, model.state[0].max_num_seqs):
+                yield change
+            continue
+        if at_rate and model.arriving_per_second([change]) < most:
+            continue
+        outcome = model.outcome(change.apply(model.state))
+        # Requests under way may be longer than those that ended: of these a cap may cut nearly all.
+        if outcome is not None and outcome.shortened_ratio <= model.thresholds.advice.refused_max_ratio:
+            most = max(most, outcome.weighted_goodput)
+            yield change
+
+
+def refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[ConfigChange]:
     """Yield changes that hardly ever decide, tried on the best sets only."""
     if has_watermark and "watermark" not in fixed:
         yield config_changes.watermark(WATERMARK_RATIO)

@@ -21,8 +21,10 @@ from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import (
     ConfigChange,
     caps,
+    kv_in_8_bits,
     offload,
     prefix_caching,
+    replicas,
     route_by_length,
     sequences,
     short_first,
@@ -133,6 +135,17 @@ def test_what_makes_it_worse_is_declined_though_what_it_makes_worse_is_not_shown
     assert told.change.key == "max_num_seqs"
     assert "fewer tokens" in told.against
     assert "nan" not in told.expected.text
+
+
+def test_what_helps_alone_is_advised_where_what_it_gains_nothing_beside_is_not():
+    small, fewer = step(kv_in_8_bits()), step(sequences(2))
+    found = Forecast(model(), Choice((fewer,), (small,))).printed(case())
+    assert found is not None
+    assert [one.change.key for one in found.steps] == ["kv_cache_dtype"]
+    assert [one.change.key for one in found.declined] == ["max_num_seqs"]
+    beside = Forecast(model(), Choice((step(replicas(2)),), (small,))).printed(case())
+    assert beside is not None
+    assert beside.declined[0].against == "gains nothing beside the steps that are advised"
 
 
 def test_what_was_not_measured_is_not_in_the_words_of_an_expectation():

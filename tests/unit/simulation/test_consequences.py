@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
+from kvpressure.model.action import DRAIN_MAX_SECONDS, drain_text
 from kvpressure.simulation import consequences
 from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.comparison import compared, over_load, row
@@ -75,7 +76,9 @@ def test_an_overload_says_what_comes_what_is_served_and_when_the_queue_is():
     assert arriving - served == pytest.approx(2.0, rel=0.1)
     two, many = replicas(2), replicas(60)
     assert model.served_per_second([two]) == pytest.approx(2 * served, rel=0.25)
-    assert model.drain_seconds([two]) is None
+    assert model.drain_seconds([two]) == DRAIN_MAX_SECONDS
+    assert drain_text(DRAIN_MAX_SECONDS) == "the queue is not served within 30 min"
+    assert collapse().drain_seconds([two]) is None
     spare = model.served_per_second([many]) - arriving
     assert model.drain_seconds([many]) == pytest.approx(model.known.measured.waiting / spare)
     assert not collapse().queue_grows

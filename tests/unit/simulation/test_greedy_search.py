@@ -42,8 +42,6 @@ def test_a_cap_is_raised_as_far_as_the_pool_holds_and_servers_serve_the_rest():
     # Of 16,000 tokens some 3,000 are the shared prefix: 490 each for 26 at most.
     assert 20 <= raised.change.value <= 26
     assert raised.expected.tokens_per_second.after > 1.2 * raised.expected.tokens_per_second.before
-    assert choice.together is not None
-    assert choice.together.waiting.after < 0.5
 
 
 def test_with_room_for_all_the_cap_goes_to_what_is_asked_and_no_server_is_added():

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvpressure.cli.say import CliError
 from kvpressure.config.files import write_own
-from kvpressure.model.action import UNPREDICTABLE
+from kvpressure.model.action import UNPREDICTABLE, drain_text
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -34,17 +34,19 @@ from kvpressure_planner.cli.whatif.source import Source
 BURSTS_DISPERSION = 2.0
 """Of the number of requests in a second, from which on they come in bursts."""
 WIDTH = 80
+GOODPUT: Final = "goodput/s"
+IN_TIME: Final = "in time"
 _Columns = tuple[tuple[str, Callable[[Figures], Span | None]], ...]
 _COLUMNS: _Columns = (
     ("tokens/s", lambda one: one.tokens_per_second),
-    ("goodput/s", lambda one: one.goodput),
+    (GOODPUT, lambda one: one.goodput),
     ("p95 s", lambda one: one.latency_p95),
     ("queue", lambda one: one.waiting),
 )
 _COLUMNS_OF_SESSIONS: _Columns = (
     ("hits", lambda one: one.hit_ratio),
     ("TTFT s", lambda one: one.first_token_seconds),
-    *(column for column in _COLUMNS if column[0] != "goodput/s"),
+    *(column for column in _COLUMNS if column[0] != GOODPUT),
 )
 _COLUMNS_OF_CARDS: _Columns = (*_COLUMNS, ("TTFT s", lambda one: one.first_token_seconds))
 _INCHES: Final = (9.0, 4.2)
@@ -143,20 +145,33 @@ def _table(source: Source, rows: Sequence[Row]) -> Table:
         columns = _COLUMNS_OF_SESSIONS
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, width=WIDTH)
     table.add_column("", ratio=1, overflow="fold")
+    if (rate := _rate(source)) is not None:
+        columns = tuple((IN_TIME if name == GOODPUT else name, read) for name, read in columns)
     for name in (*(name for name, _ in columns), *(("refused",) if hits else ())):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        cells = [_cell(None if row.figures is None else read(row.figures)) for _, read in columns]
+        cells = [
+            _cell(None if row.figures is None else read(row.figures), rate if name == IN_TIME else None)
+            for name, read in columns
+        ]
         if hits:
             cells.append("-" if row.figures is None else _refused(row.figures))
         table.add_row(label(row, source.runtime), *cells, style="bold" if row is rows[-1] and len(rows) > 1 else "")
     return table
 
 
-def _cell(span: Span | None) -> str:
+def _rate(source: Source) -> float | None:
+    """Return the requests that come a second where none are of clients that wait: goodput is a share of them."""
+    demand = source.model.known.demand
+    return demand.rate if demand.rate and not demand.clients else None
+
+
+def _cell(span: Span | None, rate: float | None = None) -> str:
+    """Return a figure with its range below; as a share of `rate` where that is given."""
     if span is None:
         return "-"
-    value, low, high = (_short(one) for one in (span.value, span.low, span.high))
+    figures = span.value, span.low, span.high
+    value, low, high = (_short(one) if rate is None else f"{min(1.0, one / rate):.0%}" for one in figures)
     return value if low == high else f"{value}\n{low}-{high}"
 
 
@@ -174,8 +189,9 @@ def _share(span: Span) -> str:
 
 def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
     seconds = _short(source.model.limit_seconds)
+    served = "goodput: whole answers" if _rate(source) is None else "in time: share of the requests answered in full"
     yield (
-        f"goodput: whole answers within {seconds} s ({source.late_since}). Second lines: the range over "
+        f"{served} within {seconds} s ({source.late_since}). Second lines: the range over "
         "what is not known (how lengths lie in their buckets, whether long prompts get long answers, what a larger "
         "batch costs)."
     )
@@ -215,9 +231,9 @@ def _overload(source: Source, rows: Sequence[Row]) -> Iterator[str]:
             f"{arriving} requests arrive a second, more than are answered ({', '.join(behind)}): the queue and p95 "
             "keep growing."
         )
-    drains = [(name(row), model.drain_seconds(row.changes)) for row in rows if not row.behind]
-    if drained := [f"{max(1, round(seconds / 60))} min ({what})" for what, seconds in drains if seconds is not None]:
-        yield f"The queue of now is served after {', '.join(drained)}."
+    for row in rows:
+        if row.changes and (seconds := model.drain_seconds(row.changes)) is not None:
+            yield f"{name(row)}: {drain_text(seconds)}."
 
 
 def _beyond_knee(source: Source, rows: Sequence[Row]) -> Iterator[str]:

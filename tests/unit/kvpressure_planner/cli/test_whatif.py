@@ -80,17 +80,15 @@ def test_it_expects_what_the_advice_expects():
     )
     (engine,) = json.loads(advised.stdout)["engines"]
     actions = {action["key"]: action["expected"] for action in engine["actions"]}
-    (servers,) = [action["new"].split()[0] for action in engine["actions"] if action["key"] == "add_replica"]
-    today, small, _, both = told("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8", "--set", f"replicas={servers}")[
-        "rows"
-    ]
+    assert [action["new"] for action in engine["actions"] if action["key"] == "add_replica"] == ["twice as many as now"]
+    today, small, _, both = told("--trace", COLLAPSE, "--set", "kv-cache-dtype=fp8", "--set", "replicas=2")["rows"]
     expected = actions["kv_cache_dtype"]["tokens_per_second"]
     assert tokens(today) == pytest.approx(expected["before"], rel=0.02)
     assert small["figures"]["tokens_per_second"] == pytest.approx(
         {"value": expected["after"], "low": expected["low"], "high": expected["high"]}, rel=0.02
     )
     assert tokens(both) == pytest.approx(actions["verify"]["tokens_per_second"]["after"], rel=0.02)
-    assert both["set"] == {"kv-cache-dtype": "fp8", "replicas": servers}
+    assert both["set"] == {"kv-cache-dtype": "fp8", "replicas": "2"}
 
 
 def test_changes_are_spelled_as_the_server_spells_them_in_any_way_people_write_them():
