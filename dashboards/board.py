@@ -21,11 +21,10 @@ EVERYTHING: Final = ".*"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A titled row of panels; `folded` rows run no query until somebody opens them."""
+    """A titled row of panels. The first of a board is open; the others run no query until somebody opens them."""
 
     title: str
     panels: Sequence[Panel]
-    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,12 @@ class Board:
         board = board.link(_elsewhere("The engine's own dashboard", "engine_board"))
         for variable in (_datasource(), *self.variables, *_addresses()):
             board = board.with_variable(variable)
-        for row in self.rows:
-            board = _with_row(board, row)
+        first, *others = self.rows
+        board = board.with_row(build.Row(first.title))
+        for panel in first.panels:
+            board = board.with_panel(panel)
+        for row in others:
+            board = board.with_row(_folded(row))
         made: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
         made["annotations"] = {"list": [_note(note) for note in self.notes]}
         for number, panel in enumerate(_flat(made["panels"]), 1):
@@ -122,16 +125,11 @@ def _elsewhere(title: str, name: str) -> build.DashboardLink:
     return link.keep_time(True).target_blank(True).icon("external link").tooltip(f"Set the variable {name}")
 
 
-def _with_row(board: build.Dashboard, row: Row) -> build.Dashboard:
-    if not row.folded:
-        board = board.with_row(build.Row(row.title))
-        for panel in row.panels:
-            board = board.with_panel(panel)
-        return board
+def _folded(row: Row) -> build.Row:
     folded = build.Row(row.title).collapsed(True)
     for panel in row.panels:
         folded = folded.with_panel(panel)
-    return board.with_row(folded)
+    return folded
 
 
 def _note(note: Note) -> Mapping[str, Any]:

@@ -8,10 +8,15 @@ from dashboards.panels import Column, Line, Panel, Query, colours_by_name, graph
 from dashboards.queries import (
     CHOSEN,
     ENGINE,
+    GPUS,
+    MODELS,
+    SELECTOR,
     by_identity,
     cause_code,
+    differing,
     engine,
     lost_tokens,
+    not_serving,
     of,
     quantile,
     rate,
@@ -28,6 +33,7 @@ TO_ENGINE = (
 MODEL = "{{namespace}} {{model_name}}"
 GPU_LOW = limit("alert_score_min_ratio")
 _SCORE = of("memory_high_compute_low_ratio", CHOSEN)
+_LIMITS = of("limit_value", SELECTOR, MODELS)
 _WORST = f"the {SHOWN_COUNT} engines with the highest score of the hour before the end of the time range"
 
 
@@ -80,6 +86,106 @@ def _numbers() -> Row:
                 Query(f"count({_SCORE} >= {GPU_LOW}) or 0 * count({_SCORE})", "engines"),
                 thresholds=any_at_all,
                 none="no GPU data",
+            ),
+            timeline(
+                "Replicas by pressure",
+                f"The KV pressure score of each engine, the darker the higher: {_WORST}.",
+                Query(engine("score_ratio"), ENGINE),
+                (),
+                height=9,
+                none="no score yet",
+                shades=True,
+            ),
+            rows(
+                "Replicas that do not serve",
+                "Targets that are not read, with the reason, and for how long; and engines that are stuck, of the last "
+                "hour.",
+                [
+                    Column("target", "string", width=300),
+                    Column("cluster", "string"),
+                    Column("status", "string"),
+                    Column("For", "s", 0),
+                ],
+                Query(not_serving(), "For"),
+                sort="For",
+                height=6,
+                none="all are read, and none is stuck",
+            ),
+        ],
+    )
+
+
+def _replicas() -> Row:
+    return Row(
+        "Replicas of one model",
+        [
+            graph(
+                "Overflow that siblings have room for",
+                "Share of what is demanded of some replicas beyond what they have for which others of the same kind "
+                "have room. From the line on KVPressureReplicasUneven fires after ten minutes.",
+                "percentunit",
+                Query(of("workload:kvpressure_overflow_fits:ratio", MODELS), f"{MODEL} {{{{workload}}}}"),
+                lines=[Line(limit("alert_uneven_fits_min_ratio"), BAD)],
+                most=1.0,
+                none="no replica has requests that overflow while others have room",
+            ),
+            graph(
+                "Hottest replica above the median",
+                "By how much more of its KV cache the fullest replica of each model uses than the median one; and, on "
+                "the axis to the right, by how many more requests wait at the one with the longest queue.",
+                "percentunit",
+                Query(recorded("kv_cache_usage_ratio:max_above_median"), f"KV cache {MODEL}", FIRST),
+                Query(recorded("requests_waiting:max_above_median"), f"waiting {MODEL}", SECOND, right=True),
+            ),
+            rows(
+                "Limits that differ",
+                "Flags in force that are not the same on all replicas of a model: the lowest and the highest value.",
+                [
+                    Column("namespace", "string"),
+                    Column("model_name", "string"),
+                    Column("limit", "string"),
+                    Column("Lowest", "short", 0),
+                    Column("Highest", "short", 0),
+                ],
+                Query(differing("min", _LIMITS, "limit"), "Lowest"),
+                Query(differing("max", _LIMITS, "limit"), "Highest"),
+                sort="limit",
+                width=12,
+                none="all replicas of each model have the same limits, as far as these are known",
+            ),
+            rows(
+                "Autoscalers",
+                "The HPA, or ScaledObject, of each workload, and how many replicas it may still add: at 0 it is at its "
+                "maximum.",
+                [
+                    Column("namespace", "string"),
+                    Column("workload", "string"),
+                    Column("object", "string"),
+                    Column("May add", "short", 0),
+                ],
+                Query(
+                    "max by (cluster, namespace, workload, object) (workload:kvpressure_autoscaler_room:replicas"
+                    '{cluster=~"$cluster",namespace=~"$namespace"})',
+                    "May add",
+                ),
+                sort="May add",
+                descending=False,
+                width=12,
+                none="no series of kube-state-metrics or KEDA",
+            ),
+            rows(
+                "Versions",
+                "How many exporters run each version, and how many GPUs each driver. An engine's page has no version.",
+                [
+                    Column("version", "string"),
+                    Column("driver_version", "string"),
+                    Column("Exporters", "short", 0),
+                    Column("GPUs", "short", 0),
+                ],
+                Query(f"count by (version) ({of('build_info', GPUS)})", "Exporters"),
+                Query(f"count by (driver_version) ({of('gpu_info', GPUS)})", "GPUs"),
+                sort="version",
+                width=12,
             ),
         ],
     )
@@ -283,5 +389,5 @@ def board() -> Board:
         "KV pressure / Fleet",
         "Which engines lose throughput to KV cache pressure, how much, and where GPUs are allocated and not used.",
         engine_variables(SHOWN_COUNT),
-        [_numbers(), _causes(), _models(), _throughput(), _gpus()],
+        [_numbers(), _replicas(), _causes(), _models(), _throughput(), _gpus()],
     )

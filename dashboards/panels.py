@@ -153,14 +153,19 @@ def timeline(
     *,
     height: int = 8,
     none: str = "",
+    shades: bool = False,
 ) -> statetimeline.Panel:
-    """Return a row per series, coloured by its state; `mappings` names and colours the states."""
+    """Return a row per series, coloured by its state, which `mappings` names, or with `shades` by its value, 0 to 1."""
     panel = statetimeline.Panel().title(title).description(what).datasource(DATASOURCE).span(WIDTH).height(height)
     panel = panel.with_target(_target(query, 0)).unit("short").mappings(list(mappings))
     panel = panel.merge_values(True).show_value(common_model.VisibilityMode.AUTO).row_height(0.9)
     panel = panel.line_width(0).fill_opacity(90).legend(_legend())
     panel = panel.tooltip(common.VizTooltipOptions().mode(common_model.TooltipDisplayMode.SINGLE))
-    panel = panel.color_scheme(FieldColor().mode(model.FieldColorModeId.THRESHOLDS)).thresholds(steps("transparent"))
+    panel = panel.color_scheme(FieldColor().mode(model.FieldColorModeId.THRESHOLDS))
+    panel = panel.thresholds(steps("transparent"))
+    if shades:
+        panel = panel.show_value(_NEVER).min(0).max(1).decimals(1)
+        panel = panel.color_scheme(FieldColor().mode(model.FieldColorModeId.CONTINUOUS_BLUES))
     return panel.no_value(none) if none else panel
 
 

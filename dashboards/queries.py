@@ -20,7 +20,7 @@ SHOWN: Final = f'{SELECTOR},{MODELS},target=~"$shown",engine=~"$engine"'
 
 CONTAINERS: Final = f'{SELECTOR},cluster=~"$cluster",namespace=~"$namespace",pod=~"$pod"'
 GPUS: Final = f'{SELECTOR},cluster=~"$cluster"'
-"""Series of GPUs and hosts name no engine; they are joined by exporter and uuid."""
+"""Series of GPUs, hosts and sources name no engine."""
 
 EXPORTERS: Final = f'{SELECTOR},cluster=~"$cluster",instance=~"$instance"'
 WORST_EXPORTERS: Final = f'{SELECTOR},cluster=~"$cluster",instance=~"$shown"'
@@ -88,3 +88,24 @@ def lost_tokens(by: str = "") -> str:
 def by_identity(expression: str) -> str:
     """For tables: only the labels that a row is told by."""
     return f"max by ({IDENTITY}) ({expression})"
+
+
+def not_serving() -> str:
+    """Return seconds for which targets have not been read, by status, and for which engines are stuck, of an hour."""
+    unread = of("target_status", GPUS, 'status!="read"') + " > 0"
+    since = of("source_last_success_timestamp_seconds", GPUS, 'source="engine"')
+    started = of("process_start_time_seconds", GPUS)
+    stuck = of("bottleneck", CHOSEN, 'cause="stuck"')
+    return (
+        "max by (cluster, target, status) (\n"
+        f"  ({unread}) * on (cluster, instance, target) group_left () (time() - {since})\n"
+        f"  or ({unread}) * on (cluster, instance) group_left () (time() - {started})\n"
+        f'  or label_replace(60 * count_over_time(({stuck} > 0)[1h:1m]), "status", "stuck", "", "")\n'
+        ")"
+    )
+
+
+def differing(which: str, series: str, by: str) -> str:
+    """Return the `which` (min or max) of a series over the replicas of each model, where they differ."""
+    least, most = (f"{how} by (namespace, model_name, {by}) ({series})" for how in ("min", "max"))
+    return f"{which} by (namespace, model_name, {by}) ({series}) and ({most} != {least})"

@@ -72,35 +72,46 @@ def _now() -> Row:
     waiting = f"sum({of('num_requests_waiting', chosen=CHOSEN)})"
     blocked = f"count(({free_over_held(CHOSEN)} < 1) and {queued(CHOSEN)} > 0) or vector(0)"
     preempted = f"sum(rate({of('num_preemptions_total', chosen=CHOSEN)}[$__rate_interval]))"
+    first, between, older = (
+        f"histogram_quantile(0.95, sum by (le) (rate({of(f'{name}_seconds_bucket', chosen=CHOSEN)}[$__rate_interval])))"
+        for name in ("time_to_first_token", "inter_token_latency", "time_per_output_token")
+    )
+    generated = f"sum(rate({of('generation_tokens_total', chosen=CHOSEN)}[$__rate_interval]))"
     fullest = f"max({of('kv_cache_usage_perc', chosen=CHOSEN)} or {of('gpu_cache_usage_perc', chosen=CHOSEN)})"
     return Row(
         "Now",
         [
             number(
-                "Engines whose queue does not fit",
-                "Engines with requests that wait for room while less of the cache is free than a request holds.",
-                "short",
-                Query(blocked, "engines"),
-                width=6,
-                thresholds=steps(REFERENCE, (1, BAD)),
+                "Time to first token, p95",
+                "TTFT, from arrival to the first token, of all engines chosen.",
+                "s",
+                Query(first, "TTFT"),
+                decimals=2,
+                none="no request got its first token",
+            ),
+            number(
+                "Time between tokens, p95",
+                "ITL, or TPOT: between two tokens of one request, of all engines chosen.",
+                "s",
+                Query(f"{between} or {older}", "ITL"),
+                decimals=3,
+                none="no token was generated",
+            ),
+            number(
+                "Generated tokens/s",
+                "Of all engines chosen.",
+                TOKENS_PER_SECOND,
+                Query(generated, "tokens"),
                 decimals=0,
+                none=_NONE,
             ),
             number(
                 "Requests waiting",
                 "Of all engines chosen.",
                 "short",
                 Query(waiting, "waiting"),
-                width=6,
+                width=3,
                 decimals=0,
-                none=_NONE,
-            ),
-            number(
-                "Preemptions",
-                "Requests preempted and recomputed per second, of all engines chosen.",
-                REQUESTS_PER_SECOND,
-                Query(preempted, "preemptions"),
-                width=6,
-                decimals=2,
                 none=_NONE,
             ),
             number(
@@ -108,10 +119,28 @@ def _now() -> Row:
                 f"Highest use. Full from {shown('kv_saturated_min_ratio', 'percent')} on, which alone is no problem.",
                 "percentunit",
                 Query(fullest, "fullest"),
-                width=6,
+                width=3,
                 thresholds=steps(FIRST, (limit("kv_saturated_min_ratio"), WARN)),
                 decimals=0,
                 calm=True,
+                none=_NONE,
+            ),
+            number(
+                "Engines whose queue does not fit",
+                "Engines with requests that wait for room while less of the cache is free than a request holds.",
+                "short",
+                Query(blocked, "engines"),
+                width=3,
+                thresholds=steps(REFERENCE, (1, BAD)),
+                decimals=0,
+            ),
+            number(
+                "Preemptions",
+                "Requests preempted and recomputed per second, of all engines chosen.",
+                REQUESTS_PER_SECOND,
+                Query(preempted, "preemptions"),
+                width=3,
+                decimals=2,
                 none=_NONE,
             ),
             rows(

@@ -16,6 +16,7 @@ bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, m
 .PHONY: bench-worlds
 bench-worlds: $(VENV)/.dev ## predictions against a foreign simulator's outcomes, open and closed arrivals apart; needs ../shared/worlds
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict)
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice.first_step $(or $(WORLDS),../shared/worlds/predict)/*.jsonl.xz $(wildcard tests/fixtures/lab/*.jsonl.xz tests/fixtures/traces/*.jsonl.xz)
 
 .PHONY: bench-working-set
 bench-working-set: $(VENV)/.dev ## cures of eviction: predicted, done, measured; half an hour of CPU, goes on where it was stopped
@@ -30,6 +31,10 @@ bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same client
 .PHONY: bench-scaling
 bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own scheduler: bad minutes and replica-hours (15 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m bench.scaling --write-docs
+
+.PHONY: bench-uneven
+bench-uneven: $(VENV)/.dev tools ## whether uneven replicas are told: four routers on vLLM's own scheduler, the rules in promtool (10 minutes)
+	PYTHONPATH=exporter $(BIN)/python -m bench.uneven --write-docs
 
 bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)
 	PYTHONPATH=exporter $(BIN)/python -m bench.fleet

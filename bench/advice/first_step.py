@@ -2,7 +2,8 @@
 
 Of each recording the last moment at which something is wrong with an engine that can be simulated. Steps are compared
 by answers a second of all servers, late ones counting less, as simulated: the first step as it is printed; where it
-takes GPUs the step without, which is printed beside it; and every value that the search tries of one limit.
+takes GPUs the step without, which is printed beside it; every value that the search tries of one limit, and its best
+set.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView
 from kvpressure.simulation.config_changes import ConfigChange, applied
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.search import limits, refinements
+from kvpressure.simulation.search import limits, refinements, search
 from tests.lab.predicted import MAKES
 
 LEAST_SHARE: Final = 0.95
@@ -35,7 +36,7 @@ LEAST_SHARE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One recording: shares of the best single value of the search; None where no step is printed with a number."""
+    """One recording: shares of the best of the search; None where no step is printed that can be simulated."""
 
     name: str
     cause: str
@@ -82,8 +83,9 @@ def compared(name: str, view: EngineView) -> Compared | None:
     first = steps[0] if steps else None
     other = step_without_gpu(steps)
     singles = [*limits(model, (), thresholds.advice.refused_max_ratio), *refinements(model, set(), has_watermark=True)]
-    tried = {f"{change.key} {change.value:g}": _served(model, change) for change in singles}
-    tried["nothing"] = _served(model)
+    best_set = search(model, (), has_watermark=True).best.changes
+    sets = [(), *((change,) for change in singles), best_set]
+    tried = {", ".join(f"{one.key} {one.value:g}" for one in some) or "nothing": _served(model, *some) for some in sets}
     chosen = {step.change.key: step.change for step in (choice.steps if choice else ())}
     best = max(tried, key=lambda change: tried[change])
     (first_name, share), (other_name, other_share) = (_share(model, one, chosen, tried[best]) for one in (first, other))
@@ -112,7 +114,7 @@ def _served(model: Model, *changes: ConfigChange) -> float:
 
 def lines(rows: list[Compared]) -> Iterator[str]:
     """Yield the table, the bars and what misses them."""
-    yield "| recording | verdict | first step | of the best | without a GPU | of the best | best of one limit | CPU s |"
+    yield "| recording | verdict | first step | of the best | without a GPU | of the best | best | CPU s |"
     yield "|---|---|---|--:|---|--:|---|--:|"
     for row in rows:
         shares = ("-" if share is None else f"{share:.0%}" for share in (row.first_share, row.without_gpu_share))

@@ -17,17 +17,24 @@ from tests.lab.regime import Regime
 
 STARTS_SECONDS: Final = 90.0
 """From the decision to the first request: a pod is scheduled, weights are loaded, graphs are captured."""
+FIRST_TOKEN: Final = 1_000
+FIRST_SESSION: Final = 1_000_000
 
 
 @dataclass(slots=True)
 class Request:
-    """One request as its client sees it; times in seconds of the run, None before."""
+    """One request as its client sees it; times in seconds of the run, None before.
+
+    Its first `shared` tokens are those of its `session`, the others its own.
+    """
 
     arrived: float
     prompt: int
     output: int
     first: float | None = None
     ended: float | None = None
+    session: int = 0
+    shared: int = 0
 
 
 class _Engine(Engine):
@@ -67,10 +74,15 @@ class Replica:
         """A request comes."""
         self.requests[name] = request
         number = int(name[1:])
-        asked = SentRequest(name, [1_000 + number] + [1] * (request.prompt - 1), request.output, self._events.clock.now)
+        own = [FIRST_TOKEN + number] + [1] * (request.prompt - request.shared - 1)
+        begin = [FIRST_SESSION + request.session] + [1] * (request.shared - 1) if request.shared else []
+        asked = SentRequest(name, begin + own, request.output, self._events.clock.now)
         self._engine.frontend.expect(asked)
         self._inbox.append(asked)
         self._step()
+
+    def scheduled(self, decision: Any) -> None:
+        """Nothing: for those who want to know what the scheduler decided."""
 
     def _step(self) -> None:
         if self._stepping:
@@ -81,6 +93,7 @@ class Replica:
         if not self._engine.has_work():
             return
         step = self._engine.schedule()
+        self.scheduled(step.decision)
         self._stepping = True
         self._events.at(self._events.clock.now + step.seconds, self._done(step))
 

@@ -26,7 +26,6 @@ NAMED: Final = {
     "deploy/helm/kvpressure/Chart.yaml": r"^(?:version|appVersion): (.*)$",
     "deploy/manifests/kustomization.yaml": r"^ +newTag: (.*)$",
     "deploy/compose/compose.yaml": r"^ +image: kvpressure:(.*)$",
-    "deploy/compose/README.md": r" kvpressure:(\S+) generate",
 }
 """Where the version stands, and the pattern whose first group is it; every match counts."""
 

@@ -46,10 +46,13 @@ FLEET: tuple[tuple[str, str, Label, str], ...] = (
     ("search", "vllm-1", "idle", "qwen2.5-7b"),
 )
 """Namespace, pod, what happens to the engine after 150 s, model."""
-EVICTS = ("batch/vllm-0:8000",)
+GONE = "chat/vllm-2:8000"
+"""A target that refuses connections."""
+EVICTS = ("batch/vllm-0:8000", "chat/vllm-0:8000")
 """Whose KV events are read."""
 
 _LIMITS = (DeclaredLimit("max_num_seqs", 128.0, "args"), DeclaredLimit("max_model_len", 32768.0, "args"))
+_OTHER_LIMITS = (DeclaredLimit("max_num_seqs", 64.0, "args"), DeclaredLimit("max_model_len", 32768.0, "args"))
 _MOVES_EVERY_SECONDS = 15
 
 
@@ -75,7 +78,8 @@ def _card(target: FakeTarget) -> str:
 def _engines(start: float) -> list[Engine]:
     found = []
     for seed, (namespace, pod, cause, model) in enumerate(FLEET, 1):
-        target = FakeTarget(name=f"{namespace}/{pod}:8000", namespace=namespace, pod=pod, limits=_LIMITS)
+        limits = _LIMITS if pod == "vllm-0" else _OTHER_LIMITS
+        target = FakeTarget(name=f"{namespace}/{pod}:8000", namespace=namespace, pod=pod, limits=limits)
         scenario = episode(cause, seed)
         scenario = replace(scenario, engine=replace(scenario.engine, model_name=model))
         found.append(Engine(replace(target, gpus=(_card(target),)), SimulatedServer(scenario, seed, start)))
@@ -104,6 +108,7 @@ class Everything:
             tuple(self._sources(now, steps)),
             _exporter(self._began, steps),
             environment=_environment(now, steps),
+            targets=(*(engine.target for engine in self._engines), FakeTarget(name=GONE, pod="vllm-2")),
         )
         return render(snapshot, openmetrics=False, own=[_Process(self._began, steps)])
 
@@ -118,6 +123,7 @@ class Everything:
     def _sources(self, now: float, steps: int) -> Iterator[SourceHealth]:
         for engine in self._engines:
             yield SourceHealth("engine", engine.target.name, True, now, 0.0041, now)
+        yield SourceHealth("engine", GONE, False, now, 5.0, self._began, "refused", "refused")
         yield SourceHealth("nvml", "", True, now, 0.002, now)
         yield SourceHealth("kubernetes", "", False, now, 0.8, None, "no answer", "timeout", {"timeout": steps})
 
@@ -167,6 +173,12 @@ class _Process:
         yield GaugeMetricFamily("process_start_time_seconds", "Start.", self._began)
         yield GaugeMetricFamily("process_open_fds", "Open files.", 31.0)
         yield GaugeMetricFamily("process_max_fds", "Most open files.", 1024.0)
+        info = {"scaletargetref_kind": "Deployment", "scaletargetref_name": "vllm"}
+        for name, value, more in (("info", 1, info), ("spec_max_replicas", 4, {}), ("status_current_replicas", 2, {})):
+            labels = {"namespace": "chat", "horizontalpodautoscaler": "vllm", **more}
+            family = GaugeMetricFamily(f"kube_horizontalpodautoscaler_{name}", "Of kube-state-metrics.", labels=labels)
+            family.add_metric(list(labels.values()), value)
+            yield family
 
 
 def _environment(now: float, steps: int) -> Environment:

@@ -31,7 +31,13 @@ IN: Final[dict[str, tuple[str, ...]]] = {
     # engine
     **dict.fromkeys(
         (
-            *("Batch p95", "Latency against healthy", "Free KV cache/B", "Effective batch against demand/B"),
+            *("Time to first token, p95", "Time between tokens, p95", "Cache turnover"),
+            *(
+                "Effective batch against demand/D",
+                "Latency against healthy",
+                "Free KV cache/B",
+                "Effective batch against demand/B",
+            ),
             *("Effective batch against demand/C", "p95 latency", "p95 time between tokens"),
             *("Latency against the healthy baseline", "Prompt length", "requested max_tokens", "Output length"),
         ),
@@ -49,6 +55,9 @@ IN: Final[dict[str, tuple[str, ...]]] = {
     ),
     # Once it has been healthy for long enough, something tells what is lost.
     "Tokens lost": WITH_A_BASELINE,
+    "Tokens/s lost": WITH_A_BASELINE,
+    "Autoscalers": RECORDED,
+    "Prefix cache hit ratio/A": PHASES[2:],
     "Alert": WITH_A_BASELINE,
     "New engine": PHASES[:2],
     "Prompt length over two weeks": PHASES[3:],
@@ -62,6 +71,9 @@ IN: Final[dict[str, tuple[str, ...]]] = {
             *("Safe over allowed concurrency", "Headroom by replica/E", "Limits declared"),
             "Cause detail over time",  # pressure that a small pool explains has no kind
             *(
+                "GPU activity: SM, tensor cores, DRAM",
+                "Overflow that siblings have room for",
+                "Replicas that do not serve",
                 "Prefix cache hit ratio/B",
                 "Prefix cache hit ratio/C",
             ),

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from dashboards.__main__ import BOARDS as BOARDS_MADE
+from dashboards.__main__ import VLLM_ONLY
 from dashboards.board import text_of
 from dashboards.looks import CODES, REQUESTS_PER_SECOND, SERIES, TIMES, TOKENS_PER_SECOND
 from dashboards.variables import engine_variables
@@ -57,7 +59,12 @@ def known() -> dict[str, set[str]]:
     """Series to labels; those of recorded series follow from their levels."""
     found = known_series() | PROMETHEUS_OWN
     for name in recorded():
-        levels = {"namespace_model": {"namespace", "model_name"}, "namespace": {"namespace"}, "cluster": set[str]()}
+        levels = {
+            "workload": {"namespace", "model_name", "workload", "object"},
+            "namespace_model": {"namespace", "model_name"},
+            "namespace": {"namespace"},
+            "cluster": set[str](),
+        }
         of_engine = {"target", "namespace", "pod", "model_name", "engine"}
         found[name] = levels.get(name.split(":")[0], of_engine) | {"cluster", "cause", "kind", "quantile", "le"}
     return found
@@ -118,7 +125,7 @@ def test_a_query_never_draws_a_line_for_each_of_ten_thousand_engines(query: Boar
 
 def test_every_recorded_series_that_fleets_are_read_from_is_of_the_finest_level() -> None:
     used = {selector.name for query in ASKED for selector in selectors(plain(query.expr, LOADED[query.uid]))}
-    assert {name.split(":")[0] for name in used if ":" in name} == {"namespace_model"}
+    assert {name.split(":")[0] for name in used if ":" in name} == {"namespace_model", "workload"}
 
 
 def test_an_empty_query_and_an_unknown_variable_would_be_noticed() -> None:
@@ -309,6 +316,15 @@ def test_numbers_that_mean_bad_come_from_the_thresholds() -> None:
             assert all(v == "null" or "limits." in v or float(v) in (1, 2) for v in values), panel["title"]
             expressions = " ".join(target["expr"] for target in panel.get("targets", ()))
             assert set(re.findall(r"(?:[<>]=?|==)\s*([0-9.]+)", expressions)) <= {"0"}, panel["title"]
+
+
+@pytest.mark.parametrize("make", [make for boards in (BOARDS_MADE, VLLM_ONLY) for make in boards])
+def test_at_most_eight_panels_are_seen_and_asked_for_before_a_click(make) -> None:
+    seen = json.loads(text_of(make()))["panels"]
+    first, *others = [panel for panel in seen if panel["type"] == "row"]
+    assert not first["collapsed"]
+    assert all(row["collapsed"] and row["panels"] for row in others)
+    assert 0 < sum(panel["type"] != "row" for panel in seen) <= 8
 
 
 # --- words

@@ -95,7 +95,7 @@ async def test_advice_tells_what_to_do_at_the_end_of_a_recording():
     # 10 run at most; to cut them to half would cost a third of the tokens (advice.md: on a real scheduler too).
     assert "max_num_seqs" not in actions
     assert "max_num_seqs 5: 32% fewer tokens" in actions["would_not_help"]["why"]
-    assert engine["actions"][0]["expected"]["text"].removeprefix("on all 7: ").startswith("tokens/s 2,857 -> ")
+    assert engine["actions"][0]["expected"]["text"].removeprefix("on both: ").startswith("tokens/s 2,857 -> ")
     assert actions["kv_cache_dtype"]["expected"]["text"].startswith("tokens/s 2,857 -> "), "by itself"
     assert "Raise max_num_seqs" in capped[1]
     assert "sudo systemctl restart vllm.service" in capped[1]

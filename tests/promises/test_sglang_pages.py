@@ -125,7 +125,7 @@ async def test_once_a_page_has_said_whose_it_is_only_that_runtimes_names_are_req
         await source.aclose()
     assert requested[0] == ()
     assert requested[1]
-    assert all(name.startswith(("sglang:", "process_start")) for name in requested[1])
+    assert all(name.startswith(("sglang:", "process_start", "dynamo_component_errors")) for name in requested[1])
     assert set(requested[2]) == set(named("sglang").table.poll_names())
 
 

@@ -14,6 +14,7 @@ from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.bundle.rules import SEVERITIES
 from kvpressure.config.thresholds import load_thresholds
 from tests.support.rules import (
+    AUTOSCALERS,
     ROOT,
     TESTS,
     alert_names,
@@ -33,7 +34,8 @@ NAMES = alert_names()
 EXPRESSIONS = [(alert.name, alert.rule["expr"]) for alert in ALERTS] + list(recorded().items())
 DEFAULT = """
 KVPressureCacheTooSmall KVPressureEngineStuck KVPressureEngineNotAnswering KVPressureReplicasFailing
-KVPressureExporterDown KVPressureQueueNotServed KVPressureReplicasUneven KVPressureTargetUnreadable"""
+KVPressureExporterDown KVPressureNotScaledUp KVPressureQueueNotServed KVPressureReplicasUneven
+KVPressureTargetUnreadable"""
 MAX_RULES = 20
 """Mimir's default of `ruler_max_rules_per_rule_group`."""
 PROMETHEUS_LABELS = {"job", "instance", "cluster"}
@@ -114,7 +116,7 @@ def test_rules_match_only_labels_that_the_series_has(name: str, expr: str) -> No
 def test_every_selector_is_of_this_exporter_and_no_other(name: str, expr: str) -> None:
     own = {"job": "kvpressure"}
     for selector in selectors(expr):
-        if selector.name not in recorded():
+        if selector.name not in {*recorded(), *AUTOSCALERS}:
             matchers = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
             assert own.items() <= matchers.items(), f"{name}: {selector}"
 

@@ -54,6 +54,18 @@ def recorded(flavour: Flavour = EXPORTER) -> dict[str, str]:
     return {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
 
 
+_HPA = {"namespace", "horizontalpodautoscaler"}
+_SCALED_OBJECT = {"namespace", "scaledObject"}
+AUTOSCALERS = {
+    "kube_horizontalpodautoscaler_info": _HPA | {"scaletargetref_kind", "scaletargetref_name"},
+    "kube_horizontalpodautoscaler_spec_max_replicas": _HPA,
+    "kube_horizontalpodautoscaler_status_current_replicas": _HPA,
+    "keda_scaled_object_paused": _SCALED_OBJECT,
+    "keda_scaler_active": _SCALED_OBJECT,
+}
+"""Of kube-state-metrics and KEDA, where people have them."""
+
+
 def known_series() -> dict[str, set[str]]:
     """Every series a rule may query, with the labels that it has; Prometheus adds job and instance."""
     found: dict[str, set[str]] = {"up": set()}
@@ -66,7 +78,7 @@ def known_series() -> dict[str, set[str]]:
         found |= {family.name + part: {*family.scope.labels, *family.labels, *extra} for part in parts}
     for metric in OwnProcess().collect():
         found |= {sample.name: set(sample.labels) for sample in metric.samples}
-    return found
+    return found | AUTOSCALERS
 
 
 def known_vllm_series() -> set[str]:
@@ -77,7 +89,7 @@ def known_vllm_series() -> set[str]:
         for name, about in metrics.items():
             found.add(name if about["type"] != "counter" else f"{name.removesuffix('_total')}_total")
             if about["type"] == "histogram":
-                found |= {f"{name}_sum", f"{name}_count"}
+                found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")}
     return found
 
 

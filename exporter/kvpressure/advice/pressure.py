@@ -23,7 +23,7 @@ from kvpressure.advice.forecast import (
     without_restart,
 )
 from kvpressure.advice.memory import leave_memory, memory_headroom
-from kvpressure.advice.replicas import NO_POOL, keep_apart, replica, replicas, replicas_as_predicted, route
+from kvpressure.advice.replicas import NO_POOL, enough, keep_apart, replica, replicas, replicas_as_predicted, route
 from kvpressure.model.action import SIMULATED_ALONE, UNPREDICTABLE, Action
 from kvpressure.model.limits import KV_DTYPE
 from kvpressure.model.values import at, number
@@ -225,7 +225,9 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     kinds = {step.change.key for step in (*at_once_steps, *later)}
     declined_ones = {step.change.key: step for step in (*choice.declined, *at_once.declined)}
     choice = replace(choice, declined=tuple(one for key, one in declined_ones.items() if key not in kinds))
+    calm = not kinds and case.replicas == 1 and bool(model.known.demand.rate)
     return [
+        enough(case, model) if calm else None,
         *now,
         *changes,
         rollout.apply_changes(case, changes),

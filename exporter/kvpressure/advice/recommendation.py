@@ -18,6 +18,7 @@ Actions = tuple[Action, ...]
 
 NOTHING: Final[Change] = ("", None)
 REFUTED: Final = "the step before is not predicted to help any more"
+COUNTED: Final = "add_replica"
 LOOK: Final = "look_longer"
 """Key of what comes before any change while nothing is known well enough: it does not stand."""
 UNPREDICTED: Final = "the traffic known now allows no prediction"
@@ -157,9 +158,12 @@ def _against(stands: _Standing, diagnosis: Diagnosis, setup: Setup, actions: Act
 
 
 def _first(stands: _Standing, actions: Actions) -> Actions:
-    """Return the actions with the step that stands as the first; as it was settled where nothing is predicted of it."""
+    """Return the actions with the step that stands as the first; as it was settled where nothing is predicted of it.
+
+    Replicas are always as many as demand takes now.
+    """
     fresh = next((action for action in actions if action.key == stands.step.key), None)
-    if fresh is None or (fresh.expected is None and fresh.new != stands.step.new):
+    if fresh is None or (fresh.expected is None and fresh.new != stands.step.new and fresh.key != COUNTED):
         unpredicted = stands.step.unpredicted or UNPREDICTED if fresh is None else fresh.unpredicted
         fresh = replace(stands.step, expected=None, unpredicted=unpredicted)
     elif fresh.value == stands.step.value:

@@ -10,8 +10,8 @@ from kvpressure.advice.batch import beyond_knee, demand
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import share_text
 from kvpressure.advice.forecast import as_shown
-from kvpressure.advice.rollout import unblocked, unpreempted, unqueued
-from kvpressure.advice.shell import add_replica, times_as_many
+from kvpressure.advice.rollout import no_longer, unblocked, unpreempted, unqueued
+from kvpressure.advice.shell import add_replica, look_again, times_as_many
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import at, number
 from kvpressure.simulation.config_changes import MAX_REPLICAS, ROUTE_BY_LENGTH
@@ -56,6 +56,20 @@ def replicas(case: Case, choice: Choice | None, why: str) -> Action | None:
 def replicas_as_predicted(case: Case, model: Model, step: Step) -> Action:
     """Return the action that adds replicas for the requests that wait whatever else is changed."""
     return replica(case, f"{_overload(model, step)}{NO_POOL}", int(step.change.value), step.expected)
+
+
+def enough(case: Case, model: Model) -> Action:
+    """Return the action to change nothing yet: what arrives is served, and nothing has it answered sooner."""
+    return Action(
+        key="look_longer",
+        title="Change nothing yet: one replica serves what arrives",
+        why=f"{model.arriving_per_second():.2g} requests arrive per second and one replica serves "
+        f"{model.served_per_second():.2g}: kvpressure_desired_replicas counts 1. Bursts fill the KV cache, and nothing "
+        "that was tried has more of them answered in time.",
+        cost="A minute.",
+        checks=no_longer(case, "kv_cache_pressure", "10 minutes"),
+        commands=look_again(case.place),
+    )
 
 
 def _overload(model: Model, step: Step) -> str:

@@ -38,6 +38,7 @@ _VLLM_TRIAGE: Final = (
     "{{ if and $labels.pod $labels.namespace }}kubectl kvpressure triage -n {{ $labels.namespace }} "
     "pod/{{ $labels.pod }}{{ else }}kvpressure triage {{ $labels.instance }}{{ end }}"
 )
+_SAME_WORKLOAD: Final = ("cluster", "namespace", "workload")
 _SAME_VLLM: Final = ("cluster", "instance", "model_name", "engine")
 """The labels that identify an engine in vLLM's series; a missing label equals an empty one."""
 
@@ -64,6 +65,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "worst": _of_model("namespace_model:kvpressure_worst:info"),
         "failing": _of_model("namespace_model:kvpressure_failing:info"),
         "uneven": _of_model("namespace_model:kvpressure_hottest:info"),
+        "of_autoscaler": f"{{{{ range {_query(_SAME_WORKLOAD, 'workload:kvpressure_autoscaler_room:replicas')} }}}}",
         "vllm_uneven": _of_model("engine:vllm_overflow:requests"),
         "model_label": _model_label,
         "model_run": _model_run(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,9 +83,7 @@ def workload_report(found: WorkloadFinding) -> list[RenderableType]:
         name = replica_name(finding, found.replicas).removeprefix(f"{of.namespace}/").removesuffix(port)
         table.add_row(clean(name), finding.state or "?", _verdict(finding), *shown)
     title = "  ".join(part for part in (of.model_name, place, of.role) if part)
-    notes = [(finding, finding.problem) for finding in found.replicas]
-    notes += [(finding, failures_text(finding.view.derived)) for finding in found.replicas if finding.view is not None]
-    problems = dict.fromkeys(f"{finding.target}: {note}" for finding, note in notes if note)
+    problems = dict.fromkeys(f"{finding.target}: {note}" for finding in found.replicas for note in _notes(finding))
     return [
         Text(clean(title), style="bold underline"),
         table,
@@ -127,6 +125,17 @@ def _heat(finding: Finding) -> tuple[int, float]:
 _LOST: Final = (ReplicaState.GONE, ReplicaState.STUCK)
 
 
+def _notes(finding: Finding) -> Iterator[str]:
+    """Yield what is the matter with a replica beside its verdict: not read, requests that fail, a loop of restarts."""
+    if finding.problem:
+        yield finding.problem
+    if finding.view is not None and (failures := failures_text(finding.view.derived)):
+        yield failures
+    restarts = finding.diagnosis.symptoms.get("restarting") if finding.diagnosis is not None else None
+    if restarts is not None and restarts.state:
+        yield restarts.text
+
+
 def _verdict(finding: Finding) -> Text:
     label = CATALOGUE[finding.cause].label
     before = "" if finding.view is None or finding.view.silence is None else "before: "
@@ -142,8 +151,13 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
     troubles = Counter(CATALOGUE[finding.cause].label for finding in found if finding.cause in TROUBLE)
     worst = worst_first(found)[0]
     demand = _demand(found)
-    if lost := [f"{states[state]} {state}" for state in _LOST if states[state]]:
-        return WorkloadFinding(workload, tuple(found), "lost", f"{', '.join(lost)} of {_replicas(total)}", "", worst)
+    if lost := [finding for finding in found if finding.state in _LOST]:
+        text = ", ".join(f"{states[state]} {state}" for state in _LOST if states[state]) + f" of {_replicas(total)}"
+        serving = [finding for finding in found if finding.state not in _LOST]
+        others = f"; of the others: {_judged(workload, serving).text}" if serving else ""
+        worst = worst_first(lost)[0]
+        step = "" if worst.actions else f"See whether the server of {worst.target} runs, and its log"
+        return WorkloadFinding(workload, tuple(found), "lost", text + others, step, worst)
     if (uneven := unevenness(views, thresholds)) is not None:
         text = (
             f"uneven: {percent(uneven.fits_ratio)} of what waits on {_replicas(len(uneven.hot))} would fit on the "
@@ -159,7 +173,7 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
     if any(finding.cause is NOT_KNOWN for finding in found):
         why = {meaning(finding.diagnosis) for finding in found if finding.diagnosis and finding.cause is NOT_KNOWN}
         return WorkloadFinding(workload, tuple(found), "unknown", " ".join(sorted(why)) or "no verdict", "", worst)
-    return WorkloadFinding(workload, tuple(found), "served", f"{_replicas(total)} serve all demand{demand}")
+    return WorkloadFinding(workload, tuple(found), "served", f"all demand is served by {_replicas(total)}{demand}")
 
 
 def _demand(found: Sequence[Finding]) -> str:

@@ -167,7 +167,7 @@ def clock(t: float, *, day: bool = False) -> str:
 
 
 _FAILURES: Final = {
-    "server_error": "answered with an error of the server (5xx)",
+    "server_error": "answered with an error (5xx)",
     "error": "ended by an error",
     "abort": "aborted",
 }

@@ -140,10 +140,14 @@ def without_restart(model: Model, most_refused: float, total: int) -> Choice:
     )
 
 
-def _expected_alone(model: Model, change: ConfigChange) -> Expected | None:
-    """Return what a change does alone, with its range where it may help: else the other engines are not simulated."""
+def _expected_alone(model: Model, change: ConfigChange, against: str) -> Expected | None:
+    """Return what a change does alone, with its range where it may help and nothing else speaks `against` it.
+
+    Else the other engines are not simulated.
+    """
     gain = model.gain([], change, surely=False)
-    return model.expected([], [change], ranged=change.at_best or (gain is not None and gain.helps))
+    helps = gain is not None and gain.helps and not against
+    return model.expected([], [change], ranged=change.at_best or helps)
 
 
 def _let_grow(search: Search, change: ConfigChange, running: float) -> None:
@@ -262,8 +266,9 @@ def build_choice(search: Search) -> Choice:
     steps = [Step(change, alone) for change in search.chosen if (alone := model.expected([], [change])) is not None]
     kinds = {change.key for change in search.chosen}
     declined = [
-        Step(change, expected, search.against.get(key, ""))
+        Step(change, expected, against)
         for key, change in search.tried.items()
-        if key not in kinds and (expected := _expected_alone(model, change)) is not None
+        if key not in kinds
+        and (expected := _expected_alone(model, change, against := search.against.get(key, ""))) is not None
     ]
     return Choice(tuple(steps), tuple(declined))

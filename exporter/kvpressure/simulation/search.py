@@ -119,20 +119,26 @@ def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
 
 
 def _worth_trying(model: Model, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
-    """Yield the changes without sequences that do not limit what runs, and caps that leave less than milder ones."""
-    most, at_rate = 0.0, model.known.demand.rate and not model.known.demand.clients
+    """Yield the changes without sequences that do not limit what runs, and caps beyond where milder ones do more."""
+    known, advice, most = model.known, model.thresholds.advice, dict[str, float]()
+    at_rate = known.demand.rate and not known.demand.clients
     for change in changes:
         if change.key == "max_num_seqs":
-            if change.value < min(model.known.measured.running, model.state[0].max_num_seqs):
+            if change.value < min(known.measured.running, model.state[0].max_num_seqs):
                 yield change
             continue
-        if at_rate and model.arriving_per_second([change]) < most:
+        if change.key == "cap_output" and known.outputs.above(change.value)[0] > advice.refused_max_ratio:
+            continue
+        best = most.get(change.key, 0.0)
+        if math.isinf(best) or (at_rate and model.arriving_per_second([change]) < best):
             continue
         outcome = model.outcome(change.apply(model.state))
         # Requests under way may be longer than those that ended: of these a cap may cut nearly all.
-        if outcome is not None and outcome.shortened_ratio <= model.thresholds.advice.refused_max_ratio:
-            most = max(most, outcome.weighted_goodput)
-            yield change
+        if outcome is None or outcome.shortened_ratio > advice.refused_max_ratio:
+            continue
+        past = outcome.weighted_goodput < (1 - advice.gain_min_ratio) * best
+        most[change.key] = math.inf if past else max(best, outcome.weighted_goodput)
+        yield change
 
 
 def refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[ConfigChange]:

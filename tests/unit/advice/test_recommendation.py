@@ -67,6 +67,14 @@ def test_a_step_of_which_nothing_is_predicted_now_stays_as_it_was_settled():
     assert [one.key for one in incident.look(400, REPLICA)] == ["cap_prompt", "add_replica"]
 
 
+def test_replicas_are_as_many_as_demand_takes_now_whatever_was_settled():
+    incident = Incident()
+    incident.look(SETTLE, REPLICA)
+    for unpredicted in ("", "too little is known"):
+        (first,) = incident.look(300, replace(REPLICA, new="4", value=4, unpredicted=unpredicted))
+        assert (first.new, first.value, first.since) == ("4", 4, incident.begin + SETTLE)
+
+
 def test_a_step_that_is_predicted_to_help_no_more_is_revised_once_that_lasts_and_does_not_come_back():
     incident = Incident()
     incident.look(SETTLE, CAP)

@@ -10,7 +10,7 @@ import pytest
 from kvpressure.advice.advise import Limits, Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.desired import ReplicaReading, desired_replicas
-from kvpressure.advice.replicas import replicas_as_predicted
+from kvpressure.advice.replicas import enough, replicas, replicas_as_predicted
 from kvpressure.engines.recordings import stem
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, Peer
@@ -91,6 +91,21 @@ def troubled(path: Path) -> list[EngineView]:
         if wrong and (not found or view.t - found[-1].t >= 60):
             found.append(view)
     return found
+
+
+def test_where_one_replica_serves_what_arrives_none_is_added_and_it_says_so():
+    view = pressed()
+    assert view.diagnosis is not None
+    derived = {**view.derived, "demand_replicas": {"kv_tokens": 0.7}}
+    case = Case(view.diagnosis, derived, view.limits, THRESHOLDS, Place(), view.observed)
+    assert case.replicas == 1
+    assert replicas(case, None, "") is None
+    model = model_of(Given(view.observed, view.limits, THRESHOLDS))
+    assert "kvpressure_desired_replicas counts 1" in enough(case, model).why
+    busy = {**view.derived, "demand_replicas": {"kv_tokens": 3.5}}
+    more = replicas(Case(view.diagnosis, busy, view.limits, THRESHOLDS, Place()), None, "")
+    assert more is not None
+    assert more.value == 5
 
 
 def test_in_an_overload_it_says_what_arrives_and_what_is_served_and_what_autoscaling_counts():

@@ -12,7 +12,7 @@ from kvpressure.cli.findings import Finding
 from kvpressure.cli.fleet import workloads, workloads_json
 from kvpressure.model.action import Action
 from kvpressure.model.target_status import STATUSES, ReplicaState, replica_state
-from kvpressure.model.verdict import Cause, Diagnosis, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.model.view import EngineKey, EngineView, Unreachable
 from tests.support.printed import printed
 
@@ -72,10 +72,32 @@ def test_a_replica_that_serves_nothing_comes_before_all_else() -> None:
     hot, free = replica(0, Cause.KV_CACHE_PRESSURE, 1.6, 30), replica(1, Cause.HEALTHY, 0.2)
     stuck, gone = replica(2, Cause.STUCK, 0.4, 3), silent(replica(3, Cause.HEALTHY, 0.4))
     (workload,) = workloads([hot, free, stuck, gone])
-    assert (workload.word, workload.text) == ("lost", "1 gone, 1 stuck of 4 replicas")
+    others = "uneven: 100% of what waits on 1 replica would fit on the 1 of 2 that have room"
+    assert (workload.word, workload.text) == ("lost", f"1 gone, 1 stuck of 4 replicas; of the others: {others}")
+    assert workload.worst is not None
+    assert workload.worst.state in ("gone", "stuck")
     assert {finding.target for finding in workload.replicas[:2]} == {stuck.target, gone.target}
     (calm,) = workloads([free, replica(4, Cause.IDLE, 0.0)])
     assert (calm.word, calm.worst) == ("served", None)
+
+
+def test_what_is_the_matter_beside_a_verdict_stands_below_the_lines() -> None:
+    failing, looping = replica(0, Cause.IDLE, 0.0), replica(1, Cause.HEALTHY, 0.2)
+    assert failing.view is not None
+    assert looping.diagnosis is not None
+    derived = {**failing.view.derived, "failed_requests_per_second": {"server_error": 2.0}, "tokens_per_second": {}}
+    failing = replace(failing, view=replace(failing.view, derived=derived))
+    restarts = Evidence("restarting", True, "4 server starts in ten minutes", 4.0, 3.0, "count")
+    diagnosis = replace(looping.diagnosis, symptoms={"restarting": restarts})
+    looping = replace(looping, view=replace(looping.view, diagnosis=diagnosis))  # type: ignore[type-var]
+    lines = printed(brief_report([looping, failing], 0.0)).splitlines()
+    assert f"{failing.target}: 2 requests/s answered with an error (5xx)" in lines
+    assert f"{looping.target}: 4 server starts in ten minutes" in lines
+    assert any(
+        line.startswith("workload: 1 stuck of 2 replicas; of the others: all demand is served by 1 replica")
+        for line in lines
+    )
+    assert (failing.exit_code, looping.exit_code) == (1, 0)
 
 
 def test_workloads_of_several_models_are_apart_and_what_was_never_read_is_of_none() -> None:
@@ -86,7 +108,9 @@ def test_workloads_of_several_models_are_apart_and_what_was_never_read_is_of_non
     assert [len(found.replicas) for found in workloads([one, other, unread])] == [1, 1, 1]
     (together,) = workloads([one, two, unread])
     assert [finding.state for finding in together.replicas] == ["gone", "serves", "serves"]
-    assert "other:8000: connection refused" in printed(brief_report([one, two, unread], 0.0))
+    text = printed(brief_report([one, two, unread], 0.0))
+    assert "other:8000: connection refused" in text
+    assert "Do: See whether the server of other:8000 runs, and its log" in text
 
 
 @pytest.mark.parametrize(

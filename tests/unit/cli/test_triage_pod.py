@@ -146,6 +146,12 @@ async def test_a_deployment_is_all_its_pods_and_those_that_cannot_answer_come_wi
     assert "waits: CrashLoopBackOff; it ended last with OOMKilled, exit code 137" in problems["prod/llama-2:8000"]
     assert "pod prod/llama-3 is Pending, not running (0/3)" in problems["prod/llama-3:8000"]
     assert {one["workload"] for one in found["pods"]} == {"deploy/llama"}
+    (workload,) = found["workloads"]
+    assert (workload["verdict"], workload["states"]["gone"]) == ("lost", 3)
+    _, text, _ = await world.triage("deployment/llama")
+    rows = sorted(line.split()[:2] for line in text.splitlines() if line.startswith("llama-"))
+    assert rows[1:] == [["llama-1", "gone"], ["llama-2", "gone"], ["llama-3", "gone"]]
+    assert "workload: 3 gone of 4 replicas" in text
 
 
 async def test_commands_that_are_advised_name_the_pod_and_its_workload(world):

@@ -33,7 +33,7 @@ def test_requests_of_each_kind_are_counted_by_the_second_and_kinds_that_never_ca
 
 def test_the_texts_say_what_happened_to_how_many():
     assert failures_text({"failed_requests_per_second": {"server_error": 2.0, "abort": 0.25}}) == (
-        "2 requests/s answered with an error of the server (5xx), 0.25 requests/s aborted"
+        "2 requests/s answered with an error (5xx), 0.25 requests/s aborted"
     )
     assert failures_text({"failed_requests_per_second": {"abort": 0.0}}) == failures_text({}) == ""
 

@@ -41,6 +41,7 @@ def elsewhere(asked: int, program: str) -> list[str]:
     rows = (
         (f"{program} triage HOST:PORT", "a server on another machine, or behind a port-forward"),
         (workload, where),
+        (f"{program} triage --prometheus URL", "all replicas that a Prometheus scrapes"),
         (f"{program} incidents --prometheus URL", "the past, if a Prometheus scrapes the servers"),
         (f"{program} demo", "an incident to look at: no GPU needed"),
         (f"{program} --help", "all commands"),

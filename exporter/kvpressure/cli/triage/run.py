@@ -13,6 +13,7 @@ from kvpressure.cli.access import KV_EVENTS_OF_PODS
 from kvpressure.cli.console import console, show
 from kvpressure.cli.findings import EngineFacts, Finding, advice_json, exit_code
 from kvpressure.cli.findings import as_json as findings_json
+from kvpressure.cli.fleet import workloads_json
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.cli.say import CANNOT_TELL, fail, say, say_json
 from kvpressure.cli.triage.live import Shows, prepare
@@ -64,7 +65,8 @@ def _here() -> tuple[str, ...]:
 def _print(findings: list[Finding], shows: Shows, *, as_json: bool) -> int:
     """Print the findings at the end of a recording, and return the exit code."""
     if as_json:
-        say_json(advice_json(findings) if shows is Shows.ADVICE else findings_json(findings))
+        whole = {**findings_json(findings), **workloads_json(findings)}
+        say_json(advice_json(findings) if shows is Shows.ADVICE else whole)
     else:
         show(
             console(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from kvpressure.model.environment import Environment
 from kvpressure.model.errors import SourceError
 from kvpressure.model.target_status import OTHER, STATUSES
 from kvpressure.model.view import EngineView, Unreachable
+from kvpressure.printable import brief
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.declared import Declared, declared_there, pod_of, roles_there
@@ -46,6 +48,7 @@ MAX_ADVISED: Final = 8
 """Replicas, the worst, for which steps are computed: predictions take a part of a second each."""
 
 UNSCRAPED: Final = "the Prometheus cannot scrape it (up is 0)"
+NO_ENGINE: Final = "the Prometheus scrapes it, and its page no longer shows an engine"
 
 
 def run(url: str, options: Mapping[str, Any], shows: Shows) -> int:
@@ -84,8 +87,8 @@ class Look:
     facts: EngineFacts
     thresholds: Thresholds
     now: float
-    down: Sequence[Mapping[str, str]] = ()
-    """Labels of the targets that cannot be scraped."""
+    up: Sequence[tuple[Mapping[str, str], float]] = ()
+    """Labels of the present targets, and 0 for those that cannot be scraped."""
     declared: Declared = field(default_factory=dict)
     roles: Mapping[Target, str] = field(default_factory=dict)
     pools: Mapping[Target, Pool] = field(default_factory=dict)
@@ -99,7 +102,7 @@ class Look:
         spelled = names_there(self.client, Selection(), known)
         if not spelled:
             jobs = self.client.label_values("job", ["up"], recent.start, recent.end)
-            what = f"its jobs are {', '.join(sorted(jobs)[:NAMED])}" if jobs else "it scrapes nothing"
+            what = f"its jobs are {_some(jobs)}" if jobs else "it scrapes nothing"
             raise PrometheusError(
                 f"this Prometheus has no series of an engine ({ASSUMED.table.prefix}...): {what}; scrape the engines' "
                 "/metrics, or give the Prometheus that does"
@@ -122,7 +125,10 @@ class Look:
                 f"together; narrow with --model ({_some(models)}) or --namespace"
             )
         targets = [each.target for each in found.values()]
-        self.down = [row["metric"] for row in self.client.instant("up == 0", self.now)]
+        every_job = "|".join(sorted({re.escape(target.get("job")) for target in targets}))
+        self.up = [
+            (row["metric"], row["value"][1]) for row in self.client.instant(f"up{{job=~{quoted(every_job)}}}", self.now)
+        ]
         self.declared, self.roles = declared_there(self.client, recent), roles_there(self.client, targets, recent)
         self.pools = behind(pools_there(self.client, recent), targets)
         return list(found.values())
@@ -132,16 +138,17 @@ class Look:
         target = discovered.target
         known = Finding(target.name, status=STATUSES[OTHER], cluster=target.get("cluster"))
         views, interval = self._views(discovered)
-        down = any(_same(labels, target) for labels in self.down)
+        up = next((value for labels, value in self.up if _same(labels, target)), None)
         if interval > LONGEST_INTERVAL_SECONDS:
             return [replace(known, problem=f"scraped every {interval:.0f} s; verdicts need a scrape a minute")]
-        if not views:
-            return [replace(known, problem=UNSCRAPED)] if down else []
         chosen = [view for view in views if model in ("", view.key.model_name)]
-        if not down:
+        if up != 0 and any(view.silence is None for view in chosen):
             return [replace(known, view=view) for view in chosen if view.silence is None]
+        if up is None:
+            return []
         silent = (replace(view, silence=view.silence or Unreachable(self.now - view.t)) for view in chosen)
-        return [replace(known, view=view, problem=UNSCRAPED) for view in silent]
+        last = replace(known, problem=NO_ENGINE if up else UNSCRAPED)
+        return [replace(last, view=view) for view in silent] or [last]
 
     def _views(self, discovered: Discovered) -> tuple[Sequence[EngineView], float]:
         """Return the engines of a target as they are now, or were when last scraped, and the scrape interval."""
@@ -182,4 +189,4 @@ def _same(labels: Mapping[str, str], target: Target) -> bool:
 def _some(names: Collection[str]) -> str:
     """Return some of the names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(sorted(names)[:NAMED])}{more}"
+    return f"{', '.join(brief(name, 60) for name in sorted(names)[:NAMED])}{more}"
