@@ -33,7 +33,7 @@ e2e-vllm: $(VENV)/.dev tools ## exporter, rules and advice against a real vLLM o
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_vllm.advised
 
 .PHONY: e2e-dynamo
-e2e-dynamo: $(VENV)/.dev tools ## NVIDIA Dynamo's worker and frontend, without a GPU, read by the exporter (Python 3.12, 600 MB, 4 minutes)
+e2e-dynamo: $(VENV)/.dev tools ## NVIDIA Dynamo's worker and frontend, without a GPU, read by the exporter (Python 3.12, 600 MB, 8 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m tests.e2e_dynamo
 
 e2e-kubernetes: $(VENV)/.dev tools-helm tools-kubernetes ## the chart and the exporter in a real kube-apiserver with etcd (root, 5 minutes)

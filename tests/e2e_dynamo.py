@@ -3,7 +3,8 @@
 Dynamo's mocker schedules as vLLM does, without a GPU, and serves what its vLLM worker serves: `vllm:` names beside
 `dynamo_component_*`. Its pool is too small for the clients, which then stop; the router in the frontend holds requests
 back while the worker has prompts to compute. Then one worker prefills and another decodes: the frontend says which.
-Needs a Python 3.12 and, once, 600 MB from PyPI; takes four minutes. Ends with 1 when something was read as something
+Last, under another DYN_METRICS_PREFIX, its queue is still read, and under its own one whom it refuses is counted.
+Needs a Python 3.12 and, once, 600 MB from PyPI; takes eight minutes. Ends with 1 when something was read as something
 else than it is.
 """
 
@@ -22,6 +23,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Final
 
 import yaml
@@ -108,7 +110,26 @@ def main() -> int:
         check("and is named", "queued at the gateway: ", diagnosis),
     ]
     held.append(check("who decodes is known", 'role="decode",target="worker"} 1.0', _apart(python, model)))
+    renamed = _limited(python, model, {"DYN_METRICS_PREFIX": "nim_llm"}, ())
+    held.append(check("its queue under another prefix too", "at least one", _queued(renamed)))
+    refusing = _limited(python, model, {}, ("--active-decode-blocks-threshold", "0.3"))
+    held.append(check("whom it refuses is its own limit", '"held_at_gateway"', refusing))
+    held.append(check("and how many are", "efused by the gateway: ", refusing))
     return int(not all(held))
+
+
+def _limited(python: str, model: Path, env: Mapping[str, str], options: tuple[str, ...]) -> str:
+    """Return what the exporter says of a worker behind a frontend with these settings, under load."""
+    worker, frontend, own = _low_port(), free_port(), free_port()
+    with _dynamo(python, model, {worker: ()}, frontend, env, options), _exporter(own, worker, frontend):
+        over, clients = _clients(frontend, CLIENTS)
+        time.sleep(LOAD_SECONDS)
+        (CACHE / f"frontend-{VERSION}{'-renamed' if env else '-refusing'}.prom").write_bytes(get(frontend, "/metrics"))
+        found = get(own, "/metrics").decode() + get(own, "/api/v1/diagnosis").decode()
+        over.set()
+        for client in clients:
+            client.join()
+    return found
 
 
 def _apart(python: str, model: Path) -> str:
@@ -169,8 +190,15 @@ def _model(python: str) -> Path:
 
 
 @contextlib.contextmanager
-def _dynamo(python: str, model: Path, workers: Mapping[int, tuple[str, ...]], frontend: int) -> Iterator[None]:
-    """Run workers, each with its options, by their port, and a frontend in front of them."""
+def _dynamo(
+    python: str,
+    model: Path,
+    workers: Mapping[int, tuple[str, ...]],
+    frontend: int,
+    front_env: Mapping[str, str] = MappingProxyType({}),
+    front_options: tuple[str, ...] = (),
+) -> Iterator[None]:
+    """Run workers, each with its options, by their port, and a frontend with its own in front of them."""
     shutil.rmtree(CACHE / "store", ignore_errors=True)
     plane = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
     env = {"DYN_FILE_KV": str(CACHE / "store"), "HF_HUB_OFFLINE": "1"}
@@ -186,14 +214,14 @@ def _dynamo(python: str, model: Path, workers: Mapping[int, tuple[str, ...]], fr
         "--model-name",
         "tiny",
     ]
-    queue = ["--router-mode", "kv", "--router-queue-threshold", "0"]
+    queue = ["--router-mode", "kv", "--router-queue-threshold", "0", *front_options]
     front = [python, "-m", "dynamo.frontend", "--http-port", str(frontend), *queue]
     with contextlib.ExitStack() as running:
         for port, options in workers.items():
             system = {"DYN_SYSTEM_PORT": str(port), "DYN_SYSTEM_ENABLED": "true"}
             log = CACHE / f"worker-{port}.log"
             running.enter_context(process(*mocker, *size, *options, *plane, env=env | system, log=log))
-        running.enter_context(process(*front, *plane, env=env, log=CACHE / "frontend.log"))
+        running.enter_context(process(*front, *plane, env=env | front_env, log=CACHE / "frontend.log"))
         yield
 
 

@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from bench.advice.changes import NOTHING, Key, change, key, sets
 from bench.advice.judge import Case, Row, judged
-from bench.advice.lab import REGIMES as REGIMES_HERE
 from bench.advice.lab import WORKERS, run
-from bench.advice.predict import Advised, advised
+from bench.advice.predict import Advised, advised, every_regime
 from bench.advice.recovery import holds
 from bench.advice.table import document, errors, summary
-from tests.lab.regime import Regime, regimes
+from tests.lab.regime import Regime
 from tests.lab.vary import MARK
 from tests.lab.worker import found as regime_of
 
@@ -130,7 +129,7 @@ def _wanted(found: Advised, *, search: bool, alone: bool) -> list[Key]:
 
 
 def _regime(name: str) -> Regime:
-    return regime_of(regimes() | regimes(REGIMES_HERE), name)
+    return regime_of(every_regime(), name)
 
 
 def _id(name: str, changes: Key) -> str:

@@ -9,6 +9,7 @@ from time import process_time
 from typing import Final
 
 from bench.advice.changes import UNTRIED, Key, key
+from bench.advice.lab import REGIMES
 from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, with_sessions, without_limit
@@ -26,7 +27,7 @@ from kvpressure.model.view import EngineView
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice
-from tests.lab.regime import regimes
+from tests.lab.regime import Regime, regimes
 from tests.lab.vary import MARK
 from tests.lab.worker import found as regime_of
 
@@ -75,6 +76,11 @@ class Advised:
         )
 
 
+def every_regime() -> dict[str, Regime]:
+    """Return the lab's regimes and those of this benchmark alone, by name."""
+    return regimes() | regimes(REGIMES)
+
+
 def advised(path: Path) -> Advised:
     """Advice on the last view of the recording in which the engine was under KV pressure."""
     view = _named(_last(path), path.name.partition(".jsonl")[0])
@@ -90,7 +96,7 @@ def advised(path: Path) -> Advised:
 
 def _named(view: EngineView | None, name: str) -> EngineView | None:
     """The view with the model's name that its page would have: all of the lab's are served under one name."""
-    known = regimes()
+    known = every_regime()
     card = regime_of(known, name).card if name.partition(MARK)[0] in known else None
     if view is None or view.observed is None or card is None:
         return view
@@ -121,7 +127,7 @@ def tried(choice: Choice) -> Choice:
 
 def target(name: str) -> Target:
     """A regime of the lab as a target; with its limits where advice is about one that no page tells."""
-    declared = {flag: getattr(regime_of(regimes(), name).flags, flag) for flag in DECLARED.get(name, ())}
+    declared = {flag: getattr(regime_of(every_regime(), name).flags, flag) for flag in DECLARED.get(name, ())}
     limits = [DeclaredLimit(flag, value, "the regime") for flag, value in declared.items()]
     return ReplayTarget("lab", limits=tuple(limits) or None)
 
@@ -138,7 +144,7 @@ def last_pressed(views: Iterable[EngineView], name: str) -> EngineView | None:
 def _is_about_kv(name: str) -> bool:
     """Whether KV pressure is what the regime was written for."""
     # A varied regime is about what it was written for, though it may show another cause.
-    on_card = regimes().get(name.partition(MARK)[0]) if name.startswith(f"{CARD}-") else None
+    on_card = every_regime().get(name.partition(MARK)[0]) if name.startswith(f"{CARD}-") else None
     return name.startswith("kv-") or (on_card is not None and on_card.expect == Cause.KV_CACHE_PRESSURE)
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.support.tools import FIXTURES
+from tests.wild.more_stories import MORE, MORE_SGLANG
 from tests.wild.servers import Phase, Server, Story, pool, rounds, sglang, vllm
 
 BEGAN = 1_795_600_000.0
@@ -491,6 +492,8 @@ STORIES: Mapping[str, Story] = {
             ],
         )
     ],
+    **MORE,
+    **MORE_SGLANG,
 }
 _RUNTIMES = {
     **dict.fromkeys(
@@ -503,6 +506,7 @@ _RUNTIMES = {
             "thousand-short-ones",
             "one-below-its-seats",
             "slower-with-every-token",
+            *MORE_SGLANG,
         ),
         sglang,
     )

@@ -10,7 +10,7 @@ from kvpressure.advice.rollout import after_restart, changed, expected, no_longe
 from kvpressure.advice.shell import apply_flags
 from kvpressure.model.action import Action
 from kvpressure.model.limits import KV_DTYPE
-from kvpressure.model.values import number
+from kvpressure.model.values import at, number
 from kvpressure.simulation.config_changes import OFFLOAD, PREFIX_CACHING
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Step
@@ -79,10 +79,12 @@ def tier_for_contexts(case: Case, check: str) -> Action | None:
     name = case.own.flags.limits.get(OFFLOAD)
     if name is None:
         return None
+    found = at(case.derived, "offload_hit_ratio")
+    has = "" if found is None else f" The tier there is had {found:.0%} of what was looked up."
     return Action(
         key=OFFLOAD,
-        title="Keep evicted contexts in the host's memory",
-        why=f"{name} in GiB. Loading a context from there is mostly faster than computing it.",
+        title="Keep evicted contexts in the host's memory" if found is None else "Make the offload tier larger",
+        why=f"{name} in GiB. Loading a context from there is mostly faster than computing it.{has}",
         cost="That much memory of the host, and a restart, which empties the cache.",
         checks=("After the restart:", check),
     )

@@ -26,9 +26,10 @@ _GATEWAY: Final = Remedy(
     title="raise the gateway's own limit",
     current="not visible",
     new="what holds it back in its EndpointPickerConfig: maxConcurrency of a concurrency-detector, or thresholds that "
-    "differ from those in gateways.targets",
-    why="Requests wait at the gateway, and neither the use of the engines' caches nor their queues is what its "
-    "thresholds are said to be.",
+    "differ from those in gateways.targets; of Dynamo's frontend --active-decode-blocks-threshold, "
+    "--active-prefill-tokens-threshold or --router-queue-threshold",
+    why="Requests wait at the gateway or are refused there, and neither the use of the engines' caches nor "
+    "their queues is what its thresholds are said to be.",
     cost="More requests at once in each engine: each step takes longer.",
 )
 _BLIND_GATEWAY: Final = Remedy(

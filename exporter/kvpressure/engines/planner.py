@@ -123,7 +123,7 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
     own = {name: table.prefix + name.removeprefix(spelling) for name, found in spellings.items() if found == spelling}
     index = _Index(_named(slots, own), table)
     facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
-    server = _of_server(table, slots, own)
+    server = [_of_server(rows, slots, own) for rows in (table.server_gauges, table.server_counters)]
     worker = worker_of(slots)
     engines = tuple(_engine_plan(table, index, engine, facts, server, worker) for engine in index.engines)
     return Plan(engines, slots.get(Series(STARTED, ())), spelling in table.relayed, table.runtime)
@@ -147,29 +147,32 @@ def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, lis
     return dict(found)
 
 
-def _of_server(table: Table, slots: Mapping[Series, int], own: Mapping[str, str]) -> Chosen:
-    gauges = {name for row in table.server_gauges for name in row.names}
-    found = _named(slots, {name: own.get(name, name) for name in (*gauges, *own) if own.get(name, name) in gauges})
-    chosen = [
-        (row, _picked(row, [one for name in row.names for one in found.get(name, ())])) for row in table.server_gauges
-    ]
-    return [(row, picked) for row, picked in chosen if picked]
+def _of_server(rows: Sequence[Row], slots: Mapping[Series, int], own: Mapping[str, str]) -> Chosen:
+    names = {name for row in rows for name in row.names}
+    found = _named(slots, {name: own.get(name, name) for name in (*names, *own) if own.get(name, name) in names})
+    chosen: dict[str, tuple[Row, Parts]] = {}
+    for row in rows:
+        picked = _picked(row, [one for name in row.names for one in found.get(name, ())])
+        if picked and row.signal not in chosen:
+            chosen[row.signal] = row, picked
+    return list(chosen.values())
 
 
 def _engine_plan(
-    table: Table, index: _Index, engine: _Engine, facts: PageFacts, server: Chosen, worker: str
+    table: Table, index: _Index, engine: _Engine, facts: PageFacts, server: Sequence[Chosen], worker: str
 ) -> EnginePlan:
     configs = {table.info_cache(one.labels, facts) for one in index.infos_of(engine)}
     # Several processes may describe one engine; if they contradict each other, its configuration is unknown.
     described = configs.pop() if len(configs) == 1 else None
     known = replace(described or CacheConfig(), admission=table.admission)
     sizes = _chosen(table.cache, index, engine)
+    gauges, counters = server
     histograms = (_histogram(row, index, engine) for row in table.histograms)
     return EnginePlan(
         model_name=engine[0],
         engine=engine[1],
-        gauges=Scalars([*_chosen(table.gauges, index, engine), *server]),
-        counters=Scalars(_chosen(table.counters, index, engine)),
+        gauges=Scalars([*_chosen(table.gauges, index, engine), *gauges]),
+        counters=Scalars([*_chosen(table.counters, index, engine), *counters]),
         histograms=tuple(histogram for histogram in histograms if histogram is not None),
         cache=known if described or table.admission != "prompt" else None,
         sizes=Sizes(Scalars(sizes), known) if sizes else None,

@@ -47,6 +47,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
     transfer,
+    waiting,
 )
 from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
@@ -179,6 +180,7 @@ _DECLARED: Final[tuple[Family, ...]] = (
     *unconstrained.FAMILIES,
     *traffic.FAMILIES,
     *transfer.FAMILIES,
+    *waiting.FAMILIES,
     *gpu.FAMILIES,
     *VERDICTS,
     *limits.FAMILIES,

@@ -66,6 +66,8 @@ class Expected:
     """After which the queue of now is served, at most `DRAIN_MAX_SECONDS`, where it grows without the change."""
     doubt: str = ""
     """What leaves the range too wide for a number to say anything, "" where it is narrow enough."""
+    not_known: str = ""
+    """What no page tells and the range holds, in words; "" where that is lengths and steps alone."""
 
     @property
     def unserved_ratio(self) -> float:
@@ -122,7 +124,7 @@ class Expected:
         if self.shortened_ratio > 0:
             shown.append(f"ends {self.shortened_ratio:.0%} of the answers early")
         where = {1: "", 2: "on both: "}.get(self.servers, f"on all {self.servers}: ")
-        return where + ", ".join(shown)
+        return where + ", ".join(shown) + (f"; {self.not_known}" if self.not_known else "")
 
 
 def drain_text(seconds: float) -> str:

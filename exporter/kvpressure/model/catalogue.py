@@ -169,7 +169,7 @@ _ROWS: Final = (
                 "the step has room, but the first request in the queue is not admitted and blocks the rest"
             ),
             "queue_limit": "the queue limit rejects requests (503) before the batch is full",
-            "held_at_gateway": "a gateway queues requests although the engine has room for them",
+            "held_at_gateway": "a gateway queues or refuses requests although the engine has room for them",
             "gateway_blind": "a gateway queues requests because it cannot read the metrics of its engines",
         },
     ),

@@ -151,7 +151,8 @@ class GatewayReport(EngineReport):
     """What a gateway reports of the pool of engines behind it; None where it does not.
 
     `queue_requests` are those that it holds back, `queue_seconds` how long those that left its queue lately had been
-    in it, on average. `kv_usage_ratio` and `engine_queue_requests` are means over the pool's engines;
+    in it, on average; `refused_per_second` are those that it refused lately. `kv_usage_ratio` and
+    `engine_queue_requests` are means over the pool's engines;
     `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to, the first None where the use of
     caches does not matter to it. `engines` are behind it; `roles` is what those do that it knows, by `worker`, and
     `role_queues` how many it holds back for each role. `stale_engines` are those whose metrics it cannot read.
@@ -163,6 +164,7 @@ class GatewayReport(EngineReport):
     engine_queue_max_requests: float
     queue_requests: float | None = None
     queue_seconds: float | None = None
+    refused_per_second: float | None = None
     saturation_ratio: float | None = None
     kv_usage_ratio: float | None = None
     engine_queue_requests: float | None = None

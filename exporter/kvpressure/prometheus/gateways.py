@@ -144,6 +144,7 @@ class Queue:
             engine_queue_max_requests=QUEUE_DEPTH_THRESHOLD if pool.by_load else 1.0,
             queue_requests=now["queue_requests"],
             queue_seconds=now.get("queue_seconds"),
+            refused_per_second=now.get("refused_per_second"),
             saturation_ratio=now.get("saturation_ratio"),
             kv_usage_ratio=now.get("kv_usage_ratio"),
             engine_queue_requests=now.get("engine_queue_requests"),
@@ -154,13 +155,17 @@ class Queue:
 
     def _exprs(self) -> dict[str, str]:
         rows = {row.signal: row for row in (ROWS if self._pool.by_load else DYNAMO)}
-        exprs = {signal: self._pool.expr(row) for signal, row in rows.items() if not signal.startswith("waited_")}
+        gauges = rows.keys() - {"waited_seconds", "waited_requests", "refused_requests"}
+        exprs = {signal: self._pool.expr(rows[signal]) for signal in sorted(gauges)}
         if self._pool.by_load:
             parts = (
                 self._pool.expr(rows[f"waited_{what}"], f"increase({{}}[{WAITED_SECONDS:.0f}s])")
                 for what in ("seconds", "requests")
             )
             exprs["queue_seconds"] = "({}) / (({}) >= 1)".format(*parts)
+        else:
+            over = f"rate({{}}[{WAITED_SECONDS:.0f}s])"
+            exprs["refused_per_second"] = self._pool.expr(rows["refused_requests"], over)
         return exprs
 
     def _query(self, expr: str) -> dict[int, float]:

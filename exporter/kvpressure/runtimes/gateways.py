@@ -62,6 +62,12 @@ DYNAMO: Final = (
     # `dynamo_frontend_queued_requests` is no queue of its own: those that wait in the engine are in it too.
     GatewayRow("queue_requests", ("dynamo_frontend_router_queue_pending_requests",), "model"),
     GatewayRow("inflight_requests", ("dynamo_frontend_inflight_requests",), "model"),
+    # All that it refuses; under another DYN_METRICS_PREFIX those alone that its router's queue had no room for.
+    GatewayRow(
+        "refused_requests",
+        ("dynamo_frontend_model_rejection_total", "dynamo_frontend_router_queue_backpressure_total"),
+        "model",
+    ),
 )
 
 MEMBERS: Final = {
@@ -103,7 +109,7 @@ OTHERS: Final = {
     **dict.fromkeys(("inference_extension_info", "llm_d_epp_info", "llm_d_router_epp_info"), _PICKER),
     **{name: _PICKER for row in ROWS for name in row.names},
     "dynamo_frontend_inflight_requests": "Dynamo's frontend",
-    # Of its router, and there also where DYN_METRICS_PREFIX has renamed the rest: then its queue is not read.
+    # Of its router, and there as its queue is also where DYN_METRICS_PREFIX has renamed the rest.
     "dynamo_component_router_requests_total": "Dynamo's frontend",
 }
 """A metric that no engine has, and whose it is."""

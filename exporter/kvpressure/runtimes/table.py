@@ -75,8 +75,8 @@ class Table:
     What a page says of the KV cache stands in the labels of the metric `info`, which `info_cache` reads, in the values
     of the gauges `cache`, whose signals are those fields of `CacheConfig` that are counts, or `capacity_blocks` of
     `block_size` tokens, or in both; then the value counts. `admission` is what a request has to fit with, as the
-    runtime's scheduler has it. `server_gauges` and `label_signals` are of the whole server, with neither label, and
-    hold for each engine.
+    runtime's scheduler has it. `server_gauges`, `server_counters` and `label_signals` are of the whole server, whatever
+    labels they have, and hold for each engine.
 
     `role_label` is the label of its series that says what an engine does where prefill and decode are apart.
 
@@ -98,6 +98,7 @@ class Table:
     )
     cache: tuple[Row, ...] = ()
     server_gauges: tuple[Row, ...] = ()
+    server_counters: tuple[Row, ...] = ()
     label_signals: tuple[LabelSignals, ...] = ()
     admission: str = "prompt"
     complete: Callable[[dict[str, float]], dict[str, float]] | None = None
@@ -109,20 +110,20 @@ class Table:
 
     def poll_names(self) -> tuple[str, ...]:
         """Return sample names to read on every poll: no buckets, nothing that is constant or may be older."""
-        rows = (*self.gauges, *self.counters, *self.server_gauges)
+        rows = (*self.gauges, *self.counters, *self.server_gauges, *self.server_counters)
         scalars = [name for row in rows if not row.slow for name in row.names]
         return tuple(dict.fromkeys([*scalars, STARTED]))
 
     def foreign_names(self) -> frozenset[str]:
         """Return names that are not the runtime's own, and are spelled the same on every page: its web framework's."""
-        rows = self.server_gauges
+        rows = (*self.server_gauges, *self.server_counters)
         return frozenset(name for row in rows for name in row.names if not name.startswith(self.prefix)) | {STARTED}
 
     def all_names(self) -> tuple[str, ...]:
         """Return all sample names that this table reads."""
         stems = [name for row in self.histograms for name in row.names]
         parts = [stem + suffix for stem in stems for suffix in ("_bucket", "_count", "_sum")]
-        slow = [name for row in (*self.gauges, *self.counters) if row.slow for name in row.names]
+        slow = [name for row in (*self.gauges, *self.counters, *self.server_counters) if row.slow for name in row.names]
         slow += [row.name for row in self.label_signals]
         cache = [*([self.info] if self.info else []), *(name for row in self.cache for name in row.names)]
         return tuple(dict.fromkeys([*self.poll_names(), *slow, *parts, *cache]))
@@ -204,7 +205,11 @@ COUNTERS: Final = {
     "offload_loads": "loads from an offload tier, in any unit; there only where such a connector is in use",
     "expired_transfers": "finished prompts that were kept for another engine, which did not fetch them in time",
     "failed_transfers": "transfers of KV from or to another engine that failed",
-    "failed_loads": "loads from a slower tier of an offload that failed",
+    "offload_load_seconds": "seconds that loads from an offload tier took, of all at once",
+    "offload_load_bytes": "bytes that they brought",
+    "offload_load_tokens": "tokens that they brought, where bytes are not counted",
+    "dropped_stores": "stores into an offload tier that failed, or found no room there",
+    "failed_loads": "loads from an offload tier, or within one from a slower medium, that failed",
     "unplaced_loads": "loads from a slower tier of an offload that found no room in the faster one",
     "offload_read_bytes": "bytes read from slower tiers of an offload",
     "offload_read_seconds": "seconds that took, of all reads at once",

@@ -18,6 +18,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
     transfer,
+    waiting,
 )
 from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import NOTHING_EVICTED, Eviction
@@ -47,6 +48,7 @@ OF_WINDOW: Final[tuple[Callable[[EngineWindow, Context], Derived], ...]] = (
 OF_VERDICT: Final[tuple[Callable[[Reading], Derived], ...]] = (
     judged,
     lambda reading: transfer.derive(reading.newest.transfer),
+    lambda reading: waiting.derive(reading.newest.deferral),
     lambda reading: saturation.derive(reading.window, reading.context, reading.newest),
 )
 """The signals of the newest polls as a verdict counts them, in their order; what an engine remembers comes after."""

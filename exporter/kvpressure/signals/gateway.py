@@ -31,6 +31,7 @@ _SECONDS: Final = "gateway_queue_seconds"
 _KV: Final = "gateway_kv_ratio"
 _QUEUE: Final = "gateway_engine_queue_ratio"
 _STALE: Final = "gateway_stale_engines"
+_REFUSED: Final = "gateway_refused_per_second"
 
 FAMILIES: Final = (
     engine_family(
@@ -51,10 +52,11 @@ class GatewayQueue:
     """What the gateways in front of an engine hold back, over some polls; None where none reports a queue.
 
     `requests` are those of the whole pool and `seconds` how long those that left were there; `held_polls_ratio` is the
-    share of polls with any, `in_engine_ratio` of those in which requests wait in the engine too. `kv_ratio` and
-    `engine_queue_ratio` are the use of the cache and the queue of the pool's engines over what the gateway lets them
-    come to, in the polls with any. `stale_engines` are engines of the pool whose metrics the gateway cannot read, mean
-    over the polls with any: to it they are full, and what it says of them is of some time ago.
+    share of polls with any, `in_engine_ratio` of those, or with any refused, in which requests wait in the engine too.
+    `kv_ratio` and `engine_queue_ratio` are the use of the cache and the queue of the pool's engines over what the
+    gateway lets them come to, in the polls with any. `stale_engines` are engines of the pool whose metrics the gateway
+    cannot read, mean over the polls with any: to it they are full, and what it says of them is of some time ago.
+    `refused_per_second` are requests that it refuses, the engine's share of them, mean over the polls.
     """
 
     requests: float | None = None
@@ -64,6 +66,7 @@ class GatewayQueue:
     kv_ratio: float | None = None
     engine_queue_ratio: float | None = None
     stale_engines: float = 0.0
+    refused_per_second: float = 0.0
 
 
 def with_gateways(
@@ -77,12 +80,12 @@ def with_gateways(
     if roles := [report.roles[sample.worker] for report in gateways if sample.worker in report.roles]:
         sample = replace(sample, role=sample.role or roles[0])
     queues = [_of_role(report, sample.role) for report in gateways if report.queue_requests is not None]
+    if refused := sum((report.refused_per_second or 0.0) / _engines_of(report) for report in gateways):
+        sample = replace(sample, gauges={**sample.gauges, _REFUSED: refused / ranks})
     if not queues:
         return sample, None
     queue = sum(report.queue_requests or 0.0 for report in queues)
-    share = (
-        sum((report.queue_requests or 0.0) / (report.engine_count or len(report.engines)) for report in queues) / ranks
-    )
+    share = sum((report.queue_requests or 0.0) / _engines_of(report) for report in queues) / ranks
     busiest = max(queues, key=lambda report: report.queue_requests or 0.0)
     usage, most = busiest.kv_usage_ratio, busiest.kv_usage_max_ratio
     usage = sample.gauges.get("kv_usage") if usage is None or busiest.stale_engines else usage
@@ -106,6 +109,11 @@ def with_gateways(
     ), kept
 
 
+def _engines_of(report: GatewayReport) -> float:
+    """Return how many engines are behind the gateway."""
+    return report.engine_count or len(report.engines)
+
+
 def _of_role(report: GatewayReport, role: str) -> GatewayReport:
     """Return the report with what waits for engines of that role alone, where the gateway counts them by role."""
     if role not in report.role_queues:
@@ -122,9 +130,13 @@ def _waiting(gauges: Mapping[str, float], share: float) -> dict[str, float]:
 
 
 def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
-    """Return what the polls show; None where no gateway reports a queue now."""
+    """Return what the polls show; None where no gateway reports a queue now, or refuses requests."""
+    refused = mean(values(points, _REFUSED) or [0.0])
+    limited = [point for point in points if point.gauges.get(_POOL, 0.0) >= 1 or point.gauges.get(_REFUSED)]
+    waits = [point for point in limited if point.gauges.get(IN_ENGINE, point.gauges.get("waiting", 0.0)) >= 1]
+    in_engine = len(waits) / len(points)
     if _POOL not in points[-1].gauges:
-        return None
+        return GatewayQueue(in_engine_ratio=in_engine, refused_per_second=refused) if refused else None
     queues = values(points, _POOL)
     held = [point for point in points if point.gauges.get(_POOL, 0.0) >= 1]
     seconds, kv, depth = values(points, _SECONDS), values(held, _KV), values(held, _QUEUE)
@@ -132,10 +144,11 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
         requests=mean(queues),
         seconds=seconds[-1] if seconds else None,
         held_polls_ratio=len(held) / len(points),
-        in_engine_ratio=sum(point.gauges.get(IN_ENGINE, 0.0) >= 1 for point in held) / len(points),
+        in_engine_ratio=in_engine,
         kv_ratio=mean(kv) if kv else None,
         engine_queue_ratio=mean(depth) if depth else None,
         stale_engines=mean(stale) if (stale := values(held, _STALE)) else 0.0,
+        refused_per_second=refused,
     )
 
 

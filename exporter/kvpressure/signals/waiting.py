@@ -9,9 +9,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
+from kvpressure.model.family import json_value
 from kvpressure.model.record import record
+from kvpressure.model.values import Derived, known
 from kvpressure.signals.points import Point, Polls, mean
 from kvpressure.signals.windows import EngineWindow
+
+FAMILIES: Final = (
+    json_value("offload_hit_ratio", "Share of the prompt tokens looked up in an offload tier that it had."),
+)
 
 
 @record
@@ -119,6 +125,8 @@ class Deferral:
 
     Over the longer window: `failed_loads` are loads and transfers of KV that failed, `expired_transfers` finished
     prompts that nobody fetched in time; `read_seconds_per_gigabyte` is how long slow tiers of an offload take.
+    `dropped_stores` are those for which the tier had no room. One load from it brings `load_bytes_per_second`, or
+    `load_tokens_per_second` where bytes are not counted; `prompt_tokens_per_second` is how fast one prompt is computed.
     """
 
     slots: float | None = None
@@ -132,6 +140,15 @@ class Deferral:
     failed_loads: float = 0.0
     expired_transfers: float = 0.0
     read_seconds_per_gigabyte: float | None = None
+    dropped_stores: float = 0.0
+    load_bytes_per_second: float | None = None
+    load_tokens_per_second: float | None = None
+    prompt_tokens_per_second: float | None = None
+
+    @property
+    def found_ratio(self) -> float | None:
+        """The share of the tokens looked up in an offload tier that it had; None without one, or where not known."""
+        return self.brought_ratio if self.offload and not self.remote else None
 
 
 def deferral_of(window: EngineWindow) -> Deferral:
@@ -152,17 +169,32 @@ def deferral_of(window: EngineWindow) -> Deferral:
         failed_loads=sum([window.long_delta(name) for name in _FAILED]),
         expired_transfers=window.long_delta("expired_transfers"),
         read_seconds_per_gigabyte=_seconds_per_gigabyte(window),
+        dropped_stores=window.long_delta("dropped_stores"),
+        load_bytes_per_second=_speed(window, "offload_load_bytes", "offload_load_seconds"),
+        load_tokens_per_second=_speed(window, "offload_load_tokens", "offload_load_seconds"),
+        prompt_tokens_per_second=_speed(window, "computed_prompt_tokens", "prefill_seconds"),
     )
 
 
+def derive(deferral: Deferral) -> Derived:
+    """Return `offload_hit_ratio`."""
+    return known({"offload_hit_ratio": deferral.found_ratio})
+
+
 _FAILED: Final = ("failed_loads", "unplaced_loads", "failed_transfers")
-_GIGABYTE: Final = 1e9
+GIGABYTE: Final = 1e9
+
+
+def _speed(window: EngineWindow, what: str, seconds: str) -> float | None:
+    """Return how much one job brings a second; None where there was none in the longer window."""
+    brought, took = window.long_delta(what), window.long_delta(seconds)
+    return brought / took if brought > 0 and took > 0 else None
 
 
 def _seconds_per_gigabyte(window: EngineWindow) -> float | None:
     """Return how long slow tiers take to read a gigabyte, of all jobs at once; None where none was read lately."""
-    read, seconds = window.long_delta("offload_read_bytes"), window.long_delta("offload_read_seconds")
-    return seconds / read * _GIGABYTE if read > 0 and seconds > 0 else None
+    speed = _speed(window, "offload_read_bytes", "offload_read_seconds")
+    return None if speed is None else GIGABYTE / speed
 
 
 def _brought_ratio(window: EngineWindow) -> float | None:

@@ -23,6 +23,8 @@ STAY_SHARE: Final = 0.25
 """Of the time that requests stay, in which few end of those that came in it, over which is counted at most."""
 WINDOW_SHARE: Final = 0.125
 """The same of the window."""
+WALK_RATIO: Final = 0.6
+"""Of the deviation of arrivals less ends by chance, which the number of requests spans less than where clients wait."""
 ALL_RATIO: Final = 0.8
 """A slope from which on all clients wait: some ends and the next requests lie on either side of a poll."""
 NONE_RATIO: Final = 0.25
@@ -40,7 +42,7 @@ BY_CHANCE: Final = (0.4, 2.0)
 CONSTANT_DISPERSION: Final = 0.15
 GROWS_DEVIATIONS: Final = 2.0
 """Of chance, by which a queue has to have grown for more to arrive than is answered."""
-SAME_RATE_DEVIATIONS: Final = 2.0
+SAME_RATE_DEVIATIONS: Final = 3.0
 LONGEST_GROWTH_SECONDS: Final = 1800.0
 WINDOW_SECONDS: Final = 60.0
 
@@ -102,8 +104,8 @@ def arrivals_of(observed: Observed) -> Arrivals | None:
     if not growth and ratio >= ALL_RATIO:
         return Arrivals(per_second, 1.0, least if least < ALL_RATIO else 1.0, 1.0)
     rate, growth, counted = _over_minutes(observed, per_second, seconds, dispersion, growth)
-    if growth:  # clients who wait for their answers make no queue grow
-        least = most = ratio
+    if growth:  # clients who wait for their answers make no queue grow: some do only where that is sure
+        ratio = least = most = ratio if least else 0.0
     elif BY_CHANCE[0] <= dispersion <= BY_CHANCE[1]:  # many clients that think between their requests look the same
         most = 1.0
     return Arrivals(rate, ratio, least, most, dispersion, growth, counted)
@@ -128,6 +130,8 @@ def _slope(
         return 1.0, 1.0, 1.0  # all but a few were followed at once by as many; those began or ended their work
     # A client's next request may be on the page after its answer: over several intervals that is at the ends alone.
     size = max(1, int(len(came) * min(STAY_SHARE * stay / seconds, WINDOW_SHARE)))
+    if max(present) - min(present) > WALK_RATIO * math.sqrt(sum(came) + sum(ended)):
+        size = 1  # their number wanders as where ends and arrivals have nothing to do with each other
     came, ended = _sums(came, size), _sums(ended, size)
     # The most that came at once may be clients that begin.
     fewest = sorted(range(len(came)), key=lambda place: (came[place], ended[place]))[: int(KEPT_RATIO * len(came))]

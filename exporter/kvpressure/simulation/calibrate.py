@@ -96,8 +96,9 @@ class Open:
     the longest are long; `alike` is 0 where the length of an answer has nothing
     to do with that of its prompt, 1 where the longest belong together; `end` is how many deviations more than expected
     a larger batch gives. With `other_clients` each draws any length where lengths say that it keeps to its own, and
-    the other way round; with `other_arrivals` another share of them waits for their answers. `experts` is for a model
-    that has some, or may have: it reads them in another way.
+    the other way round; with `other_arrivals` another share of them waits for their answers. `rate_end` is how many
+    deviations more than counted come at a rate. `experts` is for a model that has some, or may have: it reads them in
+    another way.
     """
 
     spread: float = 1.0
@@ -105,21 +106,24 @@ class Open:
     alike: float = 0.0
     end: float = 0.0
     other_clients: bool = False
+    rate_end: float = 0.0
     experts: bool = False
     other_arrivals: bool = False
 
     def question(self, prompts: LengthDistribution, running: float, model_name: str) -> str:
         """Return in words what is taken otherwise than is likeliest, of an engine with these prompts."""
-        if self.experts:
-            return f"how many experts a batch of {model_name or 'this model'} reads, if it has any"
-        if self.end:
-            return f"what another batch than the {running:.0f} that run takes, which is all that the polls show"
-        if self.alike:
-            return "whether long prompts get long answers"
-        if self.other_arrivals:
-            return "whether clients wait for their answers, or requests come at a rate"
-        if self.other_clients:
-            return "whether each client keeps to its own lengths"
+        model = model_name or "this model"
+        asked = (
+            (self.experts, f"how many experts a batch of {model} reads, if it has any"),
+            (self.end, f"what another batch than the {running:.0f} that run takes, which is all that the polls show"),
+            (self.rate_end, "how many requests come: too few did for that to be known"),
+            (self.alike, "whether long prompts get long answers"),
+            (self.other_arrivals, "whether clients wait for their answers, or requests come at a rate"),
+            (self.other_clients, "whether each client keeps to its own lengths"),
+        )
+        for taken, question in asked:
+            if taken:
+                return question
         widest = max(prompts.buckets, key=lambda bucket: bucket.share * (bucket.high - bucket.low))
         return f"where in one bucket of its histogram {widest.text} lie"
 
@@ -236,6 +240,8 @@ def _is_alike(known: Known) -> bool:
 
 def _demand(page: Page, taken: Open, arrivals: Arrivals | None) -> Demand:
     demand = demand_of(page, _cached(page.observed), taken.alike, arrivals)
+    if taken.rate_end:
+        return replace(demand, rate=demand.rate * (1 + taken.rate_end * demand.rate_deviation_ratio))
     return replace(demand, mixed=not demand.mixed) if taken.other_clients else demand
 
 

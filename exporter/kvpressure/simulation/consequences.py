@@ -27,7 +27,7 @@ COVERED_DEVIATIONS: Final = 1.645
 WAITING_FACTOR: Final = 1.5
 """Clients, for each request that a server holds, with which some always wait."""
 TOKENS_ERROR_RATIO: Final = 0.045
-LATENCY_ERROR_RATIO: Final = 0.08
+LATENCY_ERROR_RATIO: Final = 0.05
 """Standard deviation of what is simulated of a change, of one engine that is known: in the scheduler lab half of the
 changes came out within 3 % and 5 %, and `bench/advice/results.json` has them all."""
 HELD_UP_MIN_FACTOR: Final = 1.1
@@ -35,6 +35,8 @@ HELD_UP_MIN_FACTOR: Final = 1.1
 HELD_UP_MAX_FACTOR: Final = 1.4
 """With more, the steps that are counted are not those of these requests."""
 HELD_UP: Final = "why some of the requests that run get no token in a step"
+PAUSES: Final = "how long sessions pause is not known: the range holds even and uneven pauses"
+RETURNS: Final = "whether prompts come back, and after what pause, is not known: the range holds both"
 CUT: Final = "{0.text} lie in one bucket of their histogram, and the cap inside it"
 
 
@@ -314,7 +316,15 @@ class Model:
             first_token_seconds=_shift_if_known(first.first_token_seconds, second.first_token_seconds),
             in_time=None if (share := self._in_time(second)) is None else (self._in_time(first) or 0.0, share),
             doubt=second.doubt,
+            not_known=self.not_known if ranged else "",
         )
+
+    @property
+    def not_known(self) -> str:
+        """Return in words what of sessions no page tells and ranges hold, "" where there are none."""
+        if self._has_sessions:
+            return PAUSES if self._others else ""
+        return RETURNS if self._returning is not None else ""
 
     def drain_seconds(self, changes: Sequence[ConfigChange]) -> float | None:
         """Return how long after `changes` the queue of now is served, at most `DRAIN_MAX_SECONDS`; None without one.

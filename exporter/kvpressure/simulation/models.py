@@ -26,13 +26,14 @@ OTHERWISE: Final = (
     Open(end=-COVERED_DEVIATIONS),
     Open(end=COVERED_DEVIATIONS),
     Open(alike=1.0),
-    Open(other_clients=True),
     Open(other_arrivals=True),
 )
 """What is not known of an engine, at its other end: lengths all alike in their bucket, and the longest ones as
 short or as long as may be; what a larger batch takes, which
-shows only once it is larger; long answers that are those to long prompts; and clients that keep to their lengths, or do
-not."""
+shows only once it is larger; and long answers that are those to long prompts."""
+OF_CLIENTS: Final = Open(other_clients=True)
+AT_RATE: Final = Open(rate_end=COVERED_DEVIATIONS)
+"""Beside these, by whether any wait for their answers: that they keep to their lengths or do not, or that more come."""
 
 
 def model_of(given: Given, *, limit_seconds: float | None = None, traffic: Traffic | None = None) -> Model:
@@ -46,7 +47,8 @@ def model_of(given: Given, *, limit_seconds: float | None = None, traffic: Traff
         limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
     others = []
     dense = observed is None or prior_otherwise(observed.model_name) is None
-    for taken in OTHERWISE if dense else (*OTHERWISE, Open(experts=True)):
+    by_arrivals = OF_CLIENTS if found.demand.clients else AT_RATE
+    for taken in (*OTHERWISE, by_arrivals, *(() if dense else (Open(experts=True),))):
         try:
             others.append(known(replace(given, growing=None) if taken.end else given, taken, like=found))
         except UnknownError:

@@ -110,6 +110,8 @@ class GatewaySource(Source):
         )
         self._waited: deque[tuple[float, float, float]] = deque()
         """Of each reading: when, seconds waited, and requests that had waited, since the gateway started."""
+        self._refused: deque[tuple[float, float]] = deque()
+        """Of each reading: when, and requests that it had refused."""
         self._reading: tuple[float, PoolReading] | None = None
 
     async def run(self) -> None:
@@ -149,6 +151,7 @@ class GatewaySource(Source):
             engine_queue_max_requests=target.queue_depth_threshold if reading.by_load else 1.0,
             queue_requests=signals.get("queue_requests"),
             queue_seconds=self._queue_seconds(),
+            refused_per_second=self._refused_per_second(),
             saturation_ratio=signals.get("saturation_ratio"),
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
@@ -171,6 +174,7 @@ class GatewaySource(Source):
         t, reading = await self._page.read(TIMEOUT_SECONDS)
         self._reading = t, reading
         self._take_waited(t, reading)
+        self._take_refused(t, reading)
 
     def _chosen(self, series: Sequence[Series], values: Sequence[float], _: float) -> PoolReading:
         """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
@@ -196,6 +200,22 @@ class GatewaySource(Source):
             self._waited.append((t, seconds, requests))
         while self._waited and self._waited[0][0] < t - WAITED_OVER_SECONDS:
             self._waited.popleft()
+
+    def _take_refused(self, t: float, reading: PoolReading) -> None:
+        # Dynamo's frontend has no such series before the first; of others no such series is known.
+        refused = reading.signals.get("refused_requests", 0.0)
+        if self._refused and refused < self._refused[-1][1]:
+            self._refused.clear()
+        if not reading.by_load:
+            self._refused.append((t, refused))
+        while self._refused and self._refused[0][0] < t - WAITED_OVER_SECONDS:
+            self._refused.popleft()
+
+    def _refused_per_second(self) -> float | None:
+        if len(self._refused) < 2:
+            return None
+        (first, refused), (last, refused_now) = self._refused[0], self._refused[-1]
+        return (refused_now - refused) / (last - first) if last > first else None
 
     def _queue_seconds(self) -> float | None:
         if not self._waited:

@@ -37,7 +37,6 @@ WINS_NOWHERE = {
     "paused.weight_update": _LAB.format("kv-scheduling-paused"),
     "unknown.no_queue": "the lab's pages always have their gauges",
     "unknown.no_activity": "the lab's pages always have their gauges",
-    "unknown.no_preemptions": "takes a page whose preemptions were dropped: tests/promises/test_dropped_evidence.py",
     "gateway.blind": _GATEWAY,
     "gateway.idle_engine": _GATEWAY,
     "gateway.kv_usage": _GATEWAY,

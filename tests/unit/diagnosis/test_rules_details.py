@@ -130,6 +130,20 @@ def test_without_the_reasons_for_waiting_a_connector_is_named_by_what_it_brings(
     assert text == ("offload", "80% of the prompts' tokens come from elsewhere; an offload tier is in use.")
 
 
+def test_how_fast_loads_are_and_what_the_tier_had_no_room_for_is_said():
+    def said(**more: float) -> str:
+        made = inputs(deferral=Deferral(connector=True, brought_ratio=0.8, offload=True), **NO_REASONS)
+        found = replace(made.window.deferral, **more)
+        return grounds(replace(made, window=replace(made.window, deferral=found)))[1]
+
+    loads = {"load_tokens_per_second": 900.0, "prompt_tokens_per_second": 4000.0}
+    assert said(failed_loads=3.0, dropped_stores=40.0, **loads).endswith(
+        " an offload tier is in use. 3 loads of KV failed in the last minutes. One load brings 900 tokens a second, "
+        "computing them 4,000. 40 stores into it were dropped in the last minutes: it had no room."
+    )
+    assert said(load_bytes_per_second=2.4e9).endswith(" an offload tier is in use. One load brings 2.4 GB a second.")
+
+
 def test_without_the_reasons_for_waiting_what_is_left_has_no_word():
     text = grounds(inputs(deferral=NOTHING_ELSE, **NO_REASONS, waited_steps=640.0, prefilling=0.0))
     assert text == ("", "They fit, and wait for 640 steps: for a grammar, or behind one that a limit holds back.")

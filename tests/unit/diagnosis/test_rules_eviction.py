@@ -11,6 +11,7 @@ from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.verdict import Cause, Stage
 from kvpressure.signals.eviction import Eviction
+from kvpressure.signals.waiting import Deferral
 from tests.support.verdicts import THRESHOLDS, grounds, inputs
 
 EVICTED = Eviction(
@@ -136,3 +137,13 @@ def test_sessions_that_other_replicas_find_are_named_as_routing():
     assert found.cause is Cause.COMPUTE_BOUND
     assert "80% at other replicas" in found.grounds
     assert "routing" in found.grounds
+
+
+def test_what_an_offload_tier_has_of_it_is_said_and_what_it_had_no_room_for():
+    def said(tier: Deferral) -> str:
+        made = evicting()
+        return grounds(replace(made, window=replace(made.window, deferral=tier)))[1]
+
+    tier = Deferral(connector=True, offload=True, brought_ratio=0.12, dropped_stores=340.0)
+    assert "The offload tier had 12% of what the pool lacked. 340 stores into it were dropped" in said(tier)
+    assert "offload tier" not in said(replace(tier, remote=True)), "which of the two brings it is not known"

@@ -29,7 +29,8 @@ IDLE = {**BUSY, "running": 0.0, "kv_usage": 0.0}
 
 def report(**other: Any) -> GatewayReport:
     shown = {"queue_requests": 46.0, "queue_seconds": 12.0, "kv_usage_ratio": 0.8, "engine_queue_requests": 0.0}
-    return GatewayReport("epp", ENGINES, "llama", 0.0, 0.8, 5.0, **{**shown, **other})
+    limits = {"kv_usage_max_ratio": 0.8, "engine_queue_max_requests": 5.0}
+    return GatewayReport("epp", ENGINES, "llama", 0.0, **{**limits, **shown, **other})
 
 
 def view(gauges: Mapping[str, float], *gateways: GatewayReport, seconds: int = 90, frozen: bool = False) -> EngineView:
@@ -99,6 +100,24 @@ def test_a_gateway_that_holds_back_where_nothing_explains_it_keeps_to_a_limit_of
     assert found.diagnosis is not None
     advice = advise(found.diagnosis, found.derived, found.limits, Place(), THRESHOLDS, observed=found.observed)
     assert "gateway" in advice[0].title
+
+
+@pytest.mark.parametrize("queue", [None, 0.0])
+def test_a_gateway_that_refuses_requests_for_which_the_engine_has_room_keeps_to_a_limit_of_its_own(queue):
+    """Dynamo's frontend answers 529 while its workers are past thresholds of its own, with a queue or without."""
+    dynamo = {"queue_requests": queue, "kv_usage_ratio": None, "engine_queue_requests": None, "queue_seconds": None}
+    found = view({**BUSY, "kv_usage": 0.5}, report(**dynamo, kv_usage_max_ratio=None, refused_per_second=8.0))
+    assert verdict(found) == (Cause.CONCURRENCY_BOUND, "held_at_gateway")
+    assert found.diagnosis is not None
+    assert found.diagnosis.grounds.startswith("Refused by the gateway: 2 a second for each engine. Nothing in the")
+    few = view({**BUSY, "kv_usage": 0.5}, report(**dynamo, kv_usage_max_ratio=None, refused_per_second=0.04))
+    assert verdict(few)[0] is Cause.HEALTHY
+
+
+def test_an_engine_whose_cache_is_full_is_judged_by_that_whatever_the_gateway_refuses():
+    full = {**BUSY, "kv_usage": 0.99, "waiting": 6.0, "waiting_capacity": 6.0}
+    dynamo = {"queue_requests": None, "queue_seconds": None, "refused_per_second": 8.0}
+    assert verdict(view(full, report(**dynamo))) == verdict(view(full))
 
 
 @pytest.mark.parametrize("gauges", [{**BUSY, "kv_usage": 0.2}, IDLE])

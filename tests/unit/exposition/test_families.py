@@ -35,6 +35,7 @@ from kvpressure.signals import (
     throughput,
     traffic,
     transfer,
+    waiting,
 )
 from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
@@ -58,6 +59,7 @@ DECLARED: dict[ModuleType, tuple[Family, ...]] = {
     unconstrained: unconstrained.FAMILIES,
     traffic: (*traffic.FAMILIES, *traffic.REFUSALS, *traffic.FAILURES),
     transfer: transfer.FAMILIES,
+    waiting: waiting.FAMILIES,
     gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
     families: (*families.VERDICTS, *families.TARGETS, *families.SOURCES, *families.CONTAINERS),
     limits: limits.FAMILIES,

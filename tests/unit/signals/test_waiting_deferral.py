@@ -48,6 +48,13 @@ def test_what_a_connector_brings_is_the_share_found_of_all_that_was_looked_up_in
     assert deferral_of(none).brought_ratio is None
 
 
+def test_a_load_is_as_fast_as_what_it_brings_in_the_time_it_takes():
+    made = window(10, counters=lambda t: {"offload_load_tokens": 900.0 * t, "offload_load_seconds": 0.5 * t})
+    found = deferral_of(made)
+    assert (found.load_tokens_per_second, found.load_bytes_per_second) == (1800.0, None)
+    assert deferral_of(window(10, counters=lambda t: {"offload_load_seconds": 5.0})).load_tokens_per_second is None
+
+
 @pytest.mark.parametrize(("turn", "idle"), [(4.0, True), (2.0, False)])
 def test_deferred_requests_are_idle_streams_where_first_tokens_come_no_later_than_for_those_in_turn(turn, idle):
     """One a second starts and has its first token after three: three are on their way to one."""

@@ -9,6 +9,7 @@ from kvpressure.model.view import Observed, Unfinished
 from kvpressure.simulation import calibrate
 from kvpressure.simulation.arrivals import Arrivals
 from kvpressure.simulation.calibrate import Given, Known, known
+from kvpressure.simulation.config_changes import kv_in_8_bits, replicas
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError
@@ -144,3 +145,28 @@ def test_where_requests_at_a_rate_would_take_other_steps_clients_wait(monkeypatc
     assert may_wait.must_wait
     assert not may_wait.demand.rate
     assert at_rate(0.5).demand.rate
+
+
+@pytest.mark.parametrize("recording", LAB)
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_where_a_page_does_not_tell_what_sends_requests_the_range_holds_both(
+    recording: str, ratio: float, monkeypatch: pytest.MonkeyPatch
+):
+    view = pressed_view(recording)
+    rate = sum(one.finished or 0.0 for one in shown(recording).intervals) / 60
+    for least, most in ((0.0, 1.0), (ratio, ratio)):
+        arrivals = Arrivals(rate, ratio, least, most)
+        monkeypatch.setattr(calibrate, "arrivals_of", lambda _, arrivals=arrivals: arrivals)
+        model = model_of(Given(view.observed, view.limits, THRESHOLDS))
+        otherwise = [one for one in model._others if "come at a rate" in one.known.question]
+        if least == most or model.known.must_wait:
+            assert not otherwise
+            continue
+        (other,) = otherwise
+        assert bool(other.known.demand.rate) != bool(model.known.demand.rate)
+        for change in (replicas(2), kv_in_8_bits()):
+            tokens, outcome = model.figures([change]), other.beside(model.tokens_factor, [change])
+            assert tokens is not None
+            assert outcome is not None
+            told = tokens.tokens_per_second
+            assert told.low <= change.by * model.tokens_factor * outcome.tokens_per_second <= told.high

@@ -91,6 +91,18 @@ def test_requests_at_a_rate_that_stay_for_long_are_not_taken_for_clients(cv: flo
     assert sum(one.waiting_ratio < 1.0 for one in found) >= 16
 
 
+def test_requests_in_a_queue_that_grows_are_not_taken_for_clients() -> None:
+    found = []
+    for seed in range(20):
+        rng, came, served, events = random.Random(seed), 0.0, 0.0, list[tuple[float, int]]()
+        while came < 300:
+            came += rng.expovariate(5.0)
+            served = max(served, came) + rng.uniform(0.0, 0.6)
+            events += [(came, 1), (served, -1)]
+        found.append(told(observed(events, begin=240.0)))
+    assert sum(one.waiting_ratio < 0.5 for one in found) >= 18
+
+
 def test_both_at_once_are_a_mixture() -> None:
     mixed = []
     for seed in range(20):

@@ -10,7 +10,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import Given, known
-from kvpressure.simulation.config_changes import applied, kv_in_8_bits, route_by_length, watermark
+from kvpressure.simulation.config_changes import applied, kv_in_8_bits, replicas, route_by_length, watermark
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.returning import Returning, returning
 from tests.support.observed import pressed_view
@@ -62,6 +62,17 @@ def test_the_number_lies_in_the_middle_between_prompts_that_are_new_and_prompts_
     assert expected.tokens_per_second.after == pytest.approx(model.tokens_factor * middle)
     assert expected.tokens_per_second.low < model.tokens_factor * then.tokens_per_second
     assert expected.tokens_per_second.high > model.tokens_factor * back.tokens_per_second
+
+
+def test_what_the_range_holds_of_sessions_is_printed():
+    uncached = replace(seen(), cached_ratio=None)
+    wide, texts = THRESHOLDS.with_values(advice_range_max_factor=100.0), []
+    for observed in (seen(), uncached):
+        expected = model_of(Given(observed, pressed_view(VIEW).limits, wide)).expected([], [replicas(2)])
+        assert expected is not None
+        texts.append(expected.text)
+    assert texts[0].endswith("; whether prompts come back, and after what pause, is not known: the range holds both")
+    assert "come back" not in texts[1]
 
 
 def test_where_the_range_says_nothing_for_that_it_is_named():

@@ -107,6 +107,29 @@ async def test_a_dynamo_frontend_that_does_not_queue_is_read_and_reports_none():
     assert (source.health()[0].up, report.queue_requests) == (True, None)
 
 
+async def test_a_dynamo_frontend_under_another_prefix_has_its_queue_and_says_whom_the_queue_refused():
+    """DYN_METRICS_PREFIX=nim_llm renames what its web server counts, and nothing of its router."""
+    page = (DYNAMO / "frontend-1.6.1-renamed-refusing.prom").read_bytes()
+    source = made()
+    (report,) = await read(source, page)
+    assert (report.pool, report.queue_requests) == ("tiny", 0)
+    (pool,) = pools(page.replace(b"nim_llm_", b"dynamo_frontend_"))
+    assert (pool.signals["refused_requests"], pool.signals["inflight_requests"]) == (662, 4)
+    with pytest.raises(PageError, match="Dynamo's frontend"):
+        PageReader().read(page, 1.0)
+
+
+def test_requests_that_a_frontend_refuses_are_counted_over_a_minute_and_over_its_restarts():
+    source = made()
+    for t, refused in ((0.0, None), (30.0, 3), (60.0, 33), (90.0, 63)):
+        source._take_refused(
+            t, PoolReading("", {} if refused is None else {"refused_requests": refused}, by_load=False)
+        )
+    assert source._refused_per_second() == 1.0
+    source._take_refused(100.0, PoolReading("", {"refused_requests": 2}, by_load=False))
+    assert source._refused_per_second() is None
+
+
 LISTED = b"".join(
     b'inference_pool_per_pod_queue_size{model_server_pod="%s-rank-0",name="a"} 0\n' % pod for pod in (b"llama-0", b"x")
 )

@@ -77,6 +77,12 @@ def waited_in_window(facts: Facts) -> bool | None:
 
 
 @fact()
+def any_waited_in_window(facts: Facts) -> bool | None:
+    """Return whether a request waited in any poll of the whole window."""
+    return reaches(facts.inputs.value("requests_waiting_max"), 1)
+
+
+@fact()
 def shrinks(facts: Facts) -> bool | None:
     """Return whether far fewer requests wait in the newest polls than on average over the whole window."""
     before, now = facts.inputs.value("requests_waiting"), facts.window.queue.waiting

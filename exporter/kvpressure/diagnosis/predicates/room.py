@@ -58,8 +58,8 @@ def cache_is_full(facts: Facts) -> bool:
 
 @fact()
 def was_full(facts: Facts) -> bool:
-    """Return whether the cache was full in the longer window."""
-    return (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_full_min_ratio
+    """Return whether the cache was as full in the whole window as where requests are preempted."""
+    return (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_saturated_min_ratio
 
 
 @fact("preemptions")

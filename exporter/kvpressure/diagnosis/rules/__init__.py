@@ -77,6 +77,12 @@ def running_and_waiting(facts: Facts) -> str:
     return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
 
 
+def dropped(facts: Facts) -> str:
+    """Return how many stores into an offload tier were dropped, as a sentence; "" where none was."""
+    many = facts.window.deferral.dropped_stores
+    return f" {number(many)} stores into it were dropped in the last minutes: it had no room." if many else ""
+
+
 def expired(facts: Facts) -> str:
     """Return how many finished prompts expired because nobody fetched them, as a sentence; "" where none did."""
     many = facts.window.deferral.expired_transfers

@@ -6,9 +6,10 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, batch, queue, symptoms
-from kvpressure.diagnosis.rules import Grounds, rules_of, same
+from kvpressure.diagnosis.rules import Grounds, dropped, rules_of, same
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.waiting import GIGABYTE
 
 _fetching = queue.queued & queue.mostly_fetching & ~symptoms.preempting.known_true()
 _in_transfer = queue.queued & queue.mostly_in_transfer & ~symptoms.preempting.known_true()
@@ -38,7 +39,13 @@ def _trouble(facts: Facts) -> str:
         said.append(f" {number(deferral.failed_loads)} loads of KV failed in the last minutes.")
     if deferral.read_seconds_per_gigabyte is not None:
         said.append(f" A gigabyte from its slower tier takes {deferral.read_seconds_per_gigabyte:.1f} s.")
-    return "".join(said)
+    if deferral.load_bytes_per_second is not None:
+        said.append(f" One load brings {number(deferral.load_bytes_per_second / GIGABYTE)} GB a second.")
+    elif (loaded := deferral.load_tokens_per_second) is not None:
+        computed = deferral.prompt_tokens_per_second
+        slower = "" if computed is None or loaded >= computed else f", computing them {number(round(computed))}"
+        said.append(f" One load brings {number(round(loaded))} tokens a second{slower}.")
+    return "".join([*said, dropped(facts)])
 
 
 def _which(facts: Facts) -> str:

@@ -28,13 +28,31 @@ def _queue(window: VerdictWindow) -> GatewayQueue:
 
 
 def judge_symptom(inputs: Inputs) -> Evidence | None:
-    """Judge the share of polls in which requests were queued at a gateway of the pool; None without a gateway."""
-    queue = _queue(inputs.window)
+    """Judge the share of polls in which requests were queued at a gateway of the pool; None without a gateway.
+
+    Where it refuses them instead, the share of those sent that it refused.
+    """
+    queue, least = _queue(inputs.window), inputs.thresholds.symptoms.load_shed_min_ratio
+    if (ratio := _refused_ratio(inputs.window)) >= least:
+        text = f"refused by the gateway: {number(queue.refused_per_second)} a second for each engine; of those sent"
+        return at_least(HELD, ratio, least, "ratio", text)
     if queue.held_polls_ratio is None:
         return None
     seconds = "" if queue.seconds is None else f", {queue.seconds:.0f} s"
     text = f"queued at the gateway: {number(round(queue.requests or 0.0))}{seconds}; polls with any"
     return at_least(HELD, queue.held_polls_ratio, inputs.thresholds.queue.waiting_min_ratio, "ratio", text)
+
+
+def _refused_ratio(window: VerdictWindow) -> float:
+    """Return the share of the requests sent that the gateway refused, by those that ended meanwhile."""
+    refused = _queue(window).refused_per_second * window.seconds
+    return refused / (refused + (window.queue.ended or 0.0)) if refused else 0.0
+
+
+@fact()
+def refuses(facts: Facts) -> bool:
+    """Return whether the gateway refuses requests, more than a few."""
+    return _refused_ratio(facts.window) >= facts.thresholds.symptoms.load_shed_min_ratio
 
 
 @fact()
@@ -133,7 +151,7 @@ RULES: Final = (
     _rule(
         "own_limit",
         Cause.CONCURRENCY_BOUND,
-        _held_there_alone & ~by_engine_queue & ~by_kv_usage & ~batch.compute_limits.known_true(),
+        _held_there_alone & (refuses | (~by_engine_queue & ~by_kv_usage)) & ~batch.compute_limits.known_true(),
         _own_limit,
         admission_blocked=False,
         preempting=False,

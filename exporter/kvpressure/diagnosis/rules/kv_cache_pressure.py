@@ -13,7 +13,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
-from kvpressure.diagnosis.rules import Grounds, Rule, expired, nothing_to_say, of_symptom, same, waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, dropped, expired, nothing_to_say, of_symptom, same, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -102,8 +102,8 @@ def _longest(facts: Facts) -> str:
     return f"Polls in which one of the longest prompts did not fit the free cache: {ratio:.0%}."
 
 
-_lately = queue.waited_in_window | room.preempted_in_long_window
-"""Requests waited in the last minute, or were preempted in the last ten."""
+_lately = queue.waited_in_window | room.preempted_in_long_window | (queue.any_waited_in_window & ~batch.at_cap)
+"""Requests waited in the last minute, at no cap also one at times, or were preempted in the last ten."""
 
 
 def _still_full(facts: Facts) -> str:
@@ -121,6 +121,13 @@ _preempted = same("Requests were preempted, and wait until they fit with their a
 
 
 def _evicted(facts: Facts) -> str:
+    """Return what is evicted, and what an offload tier has of it, where one is in use."""
+    found = facts.window.deferral.found_ratio
+    tier = "" if found is None else f" The offload tier had {found:.0%} of what the pool lacked.{dropped(facts)}"
+    return f"{_evicted_from_pool(facts)}{tier}"
+
+
+def _evicted_from_pool(facts: Facts) -> str:
     eviction = facts.window.eviction
     hits, before = eviction.hit_ratio or 0.0, eviction.hit_ratio_before or 0.0
     if eviction.by_events:

@@ -60,8 +60,8 @@ _fit_unknown = queue.queued & ~room.fit_known
 _no_lengths = _fit_unknown & room.capacity_known & ~room.room_is_unseen
 _unseen = _fit_unknown & room.room_is_unseen & ~batch.at_cap
 
-_preemptions_unseen = queue.queued & room.was_full & ~room.preemptions_counted
-"""Behind a full cache, whether a queue passes shows in what is preempted."""
+_preemptions_unseen = (queue.queued | queue.any_waited_in_window) & room.was_full & ~room.preemptions_counted
+"""Behind a full cache, whether a queue passes, and who is in it at times, shows in what is preempted."""
 
 _dropped_evidence = queue.queued & room.lengths_dropped & ~batch.at_declared_cap.known_true()
 """Without the histograms, a queue behind full steps and one at a cap look alike."""

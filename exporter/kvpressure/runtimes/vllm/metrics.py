@@ -88,7 +88,36 @@ COUNTERS: Final = (
         slow=True,
     ),
     # Loads from a slower tier into that of the host, which failed, or found no room there.
-    Row("failed_loads", ("vllm:kv_offload_tiering_promotion_job_failures_total",), slow=True),
+    Row(
+        "failed_loads",
+        ("vllm:kv_offload_tiering_promotion_job_failures_total", "vllm:hf3fs_num_failed_load_total"),
+        slow=True,
+    ),
+    Row(
+        "failed_loads",
+        ("vllm:mooncake_store_operation_failed_keys_total",),
+        where=(("operation", "load_get"),),
+        slow=True,
+    ),
+    Row("offload_load_seconds", ("vllm:kv_offload_load_time_total",), slow=True),
+    Row("offload_load_bytes", ("vllm:kv_offload_load_bytes_total",), slow=True),
+    Row(
+        "dropped_stores",
+        ("vllm:kv_offload_allocation_failure_total", "vllm:hf3fs_num_failed_save_total"),
+        slow=True,
+    ),
+    Row(
+        "dropped_stores",
+        ("vllm:simple_kv_offload_save_outcomes_total",),
+        where=(("outcome", "dropped_cpu_full"),),
+        slow=True,
+    ),
+    Row(
+        "dropped_stores",
+        ("vllm:mooncake_store_operation_failed_keys_total",),
+        where=(("operation", "save_put"),),
+        slow=True,
+    ),
     Row("unplaced_loads", ("vllm:kv_offload_tiering_promotion_allocation_failures_total",), slow=True),
     Row("offload_read_bytes", ("vllm:kv_offload_tiering_read_bytes_total",), slow=True),
     Row("offload_read_seconds", ("vllm:kv_offload_tiering_read_time_total",), slow=True),
@@ -106,9 +135,25 @@ SERVER_GAUGES: Final = (
     # /pause and /resume show nowhere else: the instrumentator of vLLM's web server counts calls by path.
     Row("pauses", ("http_requests_total",), where=(("handler", "/pause"), ("status", "2xx"))),
     Row("resumes", ("http_requests_total",), where=(("handler", "/resume"), ("status", "2xx"))),
+    # Where somebody drops these, the times of the same calls, of failed ones too.
+    Row("pauses", ("http_request_duration_seconds_count",), where=(("handler", "/pause"),)),
+    Row("resumes", ("http_request_duration_seconds_count",), where=(("handler", "/resume"),)),
     # With an engine that is dead, or being replaced, they are all that shows it where /health still answers 200.
     Row("server_errors", ("http_requests_total",), where=(("status", "5xx"),)),
     Row("server_errors", ("dynamo_component_errors_total",)),
+)
+
+SERVER_COUNTERS: Final = (
+    # LMCache 0.3 and 0.4 (lmcache/observability.py, docs/source/production/observability), on vLLM's own page where
+    # both have one PROMETHEUS_MULTIPROC_DIR: a series for each of its workers, whose model is named by its path.
+    Row("offload_loads", ("lmcache:num_retrieve_requests_total",), slow=True),
+    Row("offload_load_seconds", ("lmcache:time_to_retrieve_sum",), slow=True),
+    Row(
+        "offload_load_tokens",
+        ("lmcache:num_retrieve_retrieved_tokens_total", "lmcache:num_hit_tokens_total"),
+        slow=True,
+    ),
+    Row("dropped_stores", ("lmcache:local_cpu_evict_failed_count_total",), slow=True),
 )
 
 HISTOGRAMS: Final = (
@@ -248,6 +293,7 @@ VLLM: Final = Table(
     counters=COUNTERS,
     histograms=HISTOGRAMS,
     server_gauges=SERVER_GAUGES,
+    server_counters=SERVER_COUNTERS,
     label_signals=(
         LabelSignals("vllm:lora_requests_info", ("adapter_slots", "adapters_running", "adapters_seen"), adapters),
     ),

@@ -207,6 +207,8 @@ def _notes(source: Source, rows: Sequence[Row]) -> Iterator[str]:
         yield f"Evicted contexts are loaded at {speed}, counted as if that held up the steps."
     if "max_num_batched_tokens" in keys:
         yield "What memory a smaller step leaves to the pool is not counted."
+    if not_known := source.model.not_known:
+        yield f"{not_known[0].upper()}{not_known[1:]}."
     yield from _beyond_knee(source, rows)
     yield from _overload(source, rows)
     for row in rows:

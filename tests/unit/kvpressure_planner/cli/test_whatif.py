@@ -172,7 +172,7 @@ def test_it_says_where_the_time_comes_from_that_an_answer_may_take():
 
 def test_of_several_engines_the_busiest_is_taken_or_the_one_that_is_named():
     ranks = FIXTURES / "traces" / "two-ranks.jsonl.xz"
-    assert told("--trace", ranks, "--at", "70", "--engine", "1", code=0)["title"].endswith("engine 1")
+    assert told("--trace", ranks, "--at", "90", "--engine", "1", code=0)["title"].endswith("engine 1")
     missing = whatif("--trace", ranks, "--engine", "7")
     assert (missing.exit_code, missing.stderr) == (2, "there is no engine 7; there are: 0, 1\n")
 

@@ -16,6 +16,7 @@ from kvpressure.runtimes.vllm.metrics import (
     GAUGES,
     HISTOGRAMS,
     POLL_NAMES,
+    SERVER_COUNTERS,
     SERVER_GAUGES,
     VLLM,
 )
@@ -46,7 +47,8 @@ def test_the_table_has_one_row_for_each_signal_and_no_other() -> None:
     assert [*dict.fromkeys(row.signal for row in (*GAUGES, *SERVER_GAUGES)), *labels] == gauges
     # vLLM counts the tokens that its cache held among those processed, so it needs no second counter of prompts; its
     # steps have prompts and answers, and nothing is reserved for these.
-    assert sorted(row.signal for row in COUNTERS) == sorted(signals.COUNTERS.keys() - others)
+    read = {row.signal for row in (*COUNTERS, *SERVER_COUNTERS)}
+    assert sorted(read) == sorted(signals.COUNTERS.keys() - others)
     assert [row.signal for row in HISTOGRAMS] == list(signals.HISTOGRAMS)
 
 
@@ -121,3 +123,27 @@ def test_a_page_relayed_by_ray_is_not_taken_for_multiprocess() -> None:
     relayed = b"\n".join(line for line in page.splitlines() if b"process_start" not in line) + b"\n"
     assert read(relayed).multiprocess
     assert not read(relayed.replace(b"vllm:", b"ray_vllm_")).multiprocess
+
+
+_LMCACHE = """
+lmcache:num_retrieve_requests_total{model_name="/models/llama",worker_id="0"} 40
+lmcache:num_retrieve_requests_total{model_name="/models/llama",worker_id="1"} 40
+lmcache:num_hit_tokens_total{model_name="/models/llama",worker_id="0"} 9000
+lmcache:num_hit_tokens_total{model_name="/models/llama",worker_id="1"} 9000
+lmcache:time_to_retrieve_sum{model_name="/models/llama",worker_id="0"} 6
+lmcache:time_to_retrieve_sum{model_name="/models/llama",worker_id="1"} 4
+lmcache:local_cpu_evict_failed_count_total{model_name="/models/llama",worker_id="0"} 7
+"""
+
+
+def test_what_lmcache_counts_on_the_page_is_of_the_engine_whatever_it_calls_the_model():
+    """Its workers name the model by its path (`_metadata_to_labels`, lmcache/observability.py)."""
+    engine = 'vllm:num_requests_running{engine="0",model_name="llama"} 3\n'
+    (found,) = PageReader().read((engine + _LMCACHE.strip() + "\n").encode(), 1.0).engines
+    assert (found.model_name, found.gauges) == ("llama", {"running": 3.0})
+    assert found.counters == {
+        "offload_loads": 80.0,
+        "offload_load_tokens": 18_000.0,
+        "offload_load_seconds": 10.0,
+        "dropped_stores": 7.0,
+    }
