@@ -84,11 +84,14 @@ def _request_share(view: EngineView) -> float | None:
 
 
 def _overflow(view: EngineView) -> float | None:
-    """Return what is demanded of an engine beyond what it has, at least a request; None unless it is short of it."""
+    """Return what is demanded of an engine beyond what it has; None unless it is short of it.
+
+    It is at least a request, and at most as much again as it has: a long queue has come together over time.
+    """
     demand, share = demand_of(view), _request_share(view)
     if demand is None or share is None or cause_of(view) not in _SHORT:
         return None
-    return max(0.0, demand - 1.0) + share
+    return min(1.0, max(0.0, demand - 1.0)) + share
 
 
 def _room(view: EngineView, request: float) -> float | None:
