@@ -20,6 +20,7 @@ HISTOGRAM_EVERY: Final = 6
 DOWN_SECONDS: Final = 10.0
 PRIOR: Final[Mapping[str, float]] = {
     "aborted": 40_000.0,
+    "failed": 4_000.0,
     "queued": 90_000_000.0,
     "token_gaps": 9_000_000_000.0,
     "preemptions": 1e6,
@@ -65,6 +66,10 @@ PRIOR: Final[Mapping[str, float]] = {
     "unplaced_loads": 0.0,
     "offload_read_seconds": 0.0,
     "offload_read_bytes": 0.0,
+    "offload_load_seconds": 0.0,
+    "offload_load_bytes": 0.0,
+    "offload_load_tokens": 0.0,
+    "dropped_stores": 0.0,
 }
 """A year of requests of a thousand prompt tokens, by counter."""
 PRIOR_REQUESTS: Final = 3e9
