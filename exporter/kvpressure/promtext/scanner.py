@@ -59,8 +59,8 @@ _UNCOUNTED_BYTES: Final = 256 << 10
 _MAX_LAYOUTS: Final = 4
 _UNUSED_SCANS: Final = 30
 """Scans after which a layout that none of them used goes: the plain page of a server that honours `name[]` is read
-once, and is most of a target's memory. Histograms are asked for every tenth poll; asked for more rarely than this, they
-are parsed anew, in the time that a first page takes."""
+once. Histograms are asked for every tenth poll; asked for more rarely than this, they are parsed anew, in the time that
+a first page takes."""
 _SERIES_BYTES: Final = 450
 _LABEL_BYTES: Final = 190
 _CUT: Final = b"\n# HELP "
