@@ -146,7 +146,7 @@ class Deferral:
     prompt_tokens_per_second: float | None = None
 
     @property
-    def found_ratio(self) -> float | None:
+    def offload_hit_ratio(self) -> float | None:
         """The share of the tokens looked up in an offload tier that it had; None without one, or where not known."""
         return self.brought_ratio if self.offload and not self.remote else None
 
@@ -178,7 +178,7 @@ def deferral_of(window: EngineWindow) -> Deferral:
 
 def derive(deferral: Deferral) -> Derived:
     """Return `offload_hit_ratio`."""
-    return known({"offload_hit_ratio": deferral.found_ratio})
+    return known({"offload_hit_ratio": deferral.offload_hit_ratio})
 
 
 _FAILED: Final = ("failed_loads", "unplaced_loads", "failed_transfers")

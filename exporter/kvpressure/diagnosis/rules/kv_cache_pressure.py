@@ -122,9 +122,11 @@ _preempted = same("Requests were preempted, and wait until they fit with their a
 
 def _evicted(facts: Facts) -> str:
     """Return what is evicted, and what an offload tier has of it, where one is in use."""
-    found = facts.window.deferral.found_ratio
-    tier = "" if found is None else f" The offload tier had {found:.0%} of what the pool lacked.{dropped(facts)}"
-    return f"{_evicted_from_pool(facts)}{tier}"
+    hit_ratio = facts.window.deferral.offload_hit_ratio
+    if hit_ratio is None:
+        return _evicted_from_pool(facts)
+    tier = f"The offload tier had {hit_ratio:.0%} of what the pool lacked.{dropped(facts)}"
+    return f"{_evicted_from_pool(facts)} {tier}"
 
 
 def _evicted_from_pool(facts: Facts) -> str:
