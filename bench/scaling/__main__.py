@@ -17,12 +17,11 @@ from typing import Any, Final
 
 from bench.scaling.shapes import SHAPES
 from bench.scaling.table import OURS, PEERS, Run, all_tables, static_begin
+from bench.written import write_part
 from tests.lab.fetch import NEWEST, fetch
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = Path(__file__).parent / "results.json"
-DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "scaling.md"
-MARK: Final = "<!-- python -m bench.scaling --write-docs -->"
 MAX_STATIC: Final = 8
 
 
@@ -45,8 +44,7 @@ def main() -> int:
     text = "\n\n".join(all_tables(list(runs.values())))
     print(text)
     if given.write_docs:
-        before = DOCS.read_text().split(MARK)
-        DOCS.write_text(f"{before[0]}{MARK}\n{text}\n{MARK}{before[2]}")
+        write_part("scaling.md", "bench.scaling", text)
     return 0
 
 
