@@ -23,7 +23,6 @@ FAMILIES: Final = (
         "computed_prompt_tokens_total",
         "Prompt tokens computed, without those found in a cache: as the engine counts them, else estimated from the "
         "prefix hits.",
-        kind="counter",
     ),
     json_value("computed_prompt_tokens_per_second", "Prompt tokens computed per second over the window."),
     json_value(

@@ -141,7 +141,6 @@ REFUSALS: Final = (
     engine_family(
         "requests_refused_total",
         "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
-        kind="counter",
     ),
     json_value(
         "requests_refused_per_second",

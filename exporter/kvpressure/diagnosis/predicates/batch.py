@@ -8,6 +8,7 @@ from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Fact, Shared, below, fact, reaches
 from kvpressure.diagnosis.predicates.queue import queued
 from kvpressure.diagnosis.predicates.room import cache_may_hold_queue
+from kvpressure.signals.baseline import KV_USAGE, STEP_TOKENS
 
 MOSTLY_ANSWERS_RATIO: Final = 0.5
 """Below, fewer tokens are computed of prompts than of answers."""
@@ -84,7 +85,7 @@ slower = Fact(
 @fact("steps")
 def fuller(facts: Facts) -> bool | None:
     """Return whether steps compute many more tokens than healthy ones."""
-    healthy, step = facts.inputs.step_tokens_baseline, facts.window.throughput.step_tokens
+    healthy, step = facts.inputs.baseline.get(STEP_TOKENS), facts.window.throughput.step_tokens
     return None if healthy is None else reaches(step, facts.thresholds.batch.step_fuller_min_factor * healthy)
 
 
@@ -97,7 +98,7 @@ def reads_more(facts: Facts) -> bool | None:
     """
     window, thresholds = facts.window, facts.thresholds
     tokens, usage = window.throughput.step_tokens, window.kv_usage_ratio
-    healthy_tokens, healthy_usage = facts.inputs.step_tokens_baseline, facts.inputs.kv_usage_baseline
+    healthy_tokens, healthy_usage = (facts.inputs.baseline.get(name) for name in (STEP_TOKENS, KV_USAGE))
     slowdown = window.throughput.slowdown_factor
     if tokens is None or not healthy_tokens or not healthy_usage or usage is None or slowdown is None:
         return None
