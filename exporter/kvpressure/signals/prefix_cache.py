@@ -25,10 +25,7 @@ FAMILIES: Final = (
         "prefix hits.",
     ),
     json_value("computed_prompt_tokens_per_second", "Prompt tokens computed per second over the window."),
-    json_value(
-        "computed_prompt_token_ratio",
-        "Share of prompt tokens in all computed tokens, over the window.",
-    ),
+    json_value("computed_prompt_token_ratio", "Share of prompt tokens in all computed tokens, over the window."),
     engine_family(
         "cache_turnover_seconds",
         "Time until as many tokens are written as are free in the cache, from means over the window.",

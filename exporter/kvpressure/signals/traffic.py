@@ -41,9 +41,7 @@ FAMILIES: Final = (
         "request_prompt_tokens", "Prompt length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     engine_family(
-        "request_max_tokens",
-        "max_tokens of finished requests, interpolated to powers of two.",
-        kind="histogram",
+        "request_max_tokens", "max_tokens of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     engine_family(
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
