@@ -230,9 +230,8 @@ async def test_a_missing_permission_is_named(world, verb):
 async def test_containers_that_cannot_be_told_apart_have_to_be_chosen(world):
     pod = add(world)
     pod["spec"]["containers"] = [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]
-    assert "has the containers a, b, and none of them is known to run an engine: name it in kvpressure.io/container" in (
-        await world.refused("pod/llama-0")
-    )
+    said = await world.refused("pod/llama-0")
+    assert "the containers a, b, and none of them is known to run an engine: name it in kvpressure.io/container" in said
 
 
 @pytest.mark.parametrize(
