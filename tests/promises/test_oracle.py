@@ -26,6 +26,10 @@ def test_what_a_recording_leads_to_is_as_reviewed(path: Path):
     check(RECORDINGS / f"{golden_text.name(path)}.txt", golden_text.of_recording(path))
 
 
+def test_the_metrics_and_the_json_of_recordings_are_as_reviewed():
+    check(GOLDEN / "recordings_metrics.txt", golden_text.of_metrics())
+
+
 def test_the_generated_bundle_is_as_reviewed():
     texts = golden_text.of_bundle()
     for group, text in texts.items():

@@ -28,7 +28,7 @@ WITH_METRICS = (
     "traces-two-ranks",
     "workingset-busy-040-0.33.0",
 )
-"""Recordings of which the golden text has `/metrics` and the JSON too: one of each kind of engine and evidence."""
+"""Recordings of which `/metrics` and the JSON are reviewed too: one of each kind of engine and evidence."""
 
 EVERY_SECONDS = 10.0
 
@@ -51,14 +51,24 @@ def name(path: Path) -> str:
 def of_recording(path: Path) -> str:
     """Return the golden text of a recording."""
     result = oracle.outcome(path)
-    parts = [
+    return _sections(
         ("verdicts: seconds, engine, verdict, stage, score and confidence, symptoms", _verdicts(result)),
         ("every ten seconds: running, waiting, batch p95, KV used, blocked, preemptions/s, tokens/s", _numbers(result)),
         ("triage at the end", (line.rstrip() for line in result.triage.splitlines())),
-    ]
-    if name(path) in WITH_METRICS:
-        parts += [("/metrics at the end", result.metrics.splitlines()), ("JSON at the end", _json(result))]
-    return "".join(f"== {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in parts)
+    )
+
+
+def of_metrics() -> str:
+    """Return the golden text of `/metrics` and the JSON, in one file: a new series changes no other."""
+    text = ""
+    for path in oracle.RECORDINGS:
+        if name(path) in WITH_METRICS:
+            result = oracle.outcome(path)
+            text += _sections(
+                (f"{name(path)}: /metrics at the end", result.metrics.splitlines()),
+                (f"{name(path)}: JSON at the end", _json(result)),
+            )
+    return text
 
 
 def of_bundle() -> dict[str, str]:
@@ -73,6 +83,10 @@ def of_bundle() -> dict[str, str]:
             group = f"{flavour}-boards"
             texts[group] = texts.get(group, "") + "".join(_board(rest[-1], json.loads(content)))
     return texts
+
+
+def _sections(*parts: tuple[str, Iterable[str]]) -> str:
+    return "".join(f"== {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in parts)
 
 
 def _by_engine(polls: Iterable[Poll]) -> Iterator[tuple[str, list[Poll]]]:
