@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from bench.detection.episodes import Frame, Spec, build
 from bench.detection.score import UNKNOWN, Score, Second, score_track
-from bench.detection.shipped import asked, asked_of_vllm
+from bench.detection.shipped import asked, named_by
 from bench.detection.shown import Scrape, Scraper
 from bench.detection.today import TODAY_SERIES
 from bench.detection.variants import AS_IS, VARIANTS, chosen
+from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
@@ -67,7 +68,7 @@ def watched(
     """
     limits = None if declared is None else tuple(DeclaredLimit(limit, value, name) for limit, value in declared.items())
     pipeline, target = Pipeline(PipelineSettings(), thresholds), ReplayTarget(name, limits=limits)
-    scraper = Scraper(pipeline, asked(), asked_of_vllm() | TODAY_SERIES)
+    scraper = Scraper(pipeline, asked(), named_by(VLLM_ONLY) | TODAY_SERIES)
     found = Watched(scrapes=scraper.scrapes)
     for frame in frames:
         if scraped:

@@ -23,9 +23,10 @@ from bench.detection.lab import LAB, RECORDINGS, recordings, records
 from bench.detection.pages import page_series
 from bench.detection.rights import RIGHTS, Tick, judged
 from bench.detection.rules import INTERVALS, RuleScore, firing, samples, score_rule
-from bench.detection.shipped import asked_of_vllm, vllm_only
+from bench.detection.shipped import named_by, vllm_only
 from bench.detection.shown import SCRAPE_SECONDS, Scrape
 from bench.detection.table import Table, number, percent
+from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import stem
@@ -118,7 +119,7 @@ def _tick(t: float, accepted: frozenset[str], sample: EngineSample) -> Tick:
 
 
 def _scrape(t: float, sample: EngineSample) -> Scrape:
-    page = tuple(page_series(sample, asked_of_vllm()))
+    page = tuple(page_series(sample, named_by(VLLM_ONLY)))
     values = {one.name: one.value for one in page if not one.labels}
     return Scrape(t, values, (), tuple(one for one in page if one.labels))
 

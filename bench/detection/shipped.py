@@ -75,11 +75,11 @@ def asked() -> frozenset[str]:
 
 
 @functools.cache
-def asked_of_vllm() -> frozenset[str]:
-    """vLLM's series that the flavour without an exporter names."""
-    files = load_rules(Options(load_thresholds(), flavour=VLLM_ONLY, selector=VLLM_ONLY.selector))
+def named_by(flavour: Flavour) -> frozenset[str]:
+    """The series of the exporter, or of vLLM, that all rules of a flavour name."""
+    files = load_rules(Options(load_thresholds(), flavour=flavour, selector=flavour.selector))
     expressions = (rule["expr"] for file in files for group in file.groups for rule in group["rules"])
-    return frozenset(name for expr in expressions for name in re.findall(r"\bvllm:\w+", expr))
+    return frozenset(name for expr in expressions for name in re.findall(r"\b(?:vllm:|kvpressure_)\w+", expr))
 
 
 def seconds(duration: str) -> float:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bench.scaling.shapes import SHAPES
 from bench.scaling.table import OURS, PEERS, Run, all_tables, static_begin
-from tests.lab.fetch import NEWEST, fetch
+from bench.scaling.worker import ROOT, answers
 
-ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = Path(__file__).parent / "results.json"
 DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "scaling.md"
 MARK: Final = "<!-- python -m bench.scaling --write-docs -->"
@@ -33,7 +30,6 @@ def main() -> int:
     parser.add_argument("--again", action="append", default=[], help="with --keep: run this autoscaler again")
     parser.add_argument("--write-docs", action="store_true")
     given = parser.parse_args()
-    fetch(NEWEST)
     runs: dict[tuple[str, str], Run] = {}
     if given.keep and RESULTS.exists():
         kept = (Run(**one) for one in json.loads(RESULTS.read_text()))
@@ -62,29 +58,12 @@ def _static(shape: str, runs: dict[tuple[str, str], Run]) -> None:
 
 def _run(wishes: Iterable[tuple[str, str]], runs: dict[tuple[str, str], Run]) -> None:
     """In one process; each answer is kept as it comes."""
-    lines = "".join(json.dumps({"shape": shape, "autoscaler": name}) + "\n" for shape, name in wishes)
-    for answer in _answers(lines) if lines else ():
-        answer.pop("cpu_seconds")
+    lines = ({"shape": shape, "autoscaler": name} for shape, name in wishes)
+    for answer in answers("bench.scaling.fleet", lines):
         run = Run(**answer)
         runs[run.key] = run
         print(f"{run.shape}, {run.autoscaler}: {run.violating_minutes} bad minutes", file=sys.stderr, flush=True)
         RESULTS.write_text("[\n" + ",\n".join(json.dumps(one.__dict__) for one in runs.values()) + "\n]\n")
-
-
-def _answers(lines: str) -> Iterator[dict[str, Any]]:
-    command = [sys.executable, "-m", "bench.scaling.worker"]
-    env = {**os.environ, "PYTHONHASHSEED": "0"}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(lines)
-        process.stdin.close()
-        for line in process.stdout:
-            yield json.loads(line)
-    if process.returncode:
-        raise RuntimeError(f"a run ended with {process.returncode}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
 from kvpressure.config.thresholds import Thresholds, load_thresholds
@@ -153,7 +153,6 @@ class Ours:
         self._readings: dict[int, ReplicaReading] = {}
         self._before: deque[_Said] = deque()
         self._began: float | None = None
-        self.told: list[dict[str, Any]] = []
 
     def poll(self, now: float, pages: Mapping[int, bytes]) -> None:
         """One poll of every engine."""
@@ -192,7 +191,6 @@ class Ours:
         )
         required = required_replicas(readings, self._thresholds)
         self._before.append(_Said(now, required, desired or 0, max(len(readings), desired or 0)))
-        self.told.append({"t": now, "desired": desired, "demand": {r.replica: dict(r.demand) for r in readings}})
         return current if desired is None else min(MAX_REPLICAS, desired)
 
 

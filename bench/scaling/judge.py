@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from bench.scaling.replica import Request
-from bench.scaling.shapes import FIRST_TOKEN_SECONDS, FIRST_TOKEN_TOKENS_PER_SECOND, PER_TOKEN_SECONDS
+from bench.scaling.shapes import FIRST_TOKEN_SECONDS, FIRST_TOKEN_TOKENS_PER_SECOND, PER_TOKEN_SECONDS, Request
 
 OUTSIDE_MAX_RATIO: Final = 0.05
 

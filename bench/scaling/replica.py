@@ -1,40 +1,27 @@
-"""One replica: an engine of the lab that takes requests as they come, and a page of its own."""
+"""Replicas: engines of the lab that take requests as a router gives them, each with a page of its own."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import prometheus_client
 
+from bench.scaling.routers import Router
+from bench.scaling.shapes import COST, FLAGS, Request, Shape
+from tests.lab.clock import BEGIN, Clock
 from tests.lab.engine import Engine
 from tests.lab.events import Events
+from tests.lab.fetch import NEWEST, package
 from tests.lab.messages import SentRequest, Step
-from tests.lab.regime import Regime
+from tests.lab.regime import Cost, Flags, Regime
 
 STARTS_SECONDS: Final = 90.0
 """From the decision to the first request: a pod is scheduled, weights are loaded, graphs are captured."""
 FIRST_TOKEN: Final = 1_000
 FIRST_SESSION: Final = 1_000_000
-
-
-@dataclass(slots=True)
-class Request:
-    """One request as its client sees it; times in seconds of the run, None before.
-
-    Its first `shared` tokens are those of its `session`, the others its own.
-    """
-
-    arrived: float
-    prompt: int
-    output: int
-    first: float | None = None
-    ended: float | None = None
-    session: int = 0
-    shared: int = 0
 
 
 class _Engine(Engine):
@@ -50,13 +37,16 @@ class _Engine(Engine):
 class Replica:
     """`ready` from `ready_at` on; one that is `leaving` gets no new requests, and is gone when it has none left."""
 
-    def __init__(self, number: int, regime: Regime, package: Path, events: Events, ready_at: float) -> None:
-        self.number, self.ready_at = number, ready_at
+    def __init__(self, number: int, shape: Shape, events: Events, ready_at: float) -> None:
+        self.number, self.ready_at, self.slower = number, ready_at, shape.slower.get(number, 1.0)
         self.leaving = False
         self.requests: dict[str, Request] = {}
         self._events, self._stepping, self._inbox = events, False, list[SentRequest]()
         # vLLM's collectors go to the registry of the process, where there is room for those of one engine only.
-        self._engine = _Engine(regime, package, events.clock)
+        flags = Flags(**{**FLAGS, **shape.flags})
+        cost = Cost(**{key: self.slower * seconds for key, seconds in COST.items()})
+        regime = Regime(name=shape.name, family="scaling", about=shape.about, expect="", flags=flags, cost=cost)
+        self._engine = _Engine(regime, package(NEWEST), events.clock)
         self._registry = prometheus_client.CollectorRegistry(auto_describe=True)
         for collector in list(prometheus_client.REGISTRY._collector_to_names):  # noqa: SLF001 - no other way to list
             prometheus_client.REGISTRY.unregister(collector)
@@ -73,6 +63,7 @@ class Replica:
     def send(self, name: str, request: Request) -> None:
         """A request comes."""
         self.requests[name] = request
+        request.waits_since = self._events.clock.now
         number = int(name[1:])
         own = [FIRST_TOKEN + number] + [1] * (request.prompt - request.shared - 1)
         begin = [FIRST_SESSION + request.session] + [1] * (request.shared - 1) if request.shared else []
@@ -80,9 +71,6 @@ class Replica:
         self._engine.frontend.expect(asked)
         self._inbox.append(asked)
         self._step()
-
-    def scheduled(self, decision: Any) -> None:
-        """Nothing: for those who want to know what the scheduler decided."""
 
     def _step(self) -> None:
         if self._stepping:
@@ -93,9 +81,20 @@ class Replica:
         if not self._engine.has_work():
             return
         step = self._engine.schedule()
-        self.scheduled(step.decision)
+        self._note_waits(step.decision)
         self._stepping = True
         self._events.at(self._events.clock.now + step.seconds, self._done(step))
+
+    def _note_waits(self, decision: Any) -> None:
+        """Those that are admitted have waited; those that are preempted wait again."""
+        now = self._events.clock.now
+        for name in decision.preempted_req_ids or ():
+            self.requests[name].waits_since = now
+        for name in decision.num_scheduled_tokens:
+            request = self.requests[name]
+            if request.waits_since is not None:
+                request.waited += now - request.waits_since
+                request.waits_since = None
 
     def _done(self, step: Step) -> Callable[[], None]:
         def finish() -> None:
@@ -111,3 +110,33 @@ class Replica:
             self._step()
 
         return finish
+
+
+class Replicas:
+    """Those of one run, on its virtual clock, and the requests of its traffic, which a router gives them."""
+
+    def __init__(self, shape: Shape, router: Router, clock: Clock) -> None:
+        clock.now = BEGIN
+        self.requests, self.replicas, self.events = shape.requests(), list[Replica](), Events(clock)
+        self._shape, self._router, self._clock, self._made = shape, router, clock, 0
+        for number, request in enumerate(self.requests):
+            self.events.at(request.arrived, partial(self._arrive, f"r{number}", request))
+
+    def run(self) -> None:
+        """Play all of it."""
+        self.events.play(BEGIN + self._shape.seconds, self._move)
+
+    def start(self, ready_at: float = BEGIN) -> None:
+        """One more."""
+        self.replicas.append(Replica(self._made, self._shape, self.events, ready_at))
+        self._made += 1
+
+    def serving(self) -> list[Replica]:
+        """Those that get requests."""
+        return [one for one in self.replicas if one.ready(self._clock.now)]
+
+    def _move(self, t: float) -> None:
+        self._clock.now = max(self._clock.now, t)
+
+    def _arrive(self, name: str, request: Request) -> None:
+        self._router(request, self.serving()).send(name, request)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from tests.lab.clock import BEGIN
+
 SECONDS: Final = 1800
 STEP_SECONDS: Final = 0.6
 COST: Final[Mapping[str, float]] = {
@@ -34,13 +36,22 @@ PER_TOKEN_SECONDS: Final = 2 * STEP_SECONDS
 """Of the objective: mean time between a request's tokens; twice that of an engine with one request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One request: when it comes (seconds of the run), tokens of its prompt and of its answer."""
+@dataclass(slots=True)
+class Request:
+    """One request as its client sees it; times on the run's clock, None before.
 
-    t: float
+    Its first `shared` tokens are those of its `session`, the others its own. `waits_since` is None while it runs.
+    """
+
+    arrived: float
     prompt: int
     output: int
+    session: int = 0
+    shared: int = 0
+    first: float | None = None
+    ended: float | None = None
+    waits_since: float | None = None
+    waited: float = 0.0
 
 
 Written = Literal["first", "second", "later"]
@@ -50,17 +61,20 @@ Rate = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Requests a second at each time, and the range of each length in tokens (uniform)."""
+    """Requests a second at each time, and the range of each length in tokens (uniform), and of their sessions."""
 
     rate: Rate
     prompt: Span
     output: Span
+    sessions: Span | None = None
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """`written` says when: shapes of a round were written down before its rules, and those of "later" were run once,
-    when the rules were done. Whatever a round was not tuned on, the next one has seen."""
+    when the rules were done. Whatever a round was not tuned on, the next one has seen. `replicas` are those at the
+    start; those in `slower` take as many times as long for a step."""
 
     name: str
     about: str
@@ -68,20 +82,25 @@ class Shape:
     flags: Mapping[str, Any] = field(default_factory=dict)
     written: Written = "first"
     seed: int = 1
+    seconds: int = SECONDS
+    replicas: int = 2
+    slower: Mapping[int, float] = field(default_factory=dict)
 
-    def arrivals(self) -> list[Arrival]:
+    def requests(self) -> list[Request]:
         """All requests in the order in which they come."""
         found = (one for number, kind in enumerate(self.kinds) for one in self._of(kind, number))
-        return sorted(found, key=lambda one: one.t)
+        return sorted(found, key=lambda one: one.arrived)
 
-    def _of(self, kind: Kind, number: int) -> Iterator[Arrival]:
+    def _of(self, kind: Kind, number: int) -> Iterator[Request]:
         """A Poisson process whose rate changes, by thinning."""
         rng = random.Random(f"{self.name}/{self.seed}/{number}")
-        most = max(kind.rate(float(t)) for t in range(SECONDS))
+        most = max(kind.rate(float(t)) for t in range(self.seconds))
         t = rng.expovariate(most)
-        while t < SECONDS:
+        while t < self.seconds:
             if rng.random() * most < kind.rate(t):
-                yield Arrival(t, rng.randint(*kind.prompt), rng.randint(*kind.output))
+                prompt, output = rng.randint(*kind.prompt), rng.randint(*kind.output)
+                session = rng.randint(*kind.sessions) if kind.sessions else 0
+                yield Request(BEGIN + t, prompt, output, session, kind.shared)
             t += rng.expovariate(most)
 
 

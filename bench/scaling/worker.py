@@ -1,58 +1,54 @@
-"""`python -m bench.scaling.worker < WISHES`: runs, in a process whose clock stands still between events.
+"""`python -m bench.scaling.worker MODULE < WISHES`: runs, in a process whose clock stands still between events.
 
-A wish is a line of JSON with a `shape` and an `autoscaler`: its name, or `static N`. A line of JSON answers each.
+A wish is a line of JSON, and so is what `answer` of the module makes of it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
-from tests.lab.fetch import NEWEST, package
+from tests.lab.fetch import NEWEST, fetch, package
+
+ROOT: Final = Path(__file__).parents[2]
 
 
-def main() -> int:
+def answers(module: str, wishes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What such a process answers, as it comes. RuntimeError where it ends in between."""
+    if not (lines := "".join(json.dumps(wish) + "\n" for wish in wishes)):
+        return
+    fetch(NEWEST)
+    command = [sys.executable, "-m", "bench.scaling.worker", module]
+    env = {**os.environ, "PYTHONHASHSEED": "0"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(lines)
+        process.stdin.close()
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode:
+        raise RuntimeError(f"a run ended with {process.returncode}")
+
+
+def main(module: str) -> int:
     """Run what is wished for, one after the other."""
-    import time  # noqa: PLC0415 - before the clock is taken over
-
-    cpu = time.process_time
     from tests.lab.worker import prepare  # noqa: PLC0415 - changes the process
 
     clock = prepare(package(NEWEST))
-    from bench.scaling.autoscalers import OTHERS, Autoscaler, Ours, Static  # noqa: PLC0415 - after the stand-ins are there
-    from bench.scaling.fleet import FIRST_REPLICAS, Fleet  # noqa: PLC0415
-    from bench.scaling.shapes import FLAGS, SHAPES  # noqa: PLC0415
-
-    shapes = {shape.name: shape for shape in SHAPES}
+    answer = importlib.import_module(module).answer  # after the stand-ins are there
     for line in sys.stdin:
-        wish, began = json.loads(line), cpu()
-        shape, name = shapes[wish["shape"]], wish["autoscaler"]
-        first = FIRST_REPLICAS
-        if name.startswith("static "):
-            first = int(name.split()[1])
-            scaler: Autoscaler = Static(first)
-        elif name in OTHERS:
-            scaler = OTHERS[name]()
-        else:
-            declared = {**FLAGS, **shape.flags} if name == "kvpressure" else {}
-            scaler = Ours(declared)
-        outcome = Fleet(shape, package(NEWEST), clock, scaler, first).run()
-        answer = {
-            **wish,
-            "violating_minutes": outcome.violating,
-            "replica_hours": round(outcome.replica_seconds / 3600, 3),
-            "requests": sum(one.counted for one in outcome.minutes),
-            "late": sum(one.late for one in outcome.minutes),
-            "slow": sum(one.slow for one in outcome.minutes),
-            "replicas": outcome.counts,
-            "bad": [number for number, one in enumerate(outcome.minutes, 1) if one.violates],
-            "cpu_seconds": round(cpu() - began, 1),
-        }
-        if wish.get("told") and isinstance(scaler, Ours):
-            answer["told"] = scaler.told
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer(json.loads(line), clock)), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -1,6 +1,6 @@
 """`python -m bench.uneven`: how many of the minutes in which replicas are uneven are told, and how many others.
 
-Four replicas of vLLM's own scheduler (tests/lab) behind four routers; ten minutes of CPU. `--write-docs` writes the
+Replicas of vLLM's own scheduler (tests/lab) behind four routers; twenty minutes of CPU. `--write-docs` writes the
 tables of docs/internals/accuracy/fleet.md.
 """
 
@@ -8,60 +8,41 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from bench.detection.table import Table, percent
-from bench.uneven.judge import ALERTS, MINUTES, owed, said, uneven
-from tests.lab.fetch import NEWEST, fetch
+from bench.scaling.routers import BEST, ROUTERS
+from bench.scaling.worker import ROOT, answers
+from bench.uneven.judge import ALERTS, at_edge, owed, said, uneven
+from bench.uneven.traffic import HELD_OUT, MINUTES, TRAFFIC
 
-ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "fleet.md"
 MARK: Final = "<!-- python -m bench.uneven --write-docs -->"
-
-
-@dataclass(slots=True)
-class Count:
-    """Minutes that were uneven and that were not, and how many of each were told."""
-
-    uneven: int = 0
-    told: int = 0
-    other: int = 0
-    invented: int = 0
-
-    def add(self, true: bool | None, said_so: bool) -> None:
-        """Count a minute; None counts as neither."""
-        self.uneven += true is True
-        self.told += true is True and said_so
-        self.other += true is False
-        self.invented += true is False and said_so
-
-    def cell(self) -> str:
-        """Both shares, with what they are of."""
-        return f"{_share(self.told, self.uneven)}, {_share(self.invented, self.other)}"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part}/{whole} ({percent(part / whole)})" if whole else "-"
+RUNS: Final = ROOT / ".cache" / "lab" / "uneven.jsonl"
+KNOWN: Final = range(len(TRAFFIC))
+UNSEEN: Final = range(len(TRAFFIC), len(TRAFFIC) + len(HELD_OUT))
+Judged = tuple[bool | None, bool]
+"""Whether a minute was uneven, and whether it was told."""
+Run = Mapping[str, Any]
+"""Traffic and router, `waits` and `series`; of the one that goes where it fits the `episode` is empty."""
 
 
 def main() -> int:
     """Play, ask, print, write."""
     parser = argparse.ArgumentParser(prog="python -m bench.uneven", description=__doc__)
     parser.add_argument("--write-docs", action="store_true")
-    parser.add_argument("--runs", type=Path, nargs="*", help="lines that bench.uneven.worker has written: play nothing")
+    parser.add_argument("--keep", action="store_true", help="play nothing that was played before")
+    parser.add_argument("--known", action="store_true", help="leave out the traffic that is held out")
     given = parser.parse_args()
-    if given.runs:
-        runs = [json.loads(line) for path in given.runs for line in path.read_text().splitlines()]
-    else:
-        fetch(NEWEST)
-        runs = _played()
-    text = "\n\n".join(table.markdown() for table in tables(runs))
+    parts = {"Traffic on which the rules were mended": KNOWN}
+    if not given.known:
+        parts["Traffic that was held out"] = UNSEEN
+    runs = _played((number for part in parts.values() for number in part), keep=given.keep)
+    shown = (_table(title, [run for run in runs if run["traffic"] in part]) for title, part in parts.items())
+    text = "\n\n".join(table.markdown() for table in shown)
     print(text)
     if given.write_docs:
         before, _, after = DOCS.read_text().split(MARK)
@@ -69,33 +50,56 @@ def main() -> int:
     return 0
 
 
-def _played() -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "bench.uneven.worker"]
-    env = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def _played(traffics: Iterable[int], *, keep: bool) -> list[Run]:
+    known = [json.loads(line) for line in RUNS.read_text().splitlines()] if keep and RUNS.exists() else []
+    runs = {(run["traffic"], run["router"]): run for run in known}
+    wishes = [(number, router) for number in traffics for router in (BEST, *ROUTERS)]
+    with RUNS.open("a" if known else "w") as file:
+        missing = [_wish(*wish) for wish in wishes if wish not in runs]
+        for run in answers("bench.uneven.play", missing):
+            runs[run["traffic"], run["router"]] = run
+            file.write(json.dumps(run) + "\n")
+            print(f"traffic {run['traffic']}, {run['router']}", file=sys.stderr, flush=True)
+    return [runs[wish] for wish in wishes]
 
 
-def tables(runs: Sequence[dict[str, Any]]) -> Iterable[Table]:
+def _wish(traffic: int, router: str) -> dict[str, Any]:
+    turn = tuple(ROUTERS).index(router) if router != BEST else None
+    return {"traffic": traffic, "router": router, "episode": "" if turn is None else f"t{traffic}-r{turn}"}
+
+
+def _table(title: str, runs: Sequence[Run]) -> Table:
     """A row for each traffic and router: the share told, and of the others the share invented; then the sums."""
-    fitting = {run["traffic"]: run["waits"] for run in runs if not run["episode"]}
-    routed = [run for run in runs if run["episode"]]
+    fitting = {run["traffic"]: run["waits"] for run in runs if run["router"] == BEST}
+    routed = [run for run in runs if run["router"] != BEST]
     true = {run["episode"]: uneven(run["waits"], fitting[run["traffic"]]) for run in routed}
-    rows: dict[str, list[str]] = {run["episode"]: [run["traffic"], run["router"]] for run in routed}
-    sums = ["**all**", ""]
+    rows = {run["episode"]: [(*TRAFFIC, *HELD_OUT)[run["traffic"]].name, run["router"]] for run in routed}
+    sums, inner = ["**all**", ""], ["**all but first and last minutes**", ""]
     for alert in ALERTS:
-        for at, minutes in enumerate(said(alert, routed)):
-            everything = Count()
+        for firing, found in enumerate(said(alert, routed)):
+            total, within = Counter[Judged](), Counter[Judged]()
             for episode, was in true.items():
-                count, found = Count(), minutes.get(episode, set())
-                for minute in range(MINUTES - 1):
-                    right = owed(was, minute) if at else was[minute]
-                    count.add(right, minute + 1 in found)
-                    everything.add(right, minute + 1 in found)
-                rows[episode].append(count.cell())
-            sums.append(everything.cell())
+                minutes = found.get(episode, set())
+                judged = [
+                    (owed(was, minute) if firing else was[minute], minute + 1 in minutes)
+                    for minute in range(MINUTES - 1)
+                ]
+                rows[episode].append(_cell(Counter(judged)))
+                total.update(judged)
+                within.update(one for minute, one in enumerate(judged) if not at_edge(was, minute))
+            sums.append(_cell(total))
+            inner.append(_cell(within))
     head = ("traffic", "router", *(f"`{alert}`, {what}" for alert in ALERTS for what in ("minutes", "firing")))
-    yield Table("Uneven replicas", head, tuple(map(tuple, [*rows.values(), sums])))
+    return Table(title, head, tuple(map(tuple, [*rows.values(), sums, inner])))
+
+
+def _cell(count: Counter[Judged]) -> str:
+    """Both shares, with what they are of; what need not be told either way counts as neither."""
+    return ", ".join(_share(count[true, True], count[true, True] + count[true, False]) for true in (True, False))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part}/{whole} ({percent(part / whole)})" if whole else "-"
 
 
 if __name__ == "__main__":

@@ -13,12 +13,11 @@ from typing import Any, Final
 import yaml
 
 from bench.uneven.play import POLL_SECONDS, SCRAPE_POLLS
-from bench.uneven.traffic import SECONDS
+from bench.uneven.traffic import MINUTES
 from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 from kvpressure.config.thresholds import load_thresholds
 
-MINUTES: Final = SECONDS // 60
 HALF: Final = 0.5
 WORSE_SECONDS: Final = 1.0
 AT: Final = 0.95
@@ -100,3 +99,8 @@ def owed(true: Sequence[bool], minute: int) -> bool | None:
     if all(since) and len(since) > FOR_MINUTES:
         return True
     return None if any(since) else False
+
+
+def at_edge(true: Sequence[bool], minute: int) -> bool:
+    """Whether this minute is the first or the last of those that are alike."""
+    return len({*true[max(0, minute - 1) : minute + 2]}) > 1

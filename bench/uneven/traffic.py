@@ -1,76 +1,61 @@
-"""What comes when, and which replica is slower: all of it is drawn from a seed, the same for every router."""
+"""What comes when, and which replica is slower: drawn from a seed, the same for every router."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from bench.scaling.replica import Request
-from tests.lab.clock import BEGIN
+from bench.scaling.shapes import Kind, Rate, Shape, flat, steps
 
-SECONDS: Final = 2400
+MINUTES: Final = 40
 SKEWED: Final = (600, 1800)
 """What makes traffic skewed lasts from one to the other; a slower card is slower all the time."""
-REPLICAS: Final = 4
-SESSIONS: Final = 200
-CHAT_PREFIX: Final = 300
-HOT_SESSION: Final = 3
-LONG_SESSIONS: Final = (4, 8)
-LONG_EVERY_SECONDS: Final = 75.0
 LONG_PROMPT: Final = 14_000
+LONG_EVERY_SECONDS: Final = 75
+CACHING: Final = {"enable_prefix_caching": True}
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """`rate` chat requests a second; `long`: two long contexts; `hot`: requests a second of one session beside it.
+def _chat(rate: float) -> Kind:
+    """Of 200 sessions that have little in common."""
+    return Kind(flat(rate), (500, 1300), (20, 48), sessions=(100, 299), shared=300)
 
-    `slower`: by replica, how many times as long its steps take.
-    """
 
-    name: str
-    rate: float
-    long: bool = False
-    hot: float = 0.0
-    slower: dict[int, float] = field(default_factory=dict)
+def _hot(rate: float) -> Kind:
+    """Of one session that sends many requests."""
+    return Kind(_skewed(rate), (900, 1300), (20, 48), sessions=(3, 3), shared=800)
 
-    def requests(self) -> list[Request]:
-        """All of them, in the order in which they come."""
-        return sorted((*self._chat(), *self._long(), *self._hot()), key=lambda one: one.arrived)
 
-    def _times(self, rate: float, begin: float, end: float) -> Iterator[tuple[float, random.Random]]:
-        rng = random.Random(f"{self.name}/{rate}")
-        t = begin + rng.expovariate(rate)
-        while t < end:
-            yield BEGIN + t, rng
-            t += rng.expovariate(rate)
+def _long(session: int) -> Kind:
+    """Of one session that has a long context."""
+    rate = _skewed(1 / LONG_EVERY_SECONDS)
+    return Kind(rate, (LONG_PROMPT, LONG_PROMPT), (150, 150), (session, session), LONG_PROMPT - 500)
 
-    def _chat(self) -> Iterator[Request]:
-        for t, rng in self._times(self.rate, 0, SECONDS):
-            session = 100 + rng.randrange(SESSIONS)
-            yield Request(t, rng.randint(500, 1300), rng.randint(20, 48), session=session, shared=CHAT_PREFIX)
 
-    def _hot(self) -> Iterator[Request]:
-        for t, rng in self._times(self.hot, *SKEWED) if self.hot else ():
-            yield Request(t, rng.randint(900, 1300), rng.randint(20, 48), session=HOT_SESSION, shared=800)
+def _skewed(rate: float) -> Rate:
+    return steps((0, 0.0), (SKEWED[0], rate), (SKEWED[1], 0.0))
 
-    def _long(self) -> Iterator[Request]:
-        for number, session in enumerate(LONG_SESSIONS if self.long else ()):
-            t = SKEWED[0] + 10.0 * number
-            while t < SKEWED[1]:
-                yield Request(BEGIN + t, LONG_PROMPT, 150, session=session, shared=LONG_PROMPT - 500)
-                t += LONG_EVERY_SECONDS
+
+def _shape(name: str, *kinds: Kind, slower: Mapping[int, float] | None = None, replicas: int = 4) -> Shape:
+    return Shape(name, "", kinds, CACHING, seconds=60 * MINUTES, replicas=replicas, slower=slower or {})
 
 
 TRAFFIC: Final = (
-    Traffic("equal", 2.0),
-    Traffic("equal, nearly full", 3.2),
-    Traffic("equal, too much", 4.8),
-    Traffic("two long contexts", 1.6, long=True),
-    Traffic("two long contexts, busy", 2.4, long=True),
-    Traffic("one hot session", 1.2, hot=1.2),
-    Traffic("one hot session, busy", 1.6, hot=1.8),
-    Traffic("a slower card", 1.6, slower={3: 2.5}),
-    Traffic("a slower card, busy", 2.4, slower={3: 2.5}),
+    _shape("equal", _chat(2.0)),
+    _shape("equal, nearly full", _chat(3.2)),
+    _shape("equal, too much", _chat(4.8)),
+    _shape("two long contexts", _chat(1.6), _long(4), _long(8)),
+    _shape("two long contexts, busy", _chat(2.4), _long(4), _long(8)),
+    _shape("one hot session", _chat(1.2), _hot(1.2)),
+    _shape("one hot session, busy", _chat(1.6), _hot(1.8)),
+    _shape("a slower card", _chat(1.6), slower={3: 2.5}),
+    _shape("a slower card, busy", _chat(2.4), slower={3: 2.5}),
 )
+_DOCUMENTS: Final = Kind(
+    steps((0, 0.05), (500, 0.45), (900, 0.1), (1300, 0.6), (1900, 0.05)), (2500, 5500), (40, 70), (10, 21), 2000
+)
+HELD_OUT: Final = (
+    *(replace(shape, seed=49) for shape in TRAFFIC),
+    _shape("documents in waves, six replicas", _chat(2.6), _DOCUMENTS, replicas=6),
+)
+"""Run once, when the rules were done: a seed, a kind of traffic and a number of replicas that they had not seen."""

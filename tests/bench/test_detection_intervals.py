@@ -11,10 +11,11 @@ from bench.detection.judge import Outcome
 from bench.detection.pages import Series, page_series
 from bench.detection.rules import INTERVALS, RuleScore, compared, samples, unbeaten
 from bench.detection.score import KV, Second
-from bench.detection.shipped import ALERT_VLLM_ONLY, asked_of_vllm, shipped, vllm_only
+from bench.detection.shipped import ALERT_VLLM_ONLY, named_by, shipped, vllm_only
 from bench.detection.shown import Scrape
 from bench.detection.table import intervals_table
 from bench.detection.today import MEMORY, TODAY
+from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.model.samples import EngineSample
 from tests.support.tools import need
 
@@ -67,7 +68,7 @@ def test_the_alert_without_an_exporter_asks_for_nothing_of_one_and_for_nothing_r
     assert "kvpressure_" not in rule.expr
     assert not re.search(r"\w+:\w+:\w+", rule.expr)
     assert re.search(r"\[\w+:15s\]", rule.expr), "a range of what is recorded is a subquery"
-    assert "vllm:num_requests_running" in asked_of_vllm()
+    assert "vllm:num_requests_running" in named_by(VLLM_ONLY)
     assert shipped(scrape_seconds)[0].name == "KVPressureCacheTooSmall (warning)"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.scaling.replica import Request
-from bench.uneven.judge import ALERTS, MINUTES, owed, said, uneven
-from bench.uneven.routers import ROUTERS, where_it_fits
-from bench.uneven.traffic import TRAFFIC
+from bench.scaling.routers import ROUTERS, where_it_fits
+from bench.scaling.shapes import Request
+from bench.uneven.judge import ALERTS, MINUTES, at_edge, owed, said, uneven
+from bench.uneven.traffic import HELD_OUT, TRAFFIC
 
 
 class _Replica:
@@ -26,6 +26,7 @@ def test_an_alert_owes_what_has_lasted_and_nothing_where_nothing_was() -> None:
     true = [False] * 5 + [True] * 15 + [False] * 20
     found = [owed(true, minute) for minute in range(MINUTES)]
     assert found == [False] * 5 + [None] * 13 + [True] * 2 + [None] * 13 + [False] * 7
+    assert [minute for minute in range(MINUTES) if at_edge(true, minute)] == [4, 5, 19, 20]
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -43,7 +44,8 @@ def test_where_it_fits_is_where_there_are_the_fewest_tokens_for_how_slow_it_is()
 
 
 def test_every_router_gets_the_same_requests() -> None:
-    for traffic in TRAFFIC:
+    assert TRAFFIC[0].requests() != HELD_OUT[0].requests()
+    for traffic in (*TRAFFIC, *HELD_OUT):
         assert traffic.requests() == traffic.requests()
         assert {one.shared < one.prompt for one in traffic.requests()} == {True}
 
