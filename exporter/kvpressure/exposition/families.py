@@ -108,7 +108,6 @@ CONTAINERS: Final = (
     container_family("container_restarts_total", "Restarts of an engine's container."),
     container_family(
         "container_info",
-        "gauge",
         "1; image of an engine's container, whose tag is mostly the version: no engine's page has that.",
         "image",
     ),
