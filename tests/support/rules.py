@@ -127,7 +127,7 @@ promtool_each = pytest.mark.parametrize("promtool", promtools(), ids=lambda path
 def rendered() -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
     """Name, labels and annotations of all that fires in rules/tests, to which test_promtool holds promtool."""
     for path in sorted(TESTS.glob("*.yaml")):
-        for test in yaml.load(path.read_text(), yaml.BaseLoader)["tests"]:
+        for test in yaml.load(path.read_text(), yaml.CBaseLoader)["tests"]:
             for check in test.get("alert_rule_test", ()):
                 for fired in check["exp_alerts"]:
                     yield check["alertname"], fired["exp_labels"], fired["exp_annotations"]
