@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from kvpressure.config.settings import PollSettings
 from kvpressure.config.target import Target
 from kvpressure.daemon.pollers import poll_names, tables_of
@@ -16,7 +14,6 @@ from kvpressure.runtimes.registry import named
 from tests.support import servers
 from tests.support.servers import FaultServer
 from tests.support.sglang_pages import PAGES, TARGET, lines
-from tests.support.sglang_server import SCENARIOS, recording
 from tests.support.tools import FIXTURES
 
 
@@ -139,9 +136,3 @@ def test_passes_are_steps_whatever_graph_they_have():
     )
     counters = sole(PageReader().read(body.encode(), 1.0)).counters
     assert (counters["steps"], counters["decode_steps"]) == (100, 90), "ranks count the same passes"
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_the_recordings_are_what_the_model_makes(name: str):
-    made = [(line["t"], line["page"]) for line in recording(name)]
-    assert made == [(line.t, line.page.decode()) for line in lines(name)]
