@@ -62,6 +62,7 @@ WINS_NOWHERE = {
     "stuck.looping": _POLLS,
     "stuck.deferred": _POLLS,
     "stuck.silent": _POLLS,
+    "stuck.only_errors": "takes a server that fails; tests/unit/signals/test_traffic_failures.py has one",
     "kv.nothing_runs": _POLLS,
     "kv.stays": _POLLS,
     "healthy.drains": _POLLS,
