@@ -32,11 +32,7 @@ access_option = click.option(
 )
 """Read by `access_of`."""
 
-pod_options = together(
-    click.option("--context", default=None, help="Passed to kubectl."),
-    click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec declares none."),
-)
-"""How to reach pods, through kubectl."""
+context_option = click.option("--context", default=None, help="Of kubectl, through which pods are reached.")
 
 namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
 
@@ -104,7 +100,6 @@ facts_options = together(
         metavar="KIND/NAME",
         help="For its commands: deploy/NAME or another workload, pod/NAME, unit/NAME of systemd.",
     ),
-    click.option("--container", default="", help="Its container."),
 )
 """Limits and place, read by `EngineFacts.of`."""
 
