@@ -70,9 +70,9 @@ PlanT = TypeVar("PlanT")
 
 @dataclass(slots=True)
 class _Layout(Generic[PlanT]):
-    """The last page: the text of its blocks, the blocks, where the values of each start, and the values of all requested
-    series in order.
+    """The last page: the text of its blocks, the blocks, and the values of all requested series in order.
 
+    The values of each block start at its place in `starts`.
     `used` is the number of the scan that read it last.
     """
 
