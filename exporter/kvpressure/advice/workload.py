@@ -67,10 +67,11 @@ def unevenness(views: Sequence[EngineView], thresholds: Thresholds) -> Uneven | 
     if pools and max(pools) > thresholds.alert.uneven_pools_min_factor * min(pools):
         return None
     overflow = {view.key: over for view in present if (over := _overflow(view)) is not None}
+    backlog = sum(at(view.derived, "queue_drain_seconds") or 0.0 for view in present if view.key in overflow)
     hot = tuple(view for view in present if view.key in overflow)
     largest = max((share for view in hot if (share := _request_share(view)) is not None), default=1.0)
     rooms = {view.key: room for view in present if (room := _room(view, largest)) is not None}
-    if not overflow or not rooms:
+    if not rooms or backlog < thresholds.alert.uneven_queue_min_seconds:
         return None
     fits = min(1.0, sum(rooms.values()) / sum(overflow.values()))
     free = tuple(view for view in present if view.key in rooms)

@@ -16,7 +16,8 @@ from tests.support.tools import ROOT
 
 THRESHOLDS = load_thresholds()
 _TEXT = (ROOT / "rules" / "tests" / "replicas-uneven.yaml").read_text()
-FLEETS = yaml.load(_TEXT, yaml.BaseLoader)["tests"]
+FLEETS = [fleet for fleet in yaml.load(_TEXT, yaml.BaseLoader)["tests"] if "for a long time" not in fleet["name"]]
+"""Without those whose replicas are uneven by what was before: a look at one moment cannot tell them."""
 _SERIES = re.compile(r"kvpressure_(\w+)\{(.*)\}", re.DOTALL)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
