@@ -171,7 +171,7 @@ def _replicas() -> Row:
                 sort="May add",
                 descending=False,
                 width=12,
-                none="no series of kube-state-metrics or KEDA",
+                none="no series of kube-state-metrics, KEDA or WVA",
             ),
             rows(
                 "Versions",

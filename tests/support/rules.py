@@ -56,14 +56,17 @@ def recorded(flavour: Flavour = EXPORTER) -> dict[str, str]:
 
 _HPA = {"namespace", "horizontalpodautoscaler"}
 _SCALED_OBJECT = {"namespace", "scaledObject"}
+_VARIANT = {"namespace", "variant_name", "target_name"}
 AUTOSCALERS = {
     "kube_horizontalpodautoscaler_info": _HPA | {"scaletargetref_kind", "scaletargetref_name"},
     "kube_horizontalpodautoscaler_spec_max_replicas": _HPA,
     "kube_horizontalpodautoscaler_status_current_replicas": _HPA,
     "keda_scaled_object_paused": _SCALED_OBJECT,
     "keda_scaler_active": _SCALED_OBJECT,
+    "wva_current_replicas": _VARIANT,
+    "wva_desired_replicas": _VARIANT,
 }
-"""Of kube-state-metrics and KEDA, where people have them."""
+"""Of kube-state-metrics, KEDA and llm-d's WVA, where people have them."""
 
 
 def known_series() -> dict[str, set[str]]:

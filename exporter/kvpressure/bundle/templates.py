@@ -69,6 +69,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         "vllm_uneven": _of_model("engine:vllm_overflow:requests"),
         "model_label": _model_label,
         "model_run": _model_run(),
+        "honored": _honored,
         "vllm": partial(_series, options.selector),
         "vllm_engine": _VLLM_ENGINE,
         "vllm_triage": _VLLM_TRIAGE,
@@ -140,6 +141,13 @@ def _series(selector: str, name: str, *matchers: str) -> str:
     """Return a selector of the bundle's series, without braces where nothing is matched."""
     inside = ",".join(filter(None, [*matchers, selector]))
     return f"{name}{{{inside}}}" if inside else name
+
+
+def _honored(series: str, *labels: str) -> str:
+    """Return series with their own labels, which a Prometheus that does not honor them has renamed to exported_*."""
+    for label in labels:
+        series = f'label_replace({series}, "{label}", "$1", "exported_{label}", "(.+)")'
+    return series
 
 
 def _vllm_with(text: str, series: str, how: str = "printf `%.0f`") -> str:

@@ -146,7 +146,7 @@ class EngineFacts:
     @classmethod
     def of(cls, options: dict[str, Any]) -> EngineFacts:
         """Return the facts in the values of `facts_options`."""
-        place = {name: options[name] for name in ("namespace", "container") if options.get(name)}
+        place = {"namespace": options["namespace"]} if options.get("namespace") else {}
         for text in options.get("workloads", ()):
             kind, slash, name = text.partition("/")
             if slash and kind in ("pod", "unit"):

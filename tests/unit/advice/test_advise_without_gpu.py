@@ -43,7 +43,6 @@ def test_the_cap_that_ends_the_collapse_of_the_demo_stands_beside_replicas(until
     actions = advise(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS, observed=view.observed)
     step = step_without_gpu(actions)
     assert actions[0].needs_gpu
-    assert step is not None
     assert (step.key, step.value) == ("cap_prompt", 20_000)
     assert step.order > actions[0].order
     assert step.expectation

@@ -34,7 +34,6 @@ def actions(view: EngineView, cause: Cause | None = None, detail: str | None = N
 
 def nobody_waits(view: EngineView) -> EngineView:
     """Return the view without its queue, which only its cap explains."""
-    assert view.observed is not None
     served = tuple(replace(one, waiting=0.0) for one in view.observed.intervals)
     return replace(
         view, derived={**view.derived, "requests_waiting": 0.0}, observed=replace(view.observed, intervals=served)
@@ -51,7 +50,6 @@ def test_what_is_simulated_without_the_queue_that_is_shown_is_not_printed():
 def test_a_raised_cap_says_what_it_is_expected_to_do():
     found = actions(pressed_view(CAPPED))
     raised = found["max_num_seqs"]
-    assert raised.expected is not None
     assert raised.expected.tokens_per_second.after > raised.expected.tokens_per_second.before
     assert raised.new == raised.flags["--max-num-seqs"]
     assert found["add_replica"].new.startswith("twice ")
@@ -79,7 +77,6 @@ def test_whatever_raises_a_cap_or_adds_replicas_says_the_knee_of_the_engines_own
 
 def test_a_cap_that_was_learned_may_be_another_flags():
     view = pressed_view(CAPPED)
-    assert view.limits.max_num_seqs is not None
     assert view.limits.max_num_seqs.source == LEARNED
     assert "--max-num-active-seqs" in actions(view)["max_num_seqs"].why
     declared = replace(view, limits=replace(view.limits, max_num_seqs=Limit(16)))
@@ -121,7 +118,6 @@ def test_the_tokens_of_a_step_are_raised_to_what_is_predicted_to_help_and_not_wh
 def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus, served, kv_bits, known):
     view = pressed_view(CAPPED)
     assert view.diagnosis is not None
-    assert view.observed is not None
     cache = replace(view.observed.cache, kv_bits=kv_bits)
     seen = replace(view.observed, gpus=gpus, cache=cache)
     place = Place(runtime="vllm", model_name=served)
@@ -133,7 +129,6 @@ def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus,
 def test_a_kv_cache_in_8_bits_is_no_advice_to_an_engine_whose_page_says_that_it_has_one(kv_bits, advised):
     view = pressed_view("lab/kv-collapse-0.33.0.jsonl.xz")
     assert view.diagnosis is not None
-    assert view.observed is not None
     seen = replace(view.observed, cache=replace(view.observed.cache, kv_bits=kv_bits))
     found = advise(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=seen)
     assert ("kv_cache_dtype" in {one.key for one in found}) is advised

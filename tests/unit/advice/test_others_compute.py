@@ -16,7 +16,6 @@ pytestmark = pytest.mark.recorded
 @pytest.fixture(scope="module")
 def advised():
     view = views(LAB / "compute-long-prompt-0.33.0.jsonl.xz")[-1]
-    assert view.diagnosis is not None
     assert (view.diagnosis.cause, view.diagnosis.detail) == (Cause.COMPUTE_BOUND, "long_prompt")
 
     def advised(**limits: Limit) -> tuple[Action, ...]:

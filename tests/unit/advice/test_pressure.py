@@ -74,12 +74,9 @@ def test_what_the_page_does_not_tell_is_not_said_to_be_no_help():
     assert view.diagnosis is not None
     case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), view.observed)
     choice = forecast_of(case).choice
-    assert choice is not None
     sure = choice.declined[0]
     open_ = Step(kv_in_8_bits(), replace(sure.expected, doubt="whether prompts come back"))
     both, alone = (declined(case, replace(choice, declined=some)) for some in ((sure, open_), (open_,)))
-    assert both is not None
-    assert alone is not None
     why = "Whether an fp8 KV cache would help cannot be predicted from this page: whether prompts come back."
     assert (both.title, alone.title) == (
         "Do not change these: they would not help",
@@ -94,9 +91,6 @@ def test_what_is_before_each_step_is_what_is_shown_now():
     view = pressed_view(COLLAPSE)
     found = actions(view)
     memory, more, whole = (found[key].expected for key in ("kv_cache_dtype", "add_replica", "verify"))
-    assert memory is not None
-    assert more is not None
-    assert whole is not None
     for expected in (memory, more, whole):
         assert expected.tokens_per_second.before == at(view.derived, "tokens_per_second", "generation")
         assert expected.waiting.before == at(view.derived, "requests_waiting")

@@ -75,7 +75,6 @@ def test_a_tier_says_how_much_host_memory_and_promises_no_more_than_the_best():
     action = tier(case(), model(), step(offload(12)))
     assert action.flags == {"--kv-offloading-size": "12"}
     assert "12 GiB of host memory" in action.cost
-    assert action.expected is not None
     assert "up to" in action.expected.text
 
 
@@ -87,7 +86,6 @@ def test_deployments_apart_say_how_many_serve_which():
 
 def told(prefixes: bool | None) -> dict[str, Action]:
     view = pressed_view(THRASH)
-    assert view.observed is not None
     assert view.diagnosis is not None
     observed = replace(view.observed, cache=dataclasses.replace(view.observed.cache, prefix_caching=prefixes))
     found = advise(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=observed)
@@ -129,7 +127,6 @@ def test_what_makes_it_worse_is_declined_though_what_it_makes_worse_is_not_shown
     fewer = step(sequences(2))
     assert fewer.expected.worse
     found = Forecast(model(), Choice((fewer,))).printed(replace(case(), derived={}))
-    assert found is not None
     assert not found.steps
     (told,) = found.declined
     assert told.change.key == "max_num_seqs"
@@ -140,11 +137,9 @@ def test_what_makes_it_worse_is_declined_though_what_it_makes_worse_is_not_shown
 def test_what_helps_alone_is_advised_where_what_it_gains_nothing_beside_is_not():
     small, fewer = step(kv_in_8_bits()), step(sequences(2))
     found = Forecast(model(), Choice((fewer,), (small,))).printed(case())
-    assert found is not None
     assert [one.change.key for one in found.steps] == ["kv_cache_dtype"]
     assert [one.change.key for one in found.declined] == ["max_num_seqs"]
     beside = Forecast(model(), Choice((step(replicas(2)),), (small,))).printed(case())
-    assert beside is not None
     assert beside.declined[0].against == "gains nothing beside the steps that are advised"
 
 
@@ -165,7 +160,6 @@ def test_a_verdict_that_the_evidence_does_not_bear_out_changes_nothing():
 
 def test_of_two_steps_without_a_restart_the_one_that_gains_most_is_first():
     view = pressed_view("traces/ramp-into-pressure.jsonl.xz")
-    assert view.diagnosis is not None
     lasting = replace(view.diagnosis, since=view.diagnosis.t - 60)
     small = THRESHOLDS.with_values(advice_gain_min_ratio=0.02)  # by itself the cap gains 5 % on the least sure engine
     found = advise(lasting, view.derived, view.limits, Place(runtime="vllm"), small, observed=view.observed)
@@ -178,8 +172,6 @@ def test_of_two_steps_without_a_restart_the_one_that_gains_most_is_first():
 def test_no_step_cuts_nearly_all_answers_though_hardly_one_of_those_that_ended_was_as_long():
     view = pressed_view(THRASH)
     assert view.diagnosis is not None
-    assert view.observed is not None
-    assert view.observed.outputs is not None
     long = Unfinished(20 * view.observed.outputs.count, 300.0, 2500.0)
     few = tuple(replace(one, finished=0.0) for one in view.observed.intervals)
     observed = replace(view.observed, unfinished=long, intervals=few, minutes=None)

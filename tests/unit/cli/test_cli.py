@@ -27,7 +27,6 @@ def test_the_list_of_commands_has_each_on_one_whole_line() -> None:
 @pytest.mark.parametrize("name", installed())
 def test_every_command_of_the_list_exists_and_explains_itself(name: str) -> None:
     command = main.get_command(click.Context(main), name)
-    assert command is not None
     assert command.help
     said = run(name, "--help").output
     assert said.startswith(f"Usage: main {name} ")

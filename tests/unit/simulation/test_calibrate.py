@@ -38,7 +38,6 @@ def test_simulated_as_it_is_an_engine_does_what_was_recorded_of_it(recording):
     view = pressed_view(recording)
     found = known(Given(view.observed, view.limits, THRESHOLDS))
     outcome = simulate(found.server, found.demand)
-    assert outcome is not None
     assert outcome.tokens_per_second == pytest.approx(found.measured.tokens_per_second, rel=0.05)
     assert outcome.running == pytest.approx(found.measured.running, rel=0.05)
     assert outcome.waiting == pytest.approx(found.measured.waiting, rel=0.15)
@@ -85,7 +84,6 @@ def test_an_engine_that_cannot_be_simulated_as_it_is_is_not_predicted():
 
 def test_long_requests_under_way_count_where_hardly_any_has_ended():
     view, observed = pressed_view(LAB[0]), shown(LAB[0])
-    assert observed.outputs is not None
     long = Unfinished(observed.outputs.count, 6000.0, 400.0)
     found = known(Given(replace(observed, unfinished=long), replace(view.limits), THRESHOLDS)).demand
     assert max(one.prompt for one in found.requests) == 6000
@@ -113,15 +111,12 @@ def test_a_queue_that_grows_has_clients_that_do_not_wait():
 def test_five_minutes_that_gave_more_than_the_window_widen_the_range_to_that_side():
     view = pressed_view(LAB[0])
     observed = view.observed
-    assert observed is not None
     assert observed.minutes is not None
     rate = known(Given(observed, view.limits, THRESHOLDS)).measured.tokens_per_second
     for factor, side in ((1.2, "high"), (0.85, "low")):
         minutes = replace(observed.minutes, tokens_per_second=factor * rate)
         more = model_of(Given(replace(observed, minutes=minutes), view.limits, THRESHOLDS)).figures([])
         other = model_of(Given(replace(observed, minutes=None), view.limits, THRESHOLDS)).figures([])
-        assert more is not None
-        assert other is not None
         assert (more.tokens_per_second.high > 1.1 * other.tokens_per_second.high) is (side == "high")
         assert (more.tokens_per_second.low < 0.9 * other.tokens_per_second.low) is (side == "low")
         busier = replace(minutes, running=2 * minutes.running, waiting=2 * minutes.waiting)
@@ -166,7 +161,5 @@ def test_where_a_page_does_not_tell_what_sends_requests_the_range_holds_both(
         assert bool(other.known.demand.rate) != bool(model.known.demand.rate)
         for change in (replicas(2), kv_in_8_bits()):
             tokens, outcome = model.figures([change]), other.beside(model.tokens_factor, [change])
-            assert tokens is not None
-            assert outcome is not None
             told = tokens.tokens_per_second
             assert told.low <= change.by * model.tokens_factor * outcome.tokens_per_second <= told.high

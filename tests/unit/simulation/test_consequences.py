@@ -52,7 +52,6 @@ def test_predicted_is_what_the_real_scheduler_then_did():
     """docs/internals/accuracy/advice.md: 139 tokens/s in 8 bits, 129 on two servers, 276 with both, from 64."""
     today, small, two, both = compared(collapse(), (kv_in_8_bits(), replicas(2)))
     for found, measured in ((today, 64), (small, 139), (two, 129), (both, 276)):
-        assert found.figures is not None
         span = found.figures.tokens_per_second
         assert span.value == pytest.approx(measured, rel=0.1)
         assert span.low <= span.value <= span.high
@@ -61,7 +60,6 @@ def test_predicted_is_what_the_real_scheduler_then_did():
 def overloaded() -> Model:
     """Two requests a second more come than end, at an even pace."""
     view = pressed_view(COLLAPSE)
-    assert view.observed is not None
     ended = sum(one.finished or 0.0 for one in view.observed.intervals) / len(view.observed.intervals)
     grows = tuple(
         replace(one, waiting=10.0 + 2.0 * number, finished=ended) for number, one in enumerate(view.observed.intervals)
@@ -87,7 +85,6 @@ def test_an_overload_says_what_comes_what_is_served_and_when_the_queue_is():
 def test_steps_shorter_than_simulated_widen_the_range_upwards():
     """Where some of the requests that run get no token, the others may be faster than what was simulated."""
     view = pressed_view(COLLAPSE)
-    assert view.observed is not None
     held_up = tuple(replace(one, steps=(one.steps or 0.0) * 1.25) for one in view.observed.intervals)
     held = model_of(Given(replace(view.observed, intervals=held_up), view.limits, THRESHOLDS))
     usual, wider = (figures(one, replicas(2)).tokens_per_second for one in (collapse(), held))
@@ -99,7 +96,6 @@ def test_without_a_range_no_other_engine_is_simulated(monkeypatch: pytest.Monkey
     model = collapse()
     monkeypatch.setattr(Model, "_alternatives", lambda *_: pytest.fail("other engines are simulated"))
     found = model.expected([], [sequences(2)], ranged=False)
-    assert found is not None
     assert found.tokens_per_second.low == found.tokens_per_second.after == found.tokens_per_second.high
 
 
@@ -127,7 +123,6 @@ def test_a_cap_inside_a_bucket_with_most_prompts_is_a_question_not_a_number():
     model = collapse()
     (bucket, *_) = (one for one in model.known.prompts.buckets if one.share > 0.5)
     expected = model.expected([], [cap_prompt(round((bucket.low + bucket.high) / 2))])
-    assert expected is not None
     assert f"{bucket.low:,.0f} to {bucket.high:,.0f} tokens" in expected.doubt
     assert expected.text.startswith("cannot be predicted from this page: ")
 

@@ -52,11 +52,7 @@ def test_the_number_lies_in_the_middle_between_prompts_that_are_new_and_prompts_
         model.expected([], changes),
     )
     assert now is not None
-    assert then is not None
-    assert there is not None
-    assert expected is not None
     back = there.beside(now, then, changes)
-    assert back is not None
     assert back.tokens_per_second > 1.02 * then.tokens_per_second
     middle = math.sqrt(back.tokens_per_second * then.tokens_per_second)
     assert expected.tokens_per_second.after == pytest.approx(model.tokens_factor * middle)
@@ -69,7 +65,6 @@ def test_what_the_range_holds_of_sessions_is_printed():
     wide, texts = THRESHOLDS.with_values(advice_range_max_factor=100.0), []
     for observed in (seen(), uncached):
         expected = model_of(Given(observed, pressed_view(VIEW).limits, wide)).expected([], [replicas(2)])
-        assert expected is not None
         texts.append(expected.text)
     assert texts[0].endswith("; whether prompts come back, and after what pause, is not known: the range holds both")
     assert "come back" not in texts[1]
@@ -78,7 +73,6 @@ def test_what_the_range_holds_of_sessions_is_printed():
 def test_where_the_range_says_nothing_for_that_it_is_named():
     strict = THRESHOLDS.with_values(advice_range_max_factor=1.2)
     expected = model_of(Given(seen(), pressed_view(VIEW).limits, strict)).expected([], [kv_in_8_bits()])
-    assert expected is not None
     assert "cannot be predicted from this page: " in expected.text
 
 
@@ -101,10 +95,7 @@ def test_short_and_long_prompts_apart_are_not_simulated_so():
     there = found(seen())
     model = model_of(Given(seen(), pressed_view(VIEW).limits, THRESHOLDS))
     now = model.outcome(model.state)
-    assert there is not None
-    assert now is not None
     assert there.beside(now, now, [route_by_length(1000, 1, 1)]) is None
     more = there.beside(now, now, [kv_in_8_bits()])
-    assert more is not None
     assert more.tokens_per_second > now.tokens_per_second
     assert more.latency_p95 < now.latency_p95
