@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.cost.situations import SECONDS, SITUATIONS
+from bench.written import write_part
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, read_trace
@@ -27,9 +28,7 @@ from tests.lab.fetch import NEWEST, fetch
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / ".cache" / "lab" / "cost"
 ROOM_FOR_ALL_BLOCKS: Final = 200_000
-DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "incidents.md"
 GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
-TABLE: Final = "<!-- python -m bench.cost --write-docs -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ def main() -> int:
     text = "\n".join(table([judged(name) for name in SITUATIONS]))
     print(text)
     if given.write_docs:
-        before = DOCS.read_text().split(TABLE)
-        DOCS.write_text(f"{before[0]}{TABLE}\n{text}\n{TABLE}{before[2]}")
+        write_part("incidents.md", "bench.cost", text)
     return 0
 
 

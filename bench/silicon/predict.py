@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.written import write_part
 from kvpressure.capacity.cards import names, table
 from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.scheduler import simulate
@@ -39,9 +40,6 @@ FEW_ANSWERS: Final = 100
 VERSION: Final = "0.33.0"
 ROOT: Final = Path(__file__).parents[2]
 KEPT: Final = ROOT / ".cache" / "lab" / "silicon.jsonl"
-DOCUMENT: Final = ROOT / "docs" / "internals" / "accuracy" / "cards.md"
-BEGIN_MARK: Final = "<!-- predicted -->\n"
-END_MARK: Final = "<!-- end -->\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +166,8 @@ def report(seeds: Sequence[int], *, write: bool = False) -> int:
     text = summary(found)
     print(text)
     if write:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN_MARK)
-        _, _, tail = rest.partition(END_MARK)
         rows = "\n".join([*_HEAD, *(one.row for one in found)])
-        DOCUMENT.write_text(f"{before}{BEGIN_MARK}{rows}\n\n{text}\n{END_MARK}{tail}")
+        write_part("cards.md", "bench.silicon", f"{rows}\n\n{text}")
     return 0
 
 

@@ -20,9 +20,9 @@ from kvpressure.signals.verdict_window import VerdictWindow
 class Inputs:
     """Everything one verdict depends on.
 
-    `batch_baseline`, `step_tokens_baseline` and `kv_usage_baseline` are the engine's own healthy values,
-    `memory_rise_ratio` the share of device memory gained over the window, `starts` how often the server started in the
-    last ten minutes; None where not known.
+    `baseline` are the engine's own healthy values, by the names of `signals.baseline`; `memory_rise_ratio` is the share
+    of device memory gained over the window, `starts` how often the server started in the last ten minutes; None where
+    not known.
     `external_evidence` is what other sources report (pods, logs, host), by symptom. `declared` are the limits it was
     started with, by name. `signals` are those of its page, `optional_signals` those that pages of its runtime may have.
     """
@@ -30,9 +30,7 @@ class Inputs:
     derived: Derived
     thresholds: Thresholds
     window: VerdictWindow
-    batch_baseline: float | None = None
-    step_tokens_baseline: float | None = None
-    kv_usage_baseline: float | None = None
+    baseline: Mapping[str, float] = field(default_factory=dict)
     memory_rise_ratio: float | None = None
     starts: int | None = None
     external_evidence: Mapping[str, OutsideEvidence] = field(default_factory=dict)

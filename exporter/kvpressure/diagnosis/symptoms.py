@@ -11,6 +11,7 @@ from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.plugins import exported
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Evidence
+from kvpressure.signals.baseline import BATCH
 
 Symptoms = Mapping[str, Evidence]
 
@@ -107,7 +108,7 @@ def _batch_collapse(inputs: Inputs) -> Evidence:
     queued = demand >= batch + 1.0 and bool(window.queue.waiting)
     if not queued or round(batch) <= most:
         return Evidence(name, queued, text, batch, most, unit)
-    half, healthy = thresholds.symptoms.batch_collapse_max_demand_ratio * demand, inputs.batch_baseline
+    half, healthy = thresholds.symptoms.batch_collapse_max_demand_ratio * demand, inputs.baseline.get(BATCH)
     if batch >= half or (healthy is not None and batch >= healthy):
         return Evidence(name, False, text, batch, half, unit)
     if healthy is None:

@@ -18,10 +18,10 @@ from kvpressure.model.environment import ContainerId, Environment
 from kvpressure.model.family import (
     JSON_ONLY,
     Family,
-    Scope,
     container_family,
     engine_family,
     exporter_family,
+    source_family,
     target_family,
 )
 from kvpressure.model.samples import SourceHealth
@@ -90,74 +90,53 @@ TARGETS: Final = (
 )
 
 SOURCES: Final = (
-    Family(
-        "source_up",
-        "gauge",
-        Scope.SOURCE,
-        "1 when the source's last read succeeded; absent of a server that is recognised and not read.",
+    source_family(
+        "source_up", "1 when the source's last read succeeded; absent of a server that is recognised and not read."
     ),
-    Family("source_duration_seconds", "gauge", Scope.SOURCE, "Duration of the source's last read."),
-    Family(
-        "source_last_success_timestamp_seconds",
-        "gauge",
-        Scope.SOURCE,
-        "Unix time of the source's last successful read.",
-    ),
-    Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
+    source_family("source_duration_seconds", "Duration of the source's last read."),
+    source_family("source_last_success_timestamp_seconds", "Unix time of the source's last successful read."),
+    source_family("source_errors_total", "Failed reads of the source.", "reason"),
 )
 
 CONTAINERS: Final = (
-    container_family("container_restarts_total", "counter", "Restarts of an engine's container."),
+    container_family("container_restarts_total", "Restarts of an engine's container."),
     container_family(
         "container_last_termination_info",
-        "gauge",
         "1; last termination of the container: OOMKilled (137) is host memory, Error is an exit of the engine itself.",
         "reason",
         "exit_code",
     ),
-    container_family("log_events_total", "counter", "Failure-related engine log incidents, by kind.", "kind"),
-    container_family("cpu_throttled_ratio", "gauge", "Share of CPU periods throttled by the CPU limit."),
-    container_family("kubernetes_events_total", "counter", "Events on engines' pods and on their node.", "reason"),
+    container_family("log_events_total", "Failure-related engine log incidents, by kind.", "kind"),
+    container_family("cpu_throttled_ratio", "Share of CPU periods throttled by the CPU limit."),
+    container_family("kubernetes_events_total", "Events on engines' pods and on their node.", "reason"),
 )
 
 EXPORTER: Final = (
-    exporter_family(
-        "cpu_pressure_ratio", "gauge", "Share of time in which some task on the host waited for CPU (PSI)."
-    ),
-    exporter_family("node_memory_pressure", "gauge", "1 while the node reports MemoryPressure, else 0."),
-    exporter_family("samples_rejected_total", "counter", "Readings dropped as impossible.", "source", "reason"),
-    exporter_family("caps_reached_total", "counter", "Items left out because a configured cap was reached.", "cap"),
-    exporter_family(
-        "polls_skipped_total", "counter", "Engine polls skipped because the previous one was still running."
-    ),
+    exporter_family("cpu_pressure_ratio", "Share of time in which some task on the host waited for CPU (PSI)."),
+    exporter_family("node_memory_pressure", "1 while the node reports MemoryPressure, else 0."),
+    exporter_family("samples_rejected_total", "Readings dropped as impossible.", "source", "reason"),
+    exporter_family("caps_reached_total", "Items left out because a configured cap was reached.", "cap"),
+    exporter_family("polls_skipped_total", "Engine polls skipped because the previous one was still running."),
     exporter_family(
         "log_lines_dropped_total",
-        "counter",
         "Lines of the exporter's own log that could not be written because standard error is full, closed or not read.",
     ),
-    exporter_family("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
-    exporter_family("web_connections", "gauge", "Connections open to the exporter's own server."),
+    exporter_family("engine_page_bytes_total", "Bytes of engine pages received."),
+    exporter_family("web_connections", "Connections open to the exporter's own server."),
     exporter_family(
-        "web_refused_total",
-        "counter",
-        "Connections closed and requests refused to protect the exporter's own server.",
-        "reason",
+        "web_refused_total", "Connections closed and requests refused to protect the exporter's own server.", "reason"
     ),
     exporter_family(
-        "config_last_reload_successful", "gauge", "1 if the last configuration reload succeeded, 0 if it was rejected."
+        "config_last_reload_successful", "1 if the last configuration reload succeeded, 0 if it was rejected."
     ),
     exporter_family(
-        "config_last_reload_success_timestamp_seconds",
-        "gauge",
-        "Unix time of the last successful configuration reload.",
+        "config_last_reload_success_timestamp_seconds", "Unix time of the last successful configuration reload."
     ),
     exporter_family(
-        "targets",
-        "gauge",
-        "Number of targets; absent until those of discovery and of every target file have been listed once.",
+        "targets", "Number of targets; absent until those of discovery and of every target file have been listed once."
     ),
-    exporter_family("thresholds_info", "gauge", "1; hash of the thresholds in use.", "hash"),
-    exporter_family("build_info", "gauge", "1; version of kvpressure and Python.", "version", "python_version"),
+    exporter_family("thresholds_info", "1; hash of the thresholds in use.", "hash"),
+    exporter_family("build_info", "1; version of kvpressure and Python.", "version", "python_version"),
 )
 
 _DECLARED: Final[tuple[Family, ...]] = (

@@ -16,7 +16,6 @@ from kvpressure.exposition.wording import (
     STAGES,
     Shown,
     by_time,
-    clock,
     duration,
     failures_text,
     incident_text,
@@ -32,7 +31,7 @@ from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.target_status import ReplicaState, replica_state, status_of_silent
-from kvpressure.model.values import at
+from kvpressure.model.values import at, clock
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of, role_of
 from kvpressure.signals.history import History

@@ -11,13 +11,14 @@ from urllib.parse import quote, urlencode
 
 from kvpressure.exposition import Snapshot, assets
 from kvpressure.exposition.panel import engine_panel, gpu_card, ident
-from kvpressure.exposition.wording import clock, incident_json, seconds
+from kvpressure.exposition.wording import incident_json, seconds
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas.diagnosis import VERSION
 from kvpressure.model.target_status import READ, STATUSES, ReplicaState, replica_state, status_of, status_of_silent
+from kvpressure.model.values import clock
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
 

@@ -6,14 +6,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
 from kvpressure.model.action import AFTER, NOW, Action, step_without_gpu, why_none_without_gpu
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.incident import Incident
-from kvpressure.model.values import Value, at
+from kvpressure.model.values import Value, at, clock
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
 
 STAGES: dict[Stage, str] = {
@@ -152,18 +151,6 @@ def duration(total: float) -> str:
         if whole >= size:
             return f"{whole // size} {name} {whole % size // below} {below_name}"
     return f"{whole} s"
-
-
-def clock(t: float, *, day: bool = False) -> str:
-    """Return a unix time as UTC, with the date when `day` is set.
-
-    >>> clock(1767225600.0), clock(1767225600.0, day=True)
-    ('00:00:00 UTC', '2026-01-01 00:00:00 UTC')
-    """
-    try:
-        return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if day else "%H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return NOT_KNOWN
 
 
 _FAILURES: Final = {

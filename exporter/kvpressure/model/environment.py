@@ -165,7 +165,6 @@ class GatewayReport(EngineReport):
     queue_requests: float | None = None
     queue_seconds: float | None = None
     refused_per_second: float | None = None
-    saturation_ratio: float | None = None
     kv_usage_ratio: float | None = None
     engine_queue_requests: float | None = None
     stale_engines: float | None = None

@@ -41,9 +41,7 @@ FAMILIES: Final = (
         "request_prompt_tokens", "Prompt length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     engine_family(
-        "request_max_tokens",
-        "max_tokens of finished requests, interpolated to powers of two.",
-        kind="histogram",
+        "request_max_tokens", "max_tokens of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     engine_family(
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
@@ -141,7 +139,6 @@ REFUSALS: Final = (
     engine_family(
         "requests_refused_total",
         "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
-        kind="counter",
     ),
     json_value(
         "requests_refused_per_second",

@@ -149,7 +149,6 @@ class GatewaySource(Source):
             queue_requests=signals.get("queue_requests"),
             queue_seconds=self._queue_seconds(),
             refused_per_second=self._refused_per_second(),
-            saturation_ratio=signals.get("saturation_ratio"),
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
             stale_engines=signals.get("stale_engines"),

@@ -156,7 +156,7 @@ def test_a_clock_that_is_set_back_starts_anew() -> None:
         for t in range(start, start + 40):
             sample = EngineSample("m", "0", {"running": 4.0, "waiting": 2 * LONGEST}, {"started": float(t)})
             past.take(EnginePage(float(t), (sample,)), sample, None, restarted=False)
-            found.append(past.features(CONTEXT).derived)
+            found.append(past.reading(CONTEXT).derived)
     assert unserved([one for one in found[:40] if one.get("queue_unserved_seconds") is not None])[-1] > 30
     lately = unserved([one for one in found[40:] if one.get("queue_unserved_seconds") is not None])
     assert min(lately) == 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kvpressure.diagnosis.facts import Facts, Inputs
@@ -87,11 +86,3 @@ def expired(facts: Facts) -> str:
     """Return how many finished prompts expired because nobody fetched them, as a sentence; "" where none did."""
     many = facts.window.deferral.expired_transfers
     return f" {number(many)} finished prompts expired in the last minutes: nobody fetched them." if many else ""
-
-
-def clock(t: float) -> str:
-    """Return a time of day."""
-    try:
-        return datetime.fromtimestamp(t, UTC).strftime("%H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return "then"

@@ -15,6 +15,7 @@ from kvpressure.diagnosis.rules import of_symptom, rules_of, same
 from kvpressure.diagnosis.symptoms import estimated_work
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.baseline import KV_USAGE
 from kvpressure.signals.throughput import tokens_of_a_step
 
 _NO_CACHE: Final[Mapping[str, bool]] = {"admission_blocked": False, "preempting": False}
@@ -117,7 +118,7 @@ def _held_up(facts: Facts) -> str:
 
 
 def _context(facts: Facts) -> str:
-    usage, healthy = facts.window.kv_usage_ratio, facts.inputs.kv_usage_baseline
+    usage, healthy = facts.window.kv_usage_ratio, facts.inputs.baseline.get(KV_USAGE)
     slowdown = facts.window.throughput.slowdown_factor
     if not usage or not healthy or slowdown is None:
         return ""

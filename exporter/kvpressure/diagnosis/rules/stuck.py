@@ -7,9 +7,9 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, progress, room, stall
-from kvpressure.diagnosis.rules import Grounds, Rule, clock, expired, rules_of, running_and_waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, expired, rules_of, running_and_waiting
 from kvpressure.diagnosis.score import NOBODY_SERVED
-from kvpressure.model.values import number
+from kvpressure.model.values import clock, number
 from kvpressure.model.verdict import Cause
 
 _IN_MINUTES_SECONDS: Final = 120.0
@@ -33,7 +33,7 @@ def _standing(facts: Facts) -> str:
     """Return what stands still, and since when."""
     progress = facts.window.progress
     seconds, since = progress.standing_seconds, facts.standing_since
-    at = "" if since is None else f", since {clock(since)}"
+    at = "" if since is None else f", since {clock(since, 'then')}"
     longest = seconds if since is None else max(seconds, facts.t - since)
     stands = ", ".join(_STANDING.get(name, name) for name in progress.standing)
     return f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
@@ -58,7 +58,7 @@ def _duration(seconds: float) -> str:
 def _nobody_served(facts: Facts) -> str:
     """Return since when nobody has been served, and who runs and waits."""
     stall = facts.window.stall
-    since = clock(facts.t - stall.seconds)
+    since = clock(facts.t - stall.seconds, "then")
     return f"No request has got its first token or ended for {_duration(stall.seconds)}, since {since}. " + (
         running_and_waiting(facts)
     )
