@@ -31,7 +31,7 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
 from kvpressure.simulation.models import model_of
 from tests.support.advice_cases import THRESHOLDS, advised, case_of
-from tests.support.observed import pressed_view
+from tests.support.observed import given, pressed_view
 
 pytestmark = pytest.mark.recorded
 
@@ -43,8 +43,7 @@ def case() -> Case:
 
 
 def model() -> Model:
-    view = pressed_view(THRASH)
-    return model_of(Given(view.observed, view.limits, THRESHOLDS))
+    return model_of(given(THRASH))
 
 
 def step(change: ConfigChange) -> Step:
