@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -24,6 +25,7 @@ from kvpressure.model.family import (
     source_family,
     target_family,
 )
+from kvpressure.model.plugins import exported
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.target_status import ReplicaState, replica_state, status_of, status_of_silent
 from kvpressure.model.values import Derived, Value, known
@@ -31,25 +33,6 @@ from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.net.urls import typed_address
 from kvpressure.runtimes.registry import RUNTIMES
-from kvpressure.signals import (
-    batch,
-    cost,
-    estimates,
-    eviction,
-    gpu,
-    kv,
-    kv_events,
-    latency,
-    prefix_cache,
-    queue_wait,
-    residency,
-    saturation,
-    throughput,
-    traffic,
-    transfer,
-    waiting,
-)
-from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 
 MAX_STEP_TEXT: Final = 45
@@ -151,39 +134,19 @@ EXPORTER: Final = (
 )
 
 _DECLARED: Final[tuple[Family, ...]] = (
-    *batch.FAMILIES,
-    *kv.FAMILIES,
-    *prefix_cache.FAMILIES,
-    *eviction.FAMILIES,
-    *(family for group in optional_groups() for family in group.families),
-    *residency.FAMILIES,
-    *kv_events.FAMILIES,
-    *traffic.REFUSALS,
-    *traffic.FAILURES,
-    *latency.FAMILIES,
-    *throughput.FAMILIES,
-    *cost.FAMILIES,
-    *estimates.FAMILIES,
-    *throughput.PLATEAU,
-    *saturation.FAMILIES,
-    *queue_wait.FAMILIES,
+    *itertools.chain(*exported("kvpressure.signals", "FAMILIES")),
     *unconstrained.FAMILIES,
-    *traffic.FAMILIES,
-    *transfer.FAMILIES,
-    *waiting.FAMILIES,
-    *gpu.FAMILIES,
     *VERDICTS,
     *limits.FAMILIES,
     *TARGETS,
-    *gpu.GPU_FAMILIES,
     *SOURCES,
     *CONTAINERS,
     *EXPORTER,
 )
-FAMILIES: Final = tuple(one for one in _DECLARED if one.type != JSON_ONLY)
+FAMILIES: Final = tuple(family for family in _DECLARED if family.type != JSON_ONLY)
 """In the order in which they are exported."""
 
-JSON_VALUES: Final = tuple(one for one in _DECLARED if one.type == JSON_ONLY)
+JSON_VALUES: Final = tuple(family for family in _DECLARED if family.type == JSON_ONLY)
 """Values of engines that are in the JSON and not on the page."""
 
 STABLE: Final = frozenset(

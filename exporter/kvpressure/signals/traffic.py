@@ -47,6 +47,31 @@ FAMILIES: Final = (
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     engine_family("arrival_burstiness_ratio", "Maximum divided by mean of arrivals in five-second bins of the window."),
+    engine_family(
+        "requests_refused_total",
+        "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
+    ),
+    json_value(
+        "requests_refused_per_second",
+        "Requests refused at a queue limit, per second over the window; absent until the engine refuses one.",
+    ),
+    engine_family(
+        "refused_request_ratio",
+        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
+    ),
+    engine_family(
+        "failed_requests_total",
+        "Requests that got no whole answer, as the page counts them. kind is error or abort, as the engine ended them "
+        "(most aborts are clients that gave up), or server_error, as the server answered (5xx; Dynamo: any error). A "
+        "request may be of two kinds; engines behind one address have the same server_error. Absent until the first "
+        "of a kind.",
+        "kind",
+    ),
+    json_value(
+        "failed_requests_per_second",
+        "The same per second, over the window.",
+        "kind",
+    ),
 )
 
 
@@ -135,38 +160,6 @@ def _arrivals(before: Point, after: Point) -> tuple[float, float | None]:
     return after.t, None if first is None or last is None else last - first
 
 
-REFUSALS: Final = (
-    engine_family(
-        "requests_refused_total",
-        "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
-    ),
-    json_value(
-        "requests_refused_per_second",
-        "Requests refused at a queue limit, per second over the window; absent until the engine refuses one.",
-    ),
-    engine_family(
-        "refused_request_ratio",
-        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
-    ),
-)
-
-
-FAILURES: Final = (
-    engine_family(
-        "failed_requests_total",
-        "Requests that got no whole answer, as the page counts them. kind is error or abort, as the engine ended them "
-        "(most aborts are clients that gave up), or server_error, as the server answered (5xx; Dynamo: any error). A "
-        "request may be of two kinds; engines behind one address have the same server_error. Absent until the first "
-        "of a kind.",
-        "kind",
-        kind="counter",
-    ),
-    json_value(
-        "failed_requests_per_second",
-        "The same per second, over the window.",
-        "kind",
-    ),
-)
 _FAILURES: Final = {"error": "failed", "abort": "aborted"}
 
 

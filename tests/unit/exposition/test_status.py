@@ -22,6 +22,7 @@ from kvpressure.exposition.status import (
     targets_html,
     targets_json,
 )
+from kvpressure.model import values
 from kvpressure.model.action import Action
 from kvpressure.model.environment import Environment
 from kvpressure.model.samples import HistogramSample, SourceHealth
@@ -306,9 +307,9 @@ def test_every_key_of_the_json_is_documented():
 
 
 def test_numbers_read_as_the_examples_beside_them_say():
-    tried = doctest.testmod(wording)
-    assert tried.attempted > 5
-    assert tried.failed == 0
+    for module in (wording, values):
+        tried = doctest.testmod(module)
+        assert (tried.attempted > 1, tried.failed) == (True, 0)
 
 
 def test_a_gpu_library_that_is_not_on_the_machine_is_not_present_and_no_fault():
