@@ -44,12 +44,12 @@ class Inputs:
 
     def inflation(self) -> tuple[float | None, str]:
         """Return the larger of end-to-end and inter-token inflation, and its kind."""
-        found = [
+        factors = [
             (value, kind)
             for kind in ("e2e", "inter_token")
             if (value := self.value("latency_inflation_ratio", kind)) is not None
         ]
-        return max(found, default=(None, "e2e"))
+        return max(factors, default=(None, "e2e"))
 
 
 @dataclass(slots=True, eq=False)
