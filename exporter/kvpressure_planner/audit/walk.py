@@ -207,8 +207,8 @@ class _Walk:
             pairs = {name: string or number for name, string, number in _ARGUMENT.findall(value)}
             yield from self._document(json.dumps(pairs), at)
             return
-        looks_like_one = _DOCUMENT.search(value) or _MAPPING.match(value)
-        is_document = at != (SCRIPT,) and "\n" in value and looks_like_one is not None
+        looks_like_one = _DOCUMENT.search(value) or (at[:1] != ("data",) and _MAPPING.match(value))
+        is_document = at != (SCRIPT,) and "\n" in value and bool(looks_like_one)
         if is_document:
             parts = list(self._document(value, at))
             yield from parts
